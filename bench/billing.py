@@ -105,9 +105,14 @@ async def _measure(
             finally:
                 await connection.close()
     return Measured(
-        name, renewals, round(seconds, 2), round(renewals / seconds, 1),
-        {each: round(s * 1_000 / renewals, 2) for each, s in spent.items()}, hops, at_once,
-    )  # fmt: skip
+        name,
+        renewals,
+        round(seconds, 2),
+        round(renewals / seconds, 1),
+        {each: round(s * 1_000 / renewals, 2) for each, s in spent.items()},
+        hops,
+        at_once,
+    )
 
 
 @contextmanager
@@ -120,17 +125,31 @@ def _processes(
         processes = stack.enter_context(Processes(Path(folder)))
         subscriptions = f"http://127.0.0.1:{ports[next(iter(layout))]}"
         environment = {
-            **gateway.environment, "DATABASE_URL": url, "PAYONCE_LOG": "json", "PAYONCE_SLOTS": str(SLOTS),
-            "JWT_SECRET_KEY": secrets.token_hex(KEY_BYTES), "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
+            **gateway.environment,
+            "DATABASE_URL": url,
+            "PAYONCE_LOG": "json",
+            "PAYONCE_SLOTS": str(SLOTS),
+            "JWT_SECRET_KEY": secrets.token_hex(KEY_BYTES),
+            "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
             "SUBSCRIPTION_SERVICE_URL": subscriptions,
-        }  # fmt: skip
-        yield {
-            each: processes.start(
-                sys.executable, "-m", "payonce", "run", *roles, "--port", str(ports[each]), name=each,
-                environment=environment,
-            )
-            for each, roles in layout.items()
-        }, subscriptions  # fmt: skip
+        }
+        yield (
+            {
+                each: processes.start(
+                    sys.executable,
+                    "-m",
+                    "payonce",
+                    "run",
+                    *roles,
+                    "--port",
+                    str(ports[each]),
+                    name=each,
+                    environment=environment,
+                )
+                for each, roles in layout.items()
+            },
+            subscriptions,
+        )
 
 
 class _Load:

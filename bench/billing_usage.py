@@ -146,9 +146,12 @@ def _process(url: str, key: str) -> Iterator[tuple[Child, int]]:
         Processes(Path(folder)) as processes,
     ):
         environment = {
-            "DATABASE_URL": url, "PAYONCE_DATA_DIR": folder, "PAYONCE_LOG": "json", "JWT_SECRET_KEY": key,
+            "DATABASE_URL": url,
+            "PAYONCE_DATA_DIR": folder,
+            "PAYONCE_LOG": "json",
+            "JWT_SECRET_KEY": key,
             "WEBHOOK_SIGNING_SECRET": secrets.token_hex(32),
-        }  # fmt: skip
+        }
         yield (
             processes.start(
                 sys.executable, "-m", "payonce", "run", ROLE, "--port", str(port), name=ROLE, environment=environment
@@ -196,6 +199,10 @@ def _median(layout: str, events: int, rounds: Sequence[_Round]) -> UsageMeasured
 
     cpu_ms = {name: of(lambda each: each.cpu_ms[name], 3) for name in rounds[0].cpu_ms}  # noqa: B023 - called at once
     return UsageMeasured(
-        layout, events, of(lambda each: each.per_s, 1), of(lambda each: each.p50_ms, 2),
-        of(lambda each: each.p99_ms, 2), cpu_ms,
-    )  # fmt: skip
+        layout,
+        events,
+        of(lambda each: each.per_s, 1),
+        of(lambda each: each.p50_ms, 2),
+        of(lambda each: each.p99_ms, 2),
+        cpu_ms,
+    )

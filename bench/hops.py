@@ -28,8 +28,9 @@ async def latencies(connection: Any, begun_at: datetime, queues: Sequence[str]) 
             extract(epoch from created_at) * 1000 as ended_ms
         from payonce.job_logs where created_at >= $1 and started_at is not null and queue = any($2)
         """,
-        begun_at, list(queues),
-    )  # fmt: skip
+        begun_at,
+        list(queues),
+    )
     found = {}
     for queue in queues:
         of = [row for row in rows if row["queue"] == queue]

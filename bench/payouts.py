@@ -130,10 +130,19 @@ async def _measure(
                     await connection.close()
         meter = world.changenow.meter
         return Measured(
-            name, payouts, round(seconds, 2), round(payouts / seconds, 1), sustained, percentile(load.intake_ms, 50),
-            percentile(load.intake_ms, 99), {each: round(s * 1_000 / payouts, 2) for each, s in spent.items()}, hops,
-            meter.requests, meter.peak_per_s, meter.turned_away,
-        )  # fmt: skip
+            name,
+            payouts,
+            round(seconds, 2),
+            round(payouts / seconds, 1),
+            sustained,
+            percentile(load.intake_ms, 50),
+            percentile(load.intake_ms, 99),
+            {each: round(s * 1_000 / payouts, 2) for each, s in spent.items()},
+            hops,
+            meter.requests,
+            meter.peak_per_s,
+            meter.turned_away,
+        )
 
 
 async def _carry(world: StandIns) -> None:
@@ -156,21 +165,31 @@ def _processes(
             for role in roles
         }
         environment = {
-            **world.environment, **addresses, "DATABASE_URL": url, "PAYONCE_LOG": "json",
-            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}", "CLOUD_TASKS_TOKEN": secrets.token_hex(16),
+            **world.environment,
+            **addresses,
+            "DATABASE_URL": url,
+            "PAYONCE_LOG": "json",
+            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}",
+            "CLOUD_TASKS_TOKEN": secrets.token_hex(16),
             **_policies(),
             **({} if limit else {"CHANGENOW_REQUESTS_PER_S": str(UNLIMITED_PER_S)}),
-        }  # fmt: skip
+        }
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-"))
         processes = stack.enter_context(Processes(Path(folder)))
         commands = {SERVER: (SERVER,)} | {each: ("run", *roles) for each, roles in layout.items()}
         children = {
             each: processes.start(
-                sys.executable, "-m", "payonce", *command, "--port", str(ports[each]), name=each,
+                sys.executable,
+                "-m",
+                "payonce",
+                *command,
+                "--port",
+                str(ports[each]),
+                name=each,
                 environment=environment,
             )
             for each, command in commands.items()
-        }  # fmt: skip
+        }
         yield children, f"http://127.0.0.1:{ports[next(iter(layout))]}"
 
 
@@ -228,14 +247,15 @@ class _Load:
         """While neither the first came in nor the last went out: of the middle eight tenths, by when they finished.
         0 when all of these finished in one moment."""
         times: list[float] = [
-            row["at"] for row in await self._connection.fetch(
+            row["at"]
+            for row in await self._connection.fetch(
                 """
                 select extract(epoch from updated_at)::float8 as at from payouts.payouts
                 where state = 'finished' and payment_id like $1 order by updated_at
                 """,
                 f"{prefix}-%",
             )
-        ]  # fmt: skip
+        ]
         first, last = len(times) // 10, len(times) - len(times) // 10 - 1
         seconds = times[last] - times[first]
         return round((last - first) / seconds, 1) if seconds else 0.0
@@ -249,14 +269,20 @@ class _Load:
     async def _order(self, payment_id: str) -> None:
         body = msgspec.json.encode(
             {
-                "payment_id": payment_id, "user_id": 7_000_000_001, "closed_channel_id": "-1001234567890",
-                "wallet_address": _address(payment_id), "payout_currency": "btc", "payout_network": "btc",
-                "subscription_price": "29.99", "timestamp": int(time.time()),
+                "payment_id": payment_id,
+                "user_id": 7_000_000_001,
+                "closed_channel_id": "-1001234567890",
+                "wallet_address": _address(payment_id),
+                "payout_currency": "btc",
+                "payout_network": "btc",
+                "subscription_price": "29.99",
+                "timestamp": int(time.time()),
             }
-        )  # fmt: skip
+        )
         headers = {
-            SIGNATURE_HEADER: hmac.new(self._key, body, hashlib.sha256).hexdigest(), "Content-Type": "application/json",
-        }  # fmt: skip
+            SIGNATURE_HEADER: hmac.new(self._key, body, hashlib.sha256).hexdigest(),
+            "Content-Type": "application/json",
+        }
         sent_at = time.perf_counter()
         answer = await self._http.request("POST", "/", body=body, headers=headers)
         self.intake_ms.append((time.perf_counter() - sent_at) * 1_000)

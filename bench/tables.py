@@ -23,7 +23,11 @@ def hops(title: str, by_queue: Mapping[str, Latency]) -> Table:
         table.add_column(name, justify="left" if name == "queue" else "right")
     for queue, each in by_queue.items():
         table.add_row(
-            queue, f"{each.way_p50_ms:.1f}", f"{each.way_p99_ms:.1f}", f"{each.run_p50_ms:.1f}",
-            f"{each.run_p99_ms:.1f}", f"{each.runs:,}",
-        )  # fmt: skip
+            queue,
+            f"{each.way_p50_ms:.1f}",
+            f"{each.way_p99_ms:.1f}",
+            f"{each.run_p50_ms:.1f}",
+            f"{each.run_p99_ms:.1f}",
+            f"{each.runs:,}",
+        )
     return table

@@ -48,10 +48,13 @@ def test_the_transactional_ratio_is_among_those_that_commit_both_together() -> N
     rows = [
         TransactionalRow(backend="postgres", system=system, atomic=atomic, per_s=per_s, how="")
         for system, atomic, per_s in [
-            ("payonce", False, 90.0), ("payonce", True, 60.0), ("saq", False, 80.0), ("dbos", True, 10.0),
+            ("payonce", False, 90.0),
+            ("payonce", True, 60.0),
+            ("saq", False, 80.0),
+            ("dbos", True, 10.0),
             ("pgqueuer", True, 20.0),
         ]
-    ]  # fmt: skip
+    ]
     assert ratios([], rows)["transactional"] == 3.0
     assert ratios([], rows[:3])["transactional"] is None
 

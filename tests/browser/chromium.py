@@ -12,9 +12,13 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 VARIABLE = "PAYONCE_CHROMIUM"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 PATIENCE_MS = 40_000
 """The bound of each wait for a page, above what a busy machine needs."""
 WIDE = {"width": 1280, "height": 800}

@@ -35,9 +35,12 @@ def commands() -> list[str]:
 
 async def typed(line: str, environment: dict[str, str], stdin: str = "") -> str:
     process = await asyncio.create_subprocess_shell(
-        line.replace("./dev", COMMAND), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        line.replace("./dev", COMMAND),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         env=environment,
-    )  # fmt: skip
+    )
     output, _ = await process.communicate(stdin.encode())
     assert process.returncode == 0, output.decode()
     return output.decode()

@@ -84,11 +84,17 @@ async def test_the_pages_of_billing_fit_their_window(
             "update subscriptions.accounts set email = $1 || '@example.com', name = $1 where id = 'c-2'", LONG
         )
         for name, path in (
-            ("customers", "customers"), ("customer", "customers/c-2"), ("subscription", "subscriptions/s-10"),
-            ("invoices", "invoices"), ("invoice", "invoices/i-10-3"), ("dunning", "dunning"),
-            ("deliveries", "deliveries"), ("delivery", "deliveries/evt-1"), ("figures", "figures"),
+            ("customers", "customers"),
+            ("customer", "customers/c-2"),
+            ("subscription", "subscriptions/s-10"),
+            ("invoices", "invoices"),
+            ("invoice", "invoices/i-10-3"),
+            ("dunning", "dunning"),
+            ("deliveries", "deliveries"),
+            ("delivery", "deliveries/evt-1"),
+            ("figures", "figures"),
             ("nothing", "customers?reference=nobody"),
-        ):  # fmt: skip
+        ):
             await person.page.goto(f"/console/billing/{path}", wait_until="load")
             assert await overflow_px(person.page) <= 0, f"{path} is wider than {width['width']} px"
             await take_picture(person.page, f"billing-{name}-{width['width']}-{scheme}", full_page=True)

@@ -48,13 +48,26 @@ async def a_day(stage: OpenStage, served: OpenServed) -> AsyncIterator[tuple[Ser
         await s.owner.execute("update payonce.effects set reason = $1 where state = 'review'", LONG * 5)
         await s.owner.execute("update payonce.messages set last_error = $1, correlation_id = $2", LONG * 5, LONG)
         trace_id = await s.read.fetchval("select trace_id from payonce.effects where state = 'review'")
-        yield console, [
-            *plain_paths(), "/effects?state=performed", f"/effects/{effect_id}", f"/approvals/{approval}",
-            "/approvals?state=all", f"/freezes/{frozen}", "/freezes?ended=yes", "/outbox/events",
-            "/queues/tally-changes?state=parked", f"/queues/tally-changes/messages/{message_id}",
-            f"/queues/tally-changes/redrive?id={message_id}", f"/queues/tally-changes/purge?id={message_id}",
-            "/queues/tally-changes/pause", f"/trace?id={quote(trace_id)}", f"/audit?actor={LONG}",
-        ]  # fmt: skip
+        yield (
+            console,
+            [
+                *plain_paths(),
+                "/effects?state=performed",
+                f"/effects/{effect_id}",
+                f"/approvals/{approval}",
+                "/approvals?state=all",
+                f"/freezes/{frozen}",
+                "/freezes?ended=yes",
+                "/outbox/events",
+                "/queues/tally-changes?state=parked",
+                f"/queues/tally-changes/messages/{message_id}",
+                f"/queues/tally-changes/redrive?id={message_id}",
+                f"/queues/tally-changes/purge?id={message_id}",
+                "/queues/tally-changes/pause",
+                f"/trace?id={quote(trace_id)}",
+                f"/audit?actor={LONG}",
+            ],
+        )
 
 
 async def _brakes(scene: Scene, effect_id: Any) -> tuple[int, int]:
@@ -118,9 +131,10 @@ async def test_every_page_can_be_read_without_scripts(
 
 async def test_forms_and_colours_work_without_scripts(stage: OpenStage, served: OpenServed, browser: Browser) -> None:
     async with (
-        open_scene(stage) as scene, served() as console,
+        open_scene(stage) as scene,
+        served() as console,
         console.person(browser, java_script_enabled=False, color_scheme="light") as person,
-    ):  # fmt: skip
+    ):
         effect_id = await scene.transfer_in_review()
         page = person.page
         await page.goto("/console/effects")
@@ -195,13 +209,18 @@ async def _multiply(scene: Scene) -> None:
     """What is there once, MANY times, under other ids and keys."""
     owner = scene.office.s.owner
     for table, keys, where in (
-        ("effects", {"id": "gen_random_uuid()", "key": "key || '-' || n", "scope": "null", "vendor_ref": "null"},
-         "state = 'review'"),
-        ("messages", {"id": "gen_random_uuid()", "idempotency_key": "null"},
-         "state = 'parked' and queue = 'tally-changes'"),
-        ("job_logs", {"id": None, "message_id": "gen_random_uuid()"},
-         "queue = 'tally-changes' and status = 'parked'"),
-    ):  # fmt: skip
+        (
+            "effects",
+            {"id": "gen_random_uuid()", "key": "key || '-' || n", "scope": "null", "vendor_ref": "null"},
+            "state = 'review'",
+        ),
+        (
+            "messages",
+            {"id": "gen_random_uuid()", "idempotency_key": "null"},
+            "state = 'parked' and queue = 'tally-changes'",
+        ),
+        ("job_logs", {"id": None, "message_id": "gen_random_uuid()"}, "queue = 'tally-changes' and status = 'parked'"),
+    ):
         names = [
             row["column_name"]
             for row in await owner.fetch(

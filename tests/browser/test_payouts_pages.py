@@ -178,7 +178,7 @@ async def test_a_decision_can_be_made_without_scripts(stage: OpenStage, browser:
     async with (
         open_site(stage) as (house, console),
         console.person(browser, java_script_enabled=False) as person,
-    ):  # fmt: skip
+    ):
         payout = await held(house)
         page = person.page
         await page.goto(f"/console/payouts?reference={payout.payment_id}")
@@ -207,7 +207,7 @@ async def test_the_pages_of_payouts_fit_their_window(
     async with (
         open_site(stage) as (house, console),
         console.person(browser, viewport=width, color_scheme=scheme) as person,
-    ):  # fmt: skip
+    ):
         finished = await order(house, 1)
         await house.run()
         kept, asked = await held(house, 2), await above_the_limit(house, 3)
@@ -222,10 +222,16 @@ async def test_the_pages_of_payouts_fit_their_window(
         assert cut <= 0, "usual amounts and ids lie inside the table"
         await _lengthen(house, kept.id)
         for name, path in (
-            ("list", "/payouts"), ("held", "/payouts?state=held"), ("finished-one", f"/payouts/{finished.id}"),
-            ("held-one", f"/payouts/{kept.id}"), ("asked-one", f"/payouts/{asked.id}"), ("days", "/payouts/days"),
-            ("accumulating", "/payouts/accumulating"), ("vendors", "/vendors"), ("nothing", "/payouts?channel=nobody"),
-        ):  # fmt: skip
+            ("list", "/payouts"),
+            ("held", "/payouts?state=held"),
+            ("finished-one", f"/payouts/{finished.id}"),
+            ("held-one", f"/payouts/{kept.id}"),
+            ("asked-one", f"/payouts/{asked.id}"),
+            ("days", "/payouts/days"),
+            ("accumulating", "/payouts/accumulating"),
+            ("vendors", "/vendors"),
+            ("nothing", "/payouts?channel=nobody"),
+        ):
             await person.page.goto(f"/console{path}", wait_until="load")
             assert await overflow_px(person.page) <= 0, f"{path} is wider than {width['width']} px"
             await take_picture(person.page, f"payouts-{name}-{width['width']}-{scheme}", full_page=True)
@@ -256,5 +262,7 @@ async def _lengthen(house: House, payout_id: str) -> None:
             user_id = 9223372036854775807, reason = $3, price_minor = 1e18, adjusted_minor = 1e18 - fee_minor,
             value_minor = 123456789012345678901234567 where id = $1
         """,
-        payout_id, LONG, f"{LONG} " * 2,
-    )  # fmt: skip
+        payout_id,
+        LONG,
+        f"{LONG} " * 2,
+    )

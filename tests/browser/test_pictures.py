@@ -39,9 +39,10 @@ async def test_the_pictures_show_what_the_documents_say(
     stage: OpenStage, served: OpenServed, browser: Browser, take_picture: TakePicture, request: pytest.FixtureRequest
 ) -> None:
     async with (
-        open_scene(stage) as scene, served() as console,
+        open_scene(stage) as scene,
+        served() as console,
         console.person(browser, viewport=WINDOW, color_scheme="light") as person,
-    ):  # fmt: skip
+    ):
         await a_busy_hour(scene, MINUTES if request.config.getoption("--pictures") else FEW_MINUTES)
         page = person.page
         for name, path, words in (

@@ -24,9 +24,10 @@ async def test_on_a_phone_the_parked_number_its_reason_and_the_button_are_beside
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
     async with (
-        open_scene(stage) as scene, served() as console,
+        open_scene(stage) as scene,
+        served() as console,
         console.person(browser, viewport=NARROW, java_script_enabled=False) as person,
-    ):  # fmt: skip
+    ):
         await scene.parked_message()
         page, width = person.page, NARROW["width"]
         for path in ("/", "/queues"):
@@ -44,9 +45,10 @@ async def test_on_a_phone_every_page_can_be_reached_and_the_current_one_is_marke
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
     async with (
-        open_scene(stage), served() as console,
+        open_scene(stage),
+        served() as console,
         console.person(browser, viewport=NARROW, java_script_enabled=False) as person,
-    ):  # fmt: skip
+    ):
         await person.page.goto("/console/audit")
         links = person.page.locator("#pages a")
         for link in await links.all():
@@ -58,8 +60,10 @@ async def test_errors_and_traces_are_not_cut_on_a_small_screen(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
     async with (
-        open_scene(stage) as scene, served() as console, console.person(browser, viewport=WIDE) as person,
-    ):  # fmt: skip
+        open_scene(stage) as scene,
+        served() as console,
+        console.person(browser, viewport=WIDE) as person,
+    ):
         await scene.transfer_in_review()
         await scene.parked_message()
         await _parked_entry(scene)

@@ -28,9 +28,13 @@ async def open_bank(settings: Settings, database: Database) -> AsyncIterator[Seq
 
 def main() -> None:
     service = Service(
-        "tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS, resources=open_bank,
+        "tally",
+        "payonce.examples.tally",
+        tally.ROLES,
+        tally.INVARIANTS,
+        resources=open_bank,
         statements=lambda opened: [BankStatement(each) for each in opened if isinstance(each, Bank)],
-    )  # fmt: skip
+    )
     registry.SERVICES = (service,)  # type: ignore[misc]
     sys.exit(run_command(sys.argv[1:]))
 

@@ -146,9 +146,11 @@ def payonce(
     urls = {"DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url}
     # Beside a database of one's own payouts and billing, and so `up`, do not start without.
     keys = {
-        "SUCCESS_URL_SIGNING_KEY": SIGNING_KEY, "TPS_HOSTPAY_SIGNING_KEY": "hostpay-key-of-the-tests-0123456789",
-        "JWT_SECRET_KEY": "jwt-key-of-the-tests-0123456789abcdef", "WEBHOOK_SIGNING_SECRET": SIGNING_KEY,
-    }  # fmt: skip
+        "SUCCESS_URL_SIGNING_KEY": SIGNING_KEY,
+        "TPS_HOSTPAY_SIGNING_KEY": "hostpay-key-of-the-tests-0123456789",
+        "JWT_SECRET_KEY": "jwt-key-of-the-tests-0123456789abcdef",
+        "WEBHOOK_SIGNING_SECRET": SIGNING_KEY,
+    }
     command = Payonce({**clean_environment, **urls, **keys, "PAYONCE_DATA_DIR": str(tmp_path / "data")}, warm_parent)
     yield command
     command.close()

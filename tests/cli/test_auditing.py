@@ -144,9 +144,15 @@ def test_head_verify_and_an_anchor_kept_elsewhere(payonce: Payonce, database: Sc
     sound = payonce("audit", "verify", "--head", first, "--json")
     assert sound.code == 0
     assert {**sound.json, "oldest_unsealed_at": None} == {
-        **head, "notes": 3, "unsealed": 1, "oldest_unsealed_at": None, "heads": 1, "findings": [], "ok": True,
+        **head,
+        "notes": 3,
+        "unsealed": 1,
+        "oldest_unsealed_at": None,
+        "heads": 1,
+        "findings": [],
+        "ok": True,
         "ledger": {**nothing, "postings": 0, "unsealed": 0, "oldest_unsealed_at": None, "heads": 0},
-    }  # fmt: skip
+    }
     assert "would not be noticed" in payonce("audit", "verify").stdout
 
     kept = tmp_path / "heads"
@@ -321,6 +327,8 @@ async def test_a_services_own_audits_get_a_reader_and_its_resources(
         report = await app.audit()
     away, found = [each for each in report.findings if each.check.startswith("shop: ")]
     assert (found.check, found.text, found.way_out) == (
-        "shop: statement equals ours", "simulated shows 1 charge more", "ask them",
-    )  # fmt: skip
+        "shop: statement equals ours",
+        "simulated shows 1 charge more",
+        "ask them",
+    )
     assert away.text == "could not be checked: OSError: vendor is away"

@@ -17,8 +17,10 @@ def registered(database: ScratchDatabase) -> None:
 def test_credit_is_added_shown_removed_and_paid_out_by_hand(payonce: Payonce, database: ScratchDatabase) -> None:
     registered(database)
     assert payonce("billing", "credit", "show", ADA, "--json").json == {
-        "account": "acc-1", "balances": [], "entries": [],
-    }  # fmt: skip
+        "account": "acc-1",
+        "balances": [],
+        "entries": [],
+    }
     how = ("--yes", "--json", "--by", "ann")
     added = payonce("billing", "credit", "add", ADA, "50.00", "AED", "--why", "an outage", *how)
     assert added.json["credit"] == {"account": "acc-1", "balance": "50.00", "currency": "AED", "payout": None}
@@ -29,9 +31,11 @@ def test_credit_is_added_shown_removed_and_paid_out_by_hand(payonce: Payonce, da
     shown = payonce("billing", "credit", "show", ADA, "--json").json
     assert [each["amount"] for each in shown["balances"]] == ["4.00"]
     assert [(each["kind"], each["amount"]["amount"], each["actor"]) for each in shown["entries"]] == [
-        ("paid_out", "-40.00", "ann"), ("expired", "-1.00", "ann"), ("adjusted", "-5.00", "ann"),
+        ("paid_out", "-40.00", "ann"),
+        ("expired", "-1.00", "ann"),
+        ("adjusted", "-5.00", "ann"),
         ("adjusted", "50.00", "ann"),
-    ]  # fmt: skip
+    ]
     assert "transfer 4711" in payonce("billing", "credit", "show", ADA).stdout
 
 

@@ -27,9 +27,18 @@ from payonce.vendors.gateway.books import ChargeEntry, GatewayBooks, RefundEntry
 from tests.cli.conftest import Payonce
 
 GOOD = Verdict(
-    customers=2, periods_invoiced=4, endings={"active": 2}, missed_periods=[], double_invoiced=[], double_charged=[],
-    unpaid=[], trial_refunds_missing=[], misplaced=[], unexplained={"AED": Decimal(0)}, broken=[],
-)  # fmt: skip
+    customers=2,
+    periods_invoiced=4,
+    endings={"active": 2},
+    missed_periods=[],
+    double_invoiced=[],
+    double_charged=[],
+    unpaid=[],
+    trial_refunds_missing=[],
+    misplaced=[],
+    unexplained={"AED": Decimal(0)},
+    broken=[],
+)
 BEGIN = datetime(2024, 1, 31, 12, tzinfo=UTC)
 FEBRUARY = datetime(2024, 2, 29, 12, tzinfo=UTC)
 TRIES_ONE = next(each.life for each in seeded_customers(len(KINDS), 3, 1) if each.kind == "trial_ended")
@@ -77,8 +86,10 @@ def test_a_run_that_proves_nothing_is_a_complaint() -> None:
     assert "only 9 workers were killed" in report_of(kills=9).complaints()[0]
     assert "no call went wrong" in report_of(faults=0).complaints()[0]
     told = replace(report_of(), told=Told(arrived=3, events=2, heeded=1, disagreed=1)).complaints()
-    assert told == ["1 webhooks of the gateway contradict our record",
-                    "of 2 events that the gateway told, 1 were heeded"]  # fmt: skip
+    assert told == [
+        "1 webhooks of the gateway contradict our record",
+        "of 2 events that the gateway told, 1 were heeded",
+    ]
     assert report_of(wrong=["POST /: 500"]).complaints() == ["1 calls were answered wrongly: POST /: 500"]
 
 

@@ -60,13 +60,18 @@ def test_while_secrets_are_exchanged_there_are_several(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("BILLING_REGISTRATIONS_MAX", "-1"), ("BILLING_REGISTRATIONS_MAX", "many"),
-        ("BILLING_REGISTRATIONS_MAX", "1000001"), ("BILLING_REGISTRATIONS_MAX", "2.5"),
-        ("ACCESS_TOKEN_EXPIRE_MINUTES", "0"), ("ACCESS_TOKEN_EXPIRE_MINUTES", "soon"),
-        ("BILLING_INVOICE_FONTS", "fonts/Here.ttf"), ("BILLING_INVOICE_FONTS_BOLD", ";".join(["/f.ttf"] * 9)),
-        ("REFRESH_TOKEN_EXPIRE_DAYS", "367"), ("SUBSCRIPTION_SERVICE_URL", "subscriptions:8001"),
+        ("BILLING_REGISTRATIONS_MAX", "-1"),
+        ("BILLING_REGISTRATIONS_MAX", "many"),
+        ("BILLING_REGISTRATIONS_MAX", "1000001"),
+        ("BILLING_REGISTRATIONS_MAX", "2.5"),
+        ("ACCESS_TOKEN_EXPIRE_MINUTES", "0"),
+        ("ACCESS_TOKEN_EXPIRE_MINUTES", "soon"),
+        ("BILLING_INVOICE_FONTS", "fonts/Here.ttf"),
+        ("BILLING_INVOICE_FONTS_BOLD", ";".join(["/f.ttf"] * 9)),
+        ("REFRESH_TOKEN_EXPIRE_DAYS", "367"),
+        ("SUBSCRIPTION_SERVICE_URL", "subscriptions:8001"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Invalid, match=f"^{name} is '{re.escape(value)}'; it must "):

@@ -35,8 +35,13 @@ def an_effect(database: ScratchDatabase, number: int, state: str = "review", min
                 case $4 when 'review' then 'blind' end, payonce.due_now(), payonce.due_now(), $2::text::uuid, 't-1',
                 'tally', 'EUR', 2, $5)
         """,
-        EFFECT.format(number), MESSAGE.format(number), str(number), state, minor, QUEUE,
-    )  # fmt: skip
+        EFFECT.format(number),
+        MESSAGE.format(number),
+        str(number),
+        state,
+        minor,
+        QUEUE,
+    )
     return EFFECT.format(number)
 
 
@@ -51,12 +56,28 @@ def state_of(database: ScratchDatabase, effect: str) -> str:
 
 
 def test_a_freeze_is_added_listed_and_lifted(payonce: Payonce, database: ScratchDatabase) -> None:
-    made = payonce("freeze", "add", "--vendor", "bank", "--asset", "EUR", "--for", "2h", "--reason", "pays twice",
-                   "--by", "ada", "--json")  # fmt: skip
+    made = payonce(
+        "freeze",
+        "add",
+        "--vendor",
+        "bank",
+        "--asset",
+        "EUR",
+        "--for",
+        "2h",
+        "--reason",
+        "pays twice",
+        "--by",
+        "ada",
+        "--json",
+    )
     freeze = made.json["freeze"]
     assert (freeze["id"], freeze["what"], freeze["frozen_by"], freeze["in_force"]) == (
-        1, "vendor bank, asset EUR", "ada", True,
-    )  # fmt: skip
+        1,
+        "vendor bank, asset EUR",
+        "ada",
+        True,
+    )
     assert len(made.json["doubts"]) == 2, "nothing was ever sent to that vendor: a slip of the pen is pointed out"
     assert "is it written so?" in made.stderr
     assert [each["id"] for each in payonce("freeze", "list", "--json").json["freezes"]] == [1]
@@ -141,9 +162,13 @@ def test_open_effects_are_listed_in_pages_and_shown_without_secrets(
 def test_an_answer_is_taken_at_once_and_its_message_goes_on(payonce: Payonce, database: ScratchDatabase) -> None:
     effect = an_effect(database, 1)
     assert answered(payonce, effect).json == {
-        "done": True, "effect": effect, "state": "abandoned", "message": MESSAGE.format(1), "redriven": True,
+        "done": True,
+        "effect": effect,
+        "state": "abandoned",
+        "message": MESSAGE.format(1),
+        "redriven": True,
         "gone": False,
-    }  # fmt: skip
+    }
     assert ask(database.owner_url, "select state from payonce.messages") == "ready"
     again = answered(payonce, effect)
     assert (again.code, again.stdout) == (1, "")

@@ -48,16 +48,20 @@ async def plant_and_judge(database: ScratchDatabase) -> tuple[Outcome, Mapping[s
         return await store.outcome(Reader(opened)), {name: count for name, count in found.items() if count}
 
 
-GOOD = Outcome(
-    asked=10, applied=9, doubled=0, parked=1, unfinished=0, lost=0, retries=0, parked_rows=frozenset({7})
-)  # fmt: skip
+GOOD = Outcome(asked=10, applied=9, doubled=0, parked=1, unfinished=0, lost=0, retries=0, parked_rows=frozenset({7}))
 
 
 def report_of(outcome: Outcome = GOOD, kills: int = 12) -> Report:
     return Report(
-        seed=1, outcome=outcome, poison_rows=frozenset({7}), kills=kills, stops=2, restarts=18, seconds=1.0,
+        seed=1,
+        outcome=outcome,
+        poison_rows=frozenset({7}),
+        kills=kills,
+        stops=2,
+        restarts=18,
+        seconds=1.0,
         log_path=Path("unused"),
-    )  # fmt: skip
+    )
 
 
 def test_a_kept_promise_has_no_complaints() -> None:

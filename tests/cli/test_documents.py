@@ -122,8 +122,15 @@ def test_webhooks_are_sent_looked_at_and_sent_again(
 
     ends = typed(payonce, "docs/webhooks.md", replaced)
     assert [words[2] for words in ends if words[1] == "endpoints"] == [
-        "add", "list", "ping", "disable", "enable", "remove", "rotate", "rotate",
-    ]  # fmt: skip
+        "add",
+        "list",
+        "ping",
+        "disable",
+        "enable",
+        "remove",
+        "rotate",
+        "rotate",
+    ]
     [verified] = [ended for words, ended in ends.items() if words[1] == "verify"]
     assert "verified" in verified.stdout
 
@@ -166,9 +173,14 @@ def test_keys_are_made_and_a_transfer_is_ordered_with_curl(payonce: Payonce, tmp
         until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the role is ready")
         path = f"{Path(sys.executable).parent}:{payonce.environment['PATH']}"
         ran = subprocess.run(
-            ["sh", "-c", script], env={**payonce.environment, "PATH": path}, cwd=tmp_path, capture_output=True,
-            text=True, check=False, timeout=180,
-        )  # fmt: skip
+            ["sh", "-c", script],
+            env={**payonce.environment, "PATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+        )
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert worker.poll() is None
     assert '{"queues":[' in ran.stdout

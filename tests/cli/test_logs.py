@@ -125,10 +125,13 @@ def test_the_sign_follows_the_event_and_the_level(event: str, level: str, sign: 
 
 def test_emoji_are_in_json_only_when_asked_for() -> None:
     events = {
-        "payout_received": "📦 payout received", "payout_priced": "💰 payout priced",
-        "exchange_created": "🌐 exchange created", "hostpay_triggered": "🚀 hostpay triggered",
-        "payout_finished": "✅ payout finished", "nothing_known": "nothing known",
-    }  # fmt: skip
+        "payout_received": "📦 payout received",
+        "payout_priced": "💰 payout priced",
+        "exchange_created": "🌐 exchange created",
+        "hostpay_triggered": "🚀 hostpay triggered",
+        "payout_finished": "✅ payout finished",
+        "nothing_known": "nothing known",
+    }
     for emoji in (True, False):
         stream = io.StringIO()
         configure_logs("json", stream=stream, emoji=emoji)

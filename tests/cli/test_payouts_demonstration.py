@@ -43,9 +43,13 @@ from payonce.vendors.changenow.prices import is_address
 from tests.cli.conftest import Payonce
 
 GOOD = Verdict(
-    asked=10, states={State.FINISHED: 8, State.HELD: 1, State.ACCUMULATING: 1}, double_paid=[], lost=[],
-    unexplained={"USDT": Decimal(0), "ETH": Decimal(0)}, broken=[],
-)  # fmt: skip
+    asked=10,
+    states={State.FINISHED: 8, State.HELD: 1, State.ACCUMULATING: 1},
+    double_paid=[],
+    lost=[],
+    unexplained={"USDT": Decimal(0), "ETH": Decimal(0)},
+    broken=[],
+)
 
 
 def report_of(verdict: Verdict = GOOD, kills: int = 12, faults: int = 3, wrong: list[str] | None = None) -> Report:
@@ -123,18 +127,28 @@ def test_what_stands_where_it_should_is_no_complaint(
     ("order", "found", "seen", "stopped", "words"),
     [
         (ordered(), ending(), "0.03", (), "payment-1: 0.03 ETH were paid, 0.04 on record"),
-        (ordered(), ending(paid="0.03"), "0.03", (),
-         "payment-1 (swapped) is finished, and 0.030000000000000000 ETH of 0.040000000000000000 ETH were paid"),
+        (
+            ordered(),
+            ending(paid="0.03"),
+            "0.03",
+            (),
+            "payment-1 (swapped) is finished, and 0.030000000000000000 ETH of 0.040000000000000000 ETH were paid",
+        ),
         (ordered(), ending(State.PAYING), "0.04", (), "payment-1 (swapped) is paying"),
         (ordered(), ending(State.HELD, Hold.REFUSED, "0"), "0", (), "payment-1 (swapped) is held refused"),
         (ordered(), ending(*FAILED), "0.04", {VERIFYING}, "payment-1 (swapped) is review exchange_failed"),
         (ordered(), ending(), "0.04", {FAILED}, "payment-1 (swapped) is finished"),
         (ordered(Kind.SMALL), ending(), "0.04", (), "payment-1 (small) is finished"),
-        (ordered(Kind.SMALL), ending(State.ACCUMULATING), "0.04", (),
-         "payment-1 (small) is accumulating, and 0.040000000000000000 ETH were paid"),
+        (
+            ordered(Kind.SMALL),
+            ending(State.ACCUMULATING),
+            "0.04",
+            (),
+            "payment-1 (small) is accumulating, and 0.040000000000000000 ETH were paid",
+        ),
         (ordered(name="payment-2"), ending(), "0", (), "payment-2 is not on record"),
     ],
-)  # fmt: skip
+)
 def test_what_is_less_or_elsewhere_is_lost(
     order: Order, found: Ending, seen: str, stopped: set[Stand], words: str
 ) -> None:
@@ -173,10 +187,26 @@ def test_a_run_ends_in_which_nothing_comes_to_its_end() -> None:
 def exchange(status: Status, deposit: str, refund: str | None = None) -> Entry:
     at = datetime(2026, 1, 31, tzinfo=UTC)
     return Entry(
-        "0123456789abcd", Pair("eth", "eth", "btc", "btc"), Decimal(deposit), Decimal(1), "0x1", None, ADDRESS, None,
-        None, None, None, None, Fate.REFUND, at, at, at, status, Decimal(deposit),
+        "0123456789abcd",
+        Pair("eth", "eth", "btc", "btc"),
+        Decimal(deposit),
+        Decimal(1),
+        "0x1",
+        None,
+        ADDRESS,
+        None,
+        None,
+        None,
+        None,
+        None,
+        Fate.REFUND,
+        at,
+        at,
+        at,
+        status,
+        Decimal(deposit),
         refund_amount=None if refund is None else Decimal(refund),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,11 +228,18 @@ def test_a_person_has_what_the_exchange_did_not_end_or_not_give_back_whole(entry
 
 @pytest.mark.parametrize(
     ("due", "late_s", "at_work", "next_s", "moved_s"),
-    [(BACKLOG + 1, None, 30, -9.0, MOVED_BEHIND_S), (BACKLOG, None, 30, -9.0, MOVED_S),
-     (0, LATE_S + 1, 1, -400.0, MOVED_BEHIND_S), (0, LATE_S, 1, -300.0, MOVED_S), (0, -40.0, 1, 40.0, MOVED_S),
-     (0, -40.0, 0, 40.0, 40.0), (0, None, 0, 1.0, MOVED_S), (0, None, 0, 4_000.0, MOVED_MAX_S),
-     (0, None, 0, None, MOVED_S)],
-)  # fmt: skip
+    [
+        (BACKLOG + 1, None, 30, -9.0, MOVED_BEHIND_S),
+        (BACKLOG, None, 30, -9.0, MOVED_S),
+        (0, LATE_S + 1, 1, -400.0, MOVED_BEHIND_S),
+        (0, LATE_S, 1, -300.0, MOVED_S),
+        (0, -40.0, 1, 40.0, MOVED_S),
+        (0, -40.0, 0, 40.0, 40.0),
+        (0, None, 0, 1.0, MOVED_S),
+        (0, None, 0, 4_000.0, MOVED_MAX_S),
+        (0, None, 0, None, MOVED_S),
+    ],
+)
 def test_the_clock_waits_for_those_who_work(
     due: int, late_s: float | None, at_work: int, next_s: float | None, moved_s: float
 ) -> None:

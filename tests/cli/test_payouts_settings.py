@@ -21,9 +21,11 @@ ROLES = ["payouts.orchestrator", "payouts.estimator", "payouts.swapper", "payout
 URLS = ("GCSPLIT1_URL", "GCSPLIT2_URL", "GCSPLIT3_URL", "HOSTPAY_WEBHOOK_URL")
 OUTSIDE = ("CHANGENOW_API_KEY", "CHANGENOW_URL", "PAYONCE_CHAIN_URL")
 CLOUD_SQL = {
-    "INSTANCE_CONNECTION_NAME": "shop-1:us-central1:books", "DB_NAME": "pay/outs", "DB_USER": "app@shop",
+    "INSTANCE_CONNECTION_NAME": "shop-1:us-central1:books",
+    "DB_NAME": "pay/outs",
+    "DB_USER": "app@shop",
     "DB_PASSWORD": "p@ss:w/rd?#",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -114,17 +116,30 @@ def test_at_google_every_address_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("TP_FLAT_FEE", "three"), ("TP_FLAT_FEE", "3%"), ("TP_FLAT_FEE", "-1"), ("TP_FLAT_FEE", "100"),
-        ("TP_FLAT_FEE", "nan"), ("TP_FLAT_FEE", "1e1"), ("TP_FLAT_FEE", "3.1234567"), ("TP_FLAT_FEE", "٣"),
-        ("GCSPLIT1_URL", "gcsplit1.run.app"), ("HOSTPAY_WEBHOOK_URL", "ftp://hostpay.example"),
-        ("GCSPLIT2_QUEUE", "my_queue"), ("GCSPLIT3_QUEUE", "projects/p/queues/q"),
-        ("HOSTPAY_QUEUE", "q" * 101), ("GCSPLIT1_RESPONSE_QUEUE", "gcsplit-hostpay-trigger-queue"),
-        ("ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", "a b"), ("SWAPPER__GCSPLIT1_RESPONSE_QUEUE", "é"),
-        ("PAYOUTS_ALLOW_MISSING_PAYMENT_ID", "perhaps"), ("PAYOUTS_TOKENS_V1", "on"),
-        ("PAYOUTS_HOSTPAY", "mine"), ("PAYOUTS_WEBHOOK_FORMAT", "seed"),
-        ("HOST_WALLET_ADDRESS", "0x12"), ("INSTANCE_CONNECTION_NAME", "/cloudsql/books"),
+        ("TP_FLAT_FEE", "three"),
+        ("TP_FLAT_FEE", "3%"),
+        ("TP_FLAT_FEE", "-1"),
+        ("TP_FLAT_FEE", "100"),
+        ("TP_FLAT_FEE", "nan"),
+        ("TP_FLAT_FEE", "1e1"),
+        ("TP_FLAT_FEE", "3.1234567"),
+        ("TP_FLAT_FEE", "٣"),
+        ("GCSPLIT1_URL", "gcsplit1.run.app"),
+        ("HOSTPAY_WEBHOOK_URL", "ftp://hostpay.example"),
+        ("GCSPLIT2_QUEUE", "my_queue"),
+        ("GCSPLIT3_QUEUE", "projects/p/queues/q"),
+        ("HOSTPAY_QUEUE", "q" * 101),
+        ("GCSPLIT1_RESPONSE_QUEUE", "gcsplit-hostpay-trigger-queue"),
+        ("ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", "a b"),
+        ("SWAPPER__GCSPLIT1_RESPONSE_QUEUE", "é"),
+        ("PAYOUTS_ALLOW_MISSING_PAYMENT_ID", "perhaps"),
+        ("PAYOUTS_TOKENS_V1", "on"),
+        ("PAYOUTS_HOSTPAY", "mine"),
+        ("PAYOUTS_WEBHOOK_FORMAT", "seed"),
+        ("HOST_WALLET_ADDRESS", "0x12"),
+        ("INSTANCE_CONNECTION_NAME", "/cloudsql/books"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Invalid, match=f"^{name} is '{re.escape(value)}'; it must "):

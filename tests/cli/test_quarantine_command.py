@@ -47,8 +47,9 @@ def test_a_quarantine_is_begun_and_widened_by_hand(payonce: Payonce, database: S
     widen = ("db", "quarantine", "widen", "--by", "ann", "--json", "--lost-since")
     assert "not earlier" in payonce(*widen, "2026-02-01T00:00Z").sentence
     assert payonce(*widen, "2026-01-30T00:00Z").json["lost_since"] == "2026-01-30T00:00:00Z"
-    [line] = ask(database.owner_url, "select array_agg(actor) from payonce.audit_log where location = $1",
-                 "quarantine.widen")  # fmt: skip
+    [line] = ask(
+        database.owner_url, "select array_agg(actor) from payonce.audit_log where location = $1", "quarantine.widen"
+    )
     assert line == "ann"
 
 
@@ -97,9 +98,7 @@ def test_a_statement_is_reconciled_listed_explained_and_written_off(
 ) -> None:
     run = command("reconcile", "run", "bank", ends_with=EXIT_UNEQUAL)
     assert (run["lines"], run["unmatched"], run["state"]) == (3, 3, "finished")
-    assert run["books"] == [
-        {"ours": "-1.20 EUR", "theirs": "9998.80 EUR", "suspense": "1.20 EUR", "equal": False}
-    ]  # fmt: skip
+    assert run["books"] == [{"ours": "-1.20 EUR", "theirs": "9998.80 EUR", "suspense": "1.20 EUR", "equal": False}]
     assert command("reconcile", "run", "bank", ends_with=EXIT_UNEQUAL)["unmatched"] == 0
     balance_the_books(database)
     assert command("reconcile", "run", "bank")["books"][0]["equal"] is True
@@ -107,8 +106,10 @@ def test_a_statement_is_reconciled_listed_explained_and_written_off(
     rest = command("reconcile", "list", "--vendor", "bank", "--after", page["next_after"])
     items = [*page["items"], *rest["items"]]
     assert [(item["amount"], item["direction"]) for item in items] == [
-        ("-0.50", "theirs"), ("-0.40", "theirs"), ("-0.30", "theirs")
-    ]  # fmt: skip
+        ("-0.50", "theirs"),
+        ("-0.40", "theirs"),
+        ("-0.30", "theirs"),
+    ]
     ids = [item["id"] for item in items]
     assert command("reconcile", "explain", *ids[:2], "--note", "fees")["explained"] == ids[:2]
     command("approvals", "threshold", "EUR", "0.35")

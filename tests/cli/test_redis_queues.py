@@ -46,9 +46,12 @@ def test_a_command_that_looks_into_the_wrong_store_changes_nothing_and_says_so(o
     wrong = {"PAYONCE_QUEUES": "postgres"}
     sentence = f"queue {QUEUE} lies in Redis, and this process has its queues in PostgreSQL; set REDIS_URL"
     for command in (
-        ["put", QUEUE, '{"row_id": 2}'], ["redrive", QUEUE, "--yes"], ["purge", QUEUE, "--yes"], ["pause", QUEUE],
+        ["put", QUEUE, '{"row_id": 2}'],
+        ["redrive", QUEUE, "--yes"],
+        ["purge", QUEUE, "--yes"],
+        ["pause", QUEUE],
         ["resume", QUEUE],
-    ):  # fmt: skip
+    ):
         assert sentence in on_redis("queues", *command, **wrong).sentence
     for command in (["show", QUEUE], ["peek", QUEUE]):
         shown = on_redis("queues", *command, "--json", **wrong)

@@ -65,9 +65,13 @@ def test_anything_else_is_taken_as_it_is(manager: SecretManager, monkeypatch: py
 
 @pytest.mark.parametrize(
     "almost",
-    ["projects/p/secrets/s", "projects/p/secrets/s/versions/", "projects/secrets/s/versions/1",
-     "projects/p/locations/europe-west1/secrets/s/versions/1"],
-)  # fmt: skip
+    [
+        "projects/p/secrets/s",
+        "projects/p/secrets/s/versions/",
+        "projects/secrets/s/versions/1",
+        "projects/p/locations/europe-west1/secrets/s/versions/1",
+    ],
+)
 def test_what_is_almost_a_reference_is_no_key(
     manager: SecretManager, monkeypatch: pytest.MonkeyPatch, almost: str
 ) -> None:
@@ -92,7 +96,7 @@ def test_what_is_almost_a_reference_is_no_key(
         (b" \n", Invalid, "which is empty; add a version"),
         (b"\xff" + SECRET.encode(), Invalid, "which is not text; store it as UTF-8"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_one_sentence_without_its_value(
     manager: SecretManager, monkeypatch: pytest.MonkeyPatch, answer: Any, kind: type[PayonceError], said: str
 ) -> None:

@@ -15,9 +15,13 @@ from standardwebhooks.webhooks import Webhook
 from tests.cli.conftest import PATIENCE_S, Payonce
 
 PRINTED = (
-    "CHANGENOW_API_KEY", "CHANGENOW_URL", "PAYONCE_CHAIN_URL", "GATEWAY_API_KEY", "GATEWAY_URL",
+    "CHANGENOW_API_KEY",
+    "CHANGENOW_URL",
+    "PAYONCE_CHAIN_URL",
+    "GATEWAY_API_KEY",
+    "GATEWAY_URL",
     "GATEWAY_WEBHOOK_SECRET",
-)  # fmt: skip
+)
 FREE_PORTS = ("--exchange-port", "0", "--chain-port", "0", "--gateway-port", "0")
 WHICH_CHAIN = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
 ROLES = ("payouts.orchestrator", "payouts.hostpay")

@@ -16,9 +16,16 @@ from tests.cli.conftest import PATIENCE_S, Payonce, ask, until
 
 EUR = well_known("EUR")
 GOOD = Verdict(
-    asked=10, finished=8, refused=1, compensated=1, in_review=0, lost=[], doubled=[],
-    unexplained={"EUR": Amount(0, EUR)}, broken=[],
-)  # fmt: skip
+    asked=10,
+    finished=8,
+    refused=1,
+    compensated=1,
+    in_review=0,
+    lost=[],
+    doubled=[],
+    unexplained={"EUR": Amount(0, EUR)},
+    broken=[],
+)
 
 
 def report_of(verdict: Verdict = GOOD, kills: int = 12, faults: int = 3) -> Report:

@@ -18,8 +18,11 @@ def test_a_person_is_added_listed_changed_and_removed(payonce: Payonce, database
     assert payonce("users", "remove", "ann", "--json").json == {"name": "ann"}
     noted = payonce("audit", "log", "--reference", "ann", "--json").json["notes"]
     assert [one["text"] for one in reversed(noted)] == [
-        "added as operator", "is now approver", "password changed", "removed",
-    ]  # fmt: skip
+        "added as operator",
+        "is now approver",
+        "password changed",
+        "removed",
+    ]
     assert [one["actor"] for one in noted if one["text"] == "is now approver"] == ["boss"]
 
 

@@ -24,14 +24,22 @@ REQUEST_MAX_BYTES: Final = 4 * 1024 * 1024
 REPLY_MAX_BYTES: Final = 64
 ANSWER_LIMIT_S: Final = 100.0
 PRELOADED: Final = (
-    "payonce.cli.application", "payonce.app.process", "payonce.app.registry", "payonce.http.server",
+    "payonce.cli.application",
+    "payonce.app.process",
+    "payonce.app.registry",
+    "payonce.http.server",
     "payonce.services.billing.cli.commands",
-    "payonce.embedded.backups", "payonce.engine.messages.job_log", "payonce.app.logging",
+    "payonce.embedded.backups",
+    "payonce.engine.messages.job_log",
+    "payonce.app.logging",
     "rich.table",
-    "payonce.vendors.northbank.client", "payonce.vendors.northbank.simulator",
-    "payonce.vendors.southbank.client", "payonce.vendors.southbank.simulator",
-    "payonce.vendors.changenow.simulator", "payonce.vendors.gateway.simulator",
-)  # fmt: skip
+    "payonce.vendors.northbank.client",
+    "payonce.vendors.northbank.simulator",
+    "payonce.vendors.southbank.client",
+    "payonce.vendors.southbank.simulator",
+    "payonce.vendors.changenow.simulator",
+    "payonce.vendors.gateway.simulator",
+)
 """What commands load when they run."""
 
 
@@ -41,9 +49,9 @@ class Warm:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def run(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], stdin: str, cwd: str) -> (
-        tuple[int, str, str]
-    ):  # fmt: skip
+    def run(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], stdin: str, cwd: str
+    ) -> tuple[int, str, str]:
         """Runs one command to its end: exit code, standard output and standard error."""
         request = json.dumps([module, list(arguments), dict(environment), cwd]).encode()
         with _file(stdin) as given, _file() as out, _file() as err, socket.socket(socket.AF_UNIX) as connection:

@@ -62,9 +62,7 @@ class Knocking:
 @asynccontextmanager
 async def knocking(stage: OpenStage, *, working: bool = True, by_platform: bool = False) -> AsyncIterator[Knocking]:
     signer = TokenMaker()
-    async with open_desk(
-        stage, [run], working=working, dispatching=False, verified_by_platform=by_platform
-    ) as desk:  # fmt: skip
+    async with open_desk(stage, [run], working=working, dispatching=False, verified_by_platform=by_platform) as desk:
         await remember(desk, signer)
         async with HttpClient("door", desk.url, allow_private=True) as http:
             yield Knocking(desk, http, signer)
@@ -73,8 +71,9 @@ async def knocking(stage: OpenStage, *, working: bool = True, by_platform: bool 
 async def remember(desk: Desk, signer: TokenMaker) -> None:
     await desk.s.owner.execute(
         "insert into cloudtasks.signing_keys (kid, public_key, created_at) values ($1, $2, payonce.due_now())",
-        signer.kid, signer.public_key,
-    )  # fmt: skip
+        signer.kid,
+        signer.public_key,
+    )
 
 
 def counted(outcome: str) -> float:

@@ -236,10 +236,12 @@ def test_knative_is_not_taken_for_cloud_run(monkeypatch: pytest.MonkeyPatch) -> 
     ("variable", "value"),
     [
         ("CLOUD_TASKS_VERIFIED_BY", "google"),
-        ("CLOUD_TASKS_PROJECT_ID", "My Project"), ("CLOUD_TASKS_LOCATION", "US Central"),
-        ("CLOUD_TASKS_ENDPOINT", "http://here"), ("CLOUD_TASKS_SERVICE_ACCOUNT", "nobody"),
+        ("CLOUD_TASKS_PROJECT_ID", "My Project"),
+        ("CLOUD_TASKS_LOCATION", "US Central"),
+        ("CLOUD_TASKS_ENDPOINT", "http://here"),
+        ("CLOUD_TASKS_SERVICE_ACCOUNT", "nobody"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_setting_is_refused_with_its_value(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(Invalid, match=f"{variable} is '{value}'; it must be"):

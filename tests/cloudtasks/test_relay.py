@@ -43,11 +43,18 @@ class Answering(TaskService):
 @pytest.mark.parametrize(
     ("code", "meant"),
     [
-        ("OK", Delivered), ("ALREADY_EXISTS", Delivered), ("UNAVAILABLE", NotNow), ("DEADLINE_EXCEEDED", NotNow),
-        ("RESOURCE_EXHAUSTED", NotNow), ("NOT_FOUND", NotNow), ("PERMISSION_DENIED", NotNow),
-        ("UNAUTHENTICATED", NotNow), ("INVALID_ARGUMENT", Refusal), ("FAILED_PRECONDITION", Refusal),
+        ("OK", Delivered),
+        ("ALREADY_EXISTS", Delivered),
+        ("UNAVAILABLE", NotNow),
+        ("DEADLINE_EXCEEDED", NotNow),
+        ("RESOURCE_EXHAUSTED", NotNow),
+        ("NOT_FOUND", NotNow),
+        ("PERMISSION_DENIED", NotNow),
+        ("UNAUTHENTICATED", NotNow),
+        ("INVALID_ARGUMENT", Refusal),
+        ("FAILED_PRECONDITION", Refusal),
     ],
-)  # fmt: skip
+)
 async def test_each_answer_of_google_means_what_it_means(stage: OpenStage, code: str, meant: type) -> None:
     missing = []
     each = pushed(url="https://runner.example")

@@ -210,18 +210,24 @@ async def test_a_check_fails_without_its_safeguard(unguarded: Backend, ablation:
 
 IN_FUNCTIONS: dict[str, tuple[str, str, str, Callable[[PostgresBackend], Awaitable[None]]]] = {
     "lock of a limit": (
-        "payonce.allowance", "for update", "",
+        "payonce.allowance",
+        "for update",
+        "",
         at_stage(test_limits.test_two_claims_at_the_same_moment_share_what_the_limit_leaves),
     ),
     "count of live leases": (
-        "payonce.allowance", r"select count\(\*\)", "select 0 * count(*)",
+        "payonce.allowance",
+        r"select count\(\*\)",
+        "select 0 * count(*)",
         test_limits.test_workers_together_hold_no_more_than_the_limit,
     ),
     "shared limits": (
-        "payonce.allowance", r"q\.limit_name = name_of_limit", "q.name = 'swaps'",
+        "payonce.allowance",
+        r"q\.limit_name = name_of_limit",
+        "q.name = 'swaps'",
         test_limits.test_queues_that_share_a_limit_share_its_room,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", IN_FUNCTIONS)

@@ -148,14 +148,23 @@ class Comparison(RuleBasedStateMachine):
 
 
 def compare(
-    server: ScratchServer, examples: int, phases: Sequence[Phase], redis: RedisServer | None = None,
+    server: ScratchServer,
+    examples: int,
+    phases: Sequence[Phase],
+    redis: RedisServer | None = None,
     flavour: Flavour | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Shrinking is for long runs: it may take minutes."""
     profile = settings(
-        max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None, phases=phases,
-        derandomize=Phase.shrink not in phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
-    )  # fmt: skip
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        phases=phases,
+        derandomize=Phase.shrink not in phases,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
     with server.lent() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         opening: AbstractAsyncContextManager[Backend] = open_postgres_backend(scratch)
         if redis is not None and flavour is not None:

@@ -38,9 +38,13 @@ CLAIMERS = 8
 async def test_what_is_put_is_claimed_as_it_was_and_gone_when_settled(backend: Backend) -> None:
     queue = await backend.queue(PLAIN)
     sent = message(
-        action="pay", correlation_id="order-1", trace_id="t-1", payload={"wei": 2**63 - 1, "ö": [None]},
-        extra={"sender": "shop"}, max_attempts=3,
-    )  # fmt: skip
+        action="pay",
+        correlation_id="order-1",
+        trace_id="t-1",
+        payload={"wei": 2**63 - 1, "ö": [None]},
+        extra={"sender": "shop"},
+        max_attempts=3,
+    )
     assert await backend.feed.put([sent]) == [sent.id]
     claimed = await claim_one(queue)
     got = claimed.message

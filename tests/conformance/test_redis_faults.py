@@ -79,8 +79,15 @@ async def test_an_answer_during_the_last_run_counts_whatever_redis_clock_says(
         except Retry:
             [review] = await reviews(Reader(database))
             async with begin(database, backend.feed) as tx:
-                await answer_review(tx, review.effect.id, Answer.HAPPENED, "ada", "looked",
-                                    revision=review.effect.revision, outcome=Receipt("n-p-1:1", "p-1:1"))  # fmt: skip
+                await answer_review(
+                    tx,
+                    review.effect.id,
+                    Answer.HAPPENED,
+                    "ada",
+                    "looked",
+                    revision=review.effect.revision,
+                    outcome=Receipt("n-p-1:1", "p-1:1"),
+                )
             raise
         async with work.commit():
             pass

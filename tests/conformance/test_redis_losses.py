@@ -135,8 +135,12 @@ async def test_the_playbooks_commands_tell_the_truth_at_every_step(direct: Redis
 
     async def lengths() -> tuple[int, int, int, int]:
         ask = direct.store.command
-        return (await ask("LLEN", KEY), await ask("LLEN", f"{KEY}:processing"), await ask("ZCARD", f"{KEY}:delayed"),
-                await ask("LLEN", f"{KEY}:failed"))  # fmt: skip
+        return (
+            await ask("LLEN", KEY),
+            await ask("LLEN", f"{KEY}:processing"),
+            await ask("ZCARD", f"{KEY}:delayed"),
+            await ask("LLEN", f"{KEY}:failed"),
+        )
 
     await direct.feed.put([message(action="pay")])
     assert await lengths() == (1, 0, 0, 0)

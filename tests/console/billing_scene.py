@@ -46,15 +46,20 @@ async def notify(s: Stage, event_id: str, transaction_id: str, *, delivered: boo
         insert into payments.notifications (event_id, transaction_id, account_id, action, body, delivered_at)
         values ($1, $2, 'c-1', 'renewal', $3, case when $4 then payonce.due_now() end)
         """,
-        event_id, transaction_id, json.dumps(body).encode(), delivered,
-    )  # fmt: skip
+        event_id,
+        transaction_id,
+        json.dumps(body).encode(),
+        delivered,
+    )
     await s.owner.execute(
         """
         insert into payments.webhook_outbound_requests (event_id, way, url, response_code, error, elapsed_ms)
         values ($1, 'immediate', 'http://127.0.0.1:8001/v1/webhooks/payment', $2, $3, 12)
         """,
-        event_id, 200 if delivered else None, None if delivered else "connection refused",
-    )  # fmt: skip
+        event_id,
+        200 if delivered else None,
+        None if delivered else "connection refused",
+    )
     if delivered:
         await s.owner.execute(
             """
@@ -62,8 +67,10 @@ async def notify(s: Stage, event_id: str, transaction_id: str, *, delivered: boo
                 (event_id, payload, processed, processed_at, error_message)
             values ($1, $2::text::jsonb, true, payonce.due_now(), $3)
             """,
-            event_id, json.dumps({**body, "subscription_id": "s-1"}), error,
-        )  # fmt: skip
+            event_id,
+            json.dumps({**body, "subscription_id": "s-1"}),
+            error,
+        )
 
 
 def rows_of(page: Answer, what: str) -> list[str]:

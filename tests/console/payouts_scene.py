@@ -41,13 +41,29 @@ async def open_scene(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[Ho
 
 
 async def order(
-    house: House, number: int = 1, *, price: str = "100", fee: str = "3", address: str = BTC_CLIENT, trace: str = "",
-    coin: str = "btc", memo: str | None = None,
-) -> Payout:  # fmt: skip
+    house: House,
+    number: int = 1,
+    *,
+    price: str = "100",
+    fee: str = "3",
+    address: str = BTC_CLIENT,
+    trace: str = "",
+    coin: str = "btc",
+    memo: str | None = None,
+) -> Payout:
     asked = Asked(
-        f"pay-{number}", 7_000_000_000 + number, f"-100{number}", address, memo, memo is not None, coin, coin,
-        usdt(price), usdt(fee), usdt(price) - usdt(fee),
-    )  # fmt: skip
+        f"pay-{number}",
+        7_000_000_000 + number,
+        f"-100{number}",
+        address,
+        memo,
+        memo is not None,
+        coin,
+        coin,
+        usdt(price),
+        usdt(fee),
+        usdt(price) - usdt(fee),
+    )
     async with begin(house.s.database, house.s.feed, trace or None) as tx:
         return (await receive(tx, asked)).payout
 

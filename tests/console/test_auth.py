@@ -192,9 +192,20 @@ async def test_colours_are_chosen_by_a_form_and_kept_in_a_cookie(stage: OpenStag
 
 @pytest.mark.parametrize(
     ("host", "only_this_machine"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("[::1]", True), ("localhost", True),
-     ("::ffff:127.0.0.1", True), ("0.0.0.0", False), ("::", False), ("192.168.1.5", False), ("example.com", False),
-     ("", False), ("localhost.example.com", False)],
-)  # fmt: skip
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("::ffff:127.0.0.1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.5", False),
+        ("example.com", False),
+        ("", False),
+        ("localhost.example.com", False),
+    ],
+)
 def test_loopback_is_told_from_the_rest(host: str, only_this_machine: bool) -> None:
     assert is_loopback(host) is only_this_machine

@@ -25,8 +25,10 @@ def servers(servers_of_the_house: Servers) -> Servers:
 @asynccontextmanager
 async def open_scene(stage: OpenStage) -> AsyncIterator[tuple[House, Visitor]]:
     async with (
-        open_house(stage) as house, console(house.s, also=(changing_credit,)) as address, visiting(address) as visitor,
-    ):  # fmt: skip
+        open_house(stage) as house,
+        console(house.s, also=(changing_credit,)) as address,
+        visiting(address) as visitor,
+    ):
         await with_credit(house)
         yield house, visitor
 
@@ -35,9 +37,13 @@ async def choose(visitor: Visitor, verdict: str, amount: str, **fields: str) -> 
     """Up to the page that tells what would follow."""
     page = await visitor.get(PATH)
     form = {
-        "verdict": verdict, "amount": amount, "currency": "AED", "why": "they left us",
-        "seen_AED": page.field("seen_AED"), **fields,
-    }  # fmt: skip
+        "verdict": verdict,
+        "amount": amount,
+        "currency": "AED",
+        "why": "they left us",
+        "seen_AED": page.field("seen_AED"),
+        **fields,
+    }
     return await visitor.submit(page, f"{PATH}/decide", **form)
 
 
@@ -70,11 +76,15 @@ async def test_credit_is_seen_and_paid_out_once(stage: OpenStage) -> None:
 async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(stage: OpenStage) -> None:
     async with open_scene(stage) as (house, visitor):
         for wrong, said in (
-            ({"verdict": "double"}, "choose one of those that are offered"), ({"amount": "much"}, "much"),
-            ({"amount": "970.01"}, "which is less than 970.01 AED"), ({"amount": "0"}, "an amount above zero"),
-            ({"currency": "QQQ"}, "is not known here"), ({"why": ""}, "say why"), ({"seen_AED": "7"}, "look again"),
+            ({"verdict": "double"}, "choose one of those that are offered"),
+            ({"amount": "much"}, "much"),
+            ({"amount": "970.01"}, "which is less than 970.01 AED"),
+            ({"amount": "0"}, "an amount above zero"),
+            ({"currency": "QQQ"}, "is not known here"),
+            ({"why": ""}, "say why"),
+            ({"seen_AED": "7"}, "look again"),
             ({"invoice": "INV-1"}, "name another one"),
-        ):  # fmt: skip
+        ):
             form = {"verdict": "pay_out", "amount": "1.00", **wrong}
             refused = await choose(visitor, form.pop("verdict"), form.pop("amount"), **form)
             assert (refused.status in (400, 409), said in refused.words) == (True, True), (said, refused.words)

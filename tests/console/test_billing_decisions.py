@@ -182,10 +182,13 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
         page = await visitor.get(path_of(subscription))
         good = {"verdict": "pause", "seen": page.field("seen"), "why": "x", "sure": "yes"}
         for wrong, said in (
-            ({"verdict": "pay"}, "the decision is 'pay'"), ({"seen": ""}, "does not say what you saw"),
-            ({"why": ""}, "say why"), ({"verdict": "retry"}, "owes nothing"),
-            ({"verdict": "resume"}, "is active; one can"), ({"verdict": "give_up"}, "one can give up what is past_due"),
-        ):  # fmt: skip
+            ({"verdict": "pay"}, "the decision is 'pay'"),
+            ({"seen": ""}, "does not say what you saw"),
+            ({"why": ""}, "say why"),
+            ({"verdict": "retry"}, "owes nothing"),
+            ({"verdict": "resume"}, "is active; one can"),
+            ({"verdict": "give_up"}, "one can give up what is past_due"),
+        ):
             refused = await visitor.submit(page, f"{path_of(subscription)}/decide", **{**good, **wrong})
             assert (refused.status, "Nothing was changed" in refused.words, said in refused.words) == (400, True, True)
         assert await house.state(subscription) is State.ACTIVE
@@ -199,10 +202,13 @@ async def test_a_refund_of_part_of_a_charge_is_given_back_with_a_credit_note(sta
         page = await visitor.get(path)
         form = {"charge": page.field("charge"), "left": page.field("left"), "why": "a bad day", "amount": "9.50"}
         for wrong, said in (
-            ({"amount": "9.501"}, "more than the 2 decimals"), ({"amount": "29.01"}, "cannot be given back"),
-            ({"amount": "much"}, "much"), ({"charge": "t-0"}, "has no charge 't-0'"), ({"why": ""}, "say why"),
+            ({"amount": "9.501"}, "more than the 2 decimals"),
+            ({"amount": "29.01"}, "cannot be given back"),
+            ({"amount": "much"}, "much"),
+            ({"charge": "t-0"}, "has no charge 't-0'"),
+            ({"why": ""}, "say why"),
             ({"left": "1", "sure": "yes"}, "and not what you saw"),
-        ):  # fmt: skip
+        ):
             refused = await visitor.submit(page, f"{path}/refund", **{**form, **wrong})
             assert (refused.status in (400, 409), said in refused.words) == (True, True), (said, refused.words)
         check = await visitor.submit(page, f"{path}/refund", **form)
@@ -330,9 +336,10 @@ async def test_a_viewer_sees_no_form_and_is_refused(stage: OpenStage) -> None:
         await give_login(house.s, "vic", Role.VIEWER)
         await visitor.log_in("vic")
         for path, way in (
-            (path_of(subscription), "decide"), (f"/billing/invoices/{invoice.id}", "refund"),
+            (path_of(subscription), "decide"),
+            (f"/billing/invoices/{invoice.id}", "refund"),
             (f"/billing/deliveries/{event_id}", "resend"),
-        ):  # fmt: skip
+        ):
             page = await visitor.get(path)
             assert page.status == 200
             assert f"{path}/{way}" not in page.text
@@ -356,13 +363,14 @@ ABLATIONS: Ablations = {
         [test_what_is_offered_is_what_would_be_carried_out],
     ),
     "a resend is on record": (
-        patched(at_payments, "note", no_audit), [test_a_notification_is_sent_again_and_taken_once],
+        patched(at_payments, "note", no_audit),
+        [test_a_notification_is_sent_again_and_taken_once],
     ),
     "not while a charge is under way": (
         patched(subscriptions, "_can_be_charged", lambda owed: owed is not None),
         [test_a_failed_renewal_is_charged_now_and_paid],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))

@@ -14,8 +14,11 @@ from tests.console.visitor import visiting
 
 LISTS = [page.path for page in PAGES]
 ONE = (
-    "/billing/customers/c-1", "/billing/subscriptions/s-1", "/billing/invoices/i-1-0", "/billing/deliveries/evt-1",
-)  # fmt: skip
+    "/billing/customers/c-1",
+    "/billing/subscriptions/s-1",
+    "/billing/invoices/i-1-0",
+    "/billing/deliveries/evt-1",
+)
 
 
 @pytest.fixture(scope="session")
@@ -59,10 +62,13 @@ async def test_where_the_services_have_a_database_each_pages_show_what_is_here(s
 async def test_empty_lists_say_what_comes_first(stage: OpenStage) -> None:
     async with open_scene(stage) as (_, address), visiting(address) as visitor:
         for path, said in (
-            ("customers", "There are no customers yet."), ("invoices", "No invoice was issued yet."),
-            ("dunning", "Everybody has paid."), ("deliveries", "Payments had nothing to tell yet."),
-            ("figures", "No subscription ran within 12m."), ("customers?reference=nobody", "No customer matches."),
-        ):  # fmt: skip
+            ("customers", "There are no customers yet."),
+            ("invoices", "No invoice was issued yet."),
+            ("dunning", "Everybody has paid."),
+            ("deliveries", "Payments had nothing to tell yet."),
+            ("figures", "No subscription ran within 12m."),
+            ("customers?reference=nobody", "No customer matches."),
+        ):
             page = await visitor.get(f"/billing/{path}")
             assert (page.status, said in page.words) == (200, True), path
         for path, what in zip(ONE, ("customer", "subscription", "invoice", "notification"), strict=True):
@@ -76,11 +82,18 @@ async def test_customers_are_found_by_email_state_plan_clock_and_ids(stage: Open
         await fill(s, 20)
         await fill(s, 2, clock="blue")
         for query, found in (
-            ("reference=CUSTOMER12@", ["c-12"]), ("reference=c-7", ["c-7"]), ("reference=s-7", ["c-7"]),
-            ("reference=inv-7-1", ["c-7"]), ("reference=i-7-1", ["c-7"]), ("state=past_due", ["c-10", "c-20"]),
-            ("plan=pro", ["c-5", "c-10", "c-15", "c-20"]), ("plan=pro&state=active", ["c-5", "c-15"]),
-            ("clock=blue", ["blue-c-1", "blue-c-2"]), ("state=active&clock=blue", ["blue-c-2"]), ("reference=%25", []),
-        ):  # fmt: skip
+            ("reference=CUSTOMER12@", ["c-12"]),
+            ("reference=c-7", ["c-7"]),
+            ("reference=s-7", ["c-7"]),
+            ("reference=inv-7-1", ["c-7"]),
+            ("reference=i-7-1", ["c-7"]),
+            ("state=past_due", ["c-10", "c-20"]),
+            ("plan=pro", ["c-5", "c-10", "c-15", "c-20"]),
+            ("plan=pro&state=active", ["c-5", "c-15"]),
+            ("clock=blue", ["blue-c-1", "blue-c-2"]),
+            ("state=active&clock=blue", ["blue-c-2"]),
+            ("reference=%25", []),
+        ):
             page = await visitor.get(f"/billing/customers?{query}")
             assert rows_of(page, "customers") == found, query
         page = await visitor.get("/billing/customers")
@@ -107,8 +120,10 @@ async def test_lists_are_paged_without_a_row_lost_or_doubled(stage: OpenStage) -
     async with open_scene(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 120)
         for path, what, count in (
-            ("customers", "customers", 120), ("customers?state=active", "customers", 96), ("invoices", "invoices", 456),
-        ):  # fmt: skip
+            ("customers", "customers", 120),
+            ("customers?state=active", "customers", 96),
+            ("invoices", "invoices", 456),
+        ):
             seen: list[str] = []
             url = f"/billing/{path}"
             while url:
@@ -140,11 +155,21 @@ async def test_a_customer_and_their_subscription_tell_the_whole_story(stage: Ope
             assert said in page.words, said
         page = await visitor.get("/billing/subscriptions/s-10")
         for said in (
-            "Pro past due", "tried again in 1 d", "from active to past_due", "decline code insufficient_funds",
-            "invoice INV-10-3 for renewal", "charge t-10-3 failed: insufficient_funds", "charge t-10-2 succeeded as",
-            "refund r-1 of charge t-10-2", "credit note CN-1", "notification evt-1",
-            "payments told of renewal: success", "the amount is another", "api_calls: 4,321 used", "12 events",
-        ):  # fmt: skip
+            "Pro past due",
+            "tried again in 1 d",
+            "from active to past_due",
+            "decline code insufficient_funds",
+            "invoice INV-10-3 for renewal",
+            "charge t-10-3 failed: insufficient_funds",
+            "charge t-10-2 succeeded as",
+            "refund r-1 of charge t-10-2",
+            "credit note CN-1",
+            "notification evt-1",
+            "payments told of renewal: success",
+            "the amount is another",
+            "api_calls: 4,321 used",
+            "12 events",
+        ):
             assert said in page.words, said
         page = await visitor.get("/billing/invoices/inv-10-2")
         for said in ("INV-10-2 paid", "99.00 AED", "Basic or Pro, one month", "CN-1", "asked nicely", "ch-i-10-2"):
@@ -155,9 +180,16 @@ async def test_invoices_are_filtered_and_summed(stage: OpenStage) -> None:
     async with open_scene(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 20)
         for query, count in (
-            ("", 76 - 26), ("state=open", 2), ("failed=yes", 2), ("action=initial", 20), ("reference=customer10@", 4),
-            ("reference=s-10", 4), ("reference=t-10-1", 1), ("since=2999-01-01T00:00", 0), ("until=2000-01-01", 0),
-        ):  # fmt: skip
+            ("", 76 - 26),
+            ("state=open", 2),
+            ("failed=yes", 2),
+            ("action=initial", 20),
+            ("reference=customer10@", 4),
+            ("reference=s-10", 4),
+            ("reference=t-10-1", 1),
+            ("since=2999-01-01T00:00", 0),
+            ("until=2000-01-01", 0),
+        ):
             page = await visitor.get(f"/billing/invoices?{query}")
             assert len(rows_of(page, "invoices")) == count, query
         page = await visitor.get("/billing/invoices?state=open")
@@ -255,9 +287,13 @@ async def test_deliveries_show_attempts_and_how_they_were_taken(stage: OpenStage
         await notify(s, "evt-2", "t-2-1", delivered=True, error="no such invoice")
         await notify(s, "evt-3", "t-2-2", delivered=False)
         for query, found in (
-            ("", ["evt-3", "evt-2", "evt-1"]), ("state=waiting", ["evt-3"]), ("state=delivered", ["evt-2", "evt-1"]),
-            ("reference=t-2-1", ["evt-2"]), ("reference=evt-1", ["evt-1"]), ("reference=nothing", []),
-        ):  # fmt: skip
+            ("", ["evt-3", "evt-2", "evt-1"]),
+            ("state=waiting", ["evt-3"]),
+            ("state=delivered", ["evt-2", "evt-1"]),
+            ("reference=t-2-1", ["evt-2"]),
+            ("reference=evt-1", ["evt-1"]),
+            ("reference=nothing", []),
+        ):
             page = await visitor.get(f"/billing/deliveries?{query}")
             assert rows_of(page, "deliveries") == found, query
         page = await visitor.get("/billing/deliveries")
@@ -301,10 +337,18 @@ async def test_what_a_customer_wrote_is_text_and_secrets_are_hidden(stage: OpenS
 
 @pytest.mark.parametrize(
     "query",
-    ["customers?state=dead", "invoices?since=tomorrow", "invoices?action=refund", "deliveries?state=lost",
-     "figures?window=7y", "figures?currency=QQQ", "figures?who=me", "dunning?state=active",
-     f"customers?reference={'x' * 300}"],
-)  # fmt: skip
+    [
+        "customers?state=dead",
+        "invoices?since=tomorrow",
+        "invoices?action=refund",
+        "deliveries?state=lost",
+        "figures?window=7y",
+        "figures?currency=QQQ",
+        "figures?who=me",
+        "dunning?state=active",
+        f"customers?reference={'x' * 300}",
+    ],
+)
 async def test_a_filter_that_cannot_be_is_one_sentence(stage: OpenStage, query: str) -> None:
     async with open_scene(stage) as (_, address), visiting(address) as visitor:
         page = await visitor.get(f"/billing/{query}")

@@ -50,8 +50,9 @@ async def test_a_redrive_says_what_waits_for_a_review_and_leads_to_it(stage: Ope
                 values (gen_random_uuid(), 'bank.pay', $2, 1, 'blind', 'review', '{}', 'no answer', 'blind',
                         payonce.due_now(), payonce.due_now(), $1, 't-1', 'tally')
                 """,
-                message_id, f"pay-{number}",
-            )  # fmt: skip
+                message_id,
+                f"pay-{number}",
+            )
         page = await visitor.get(f"/queues/{QUEUE}/redrive")
         assert "2 of them would go straight back to waiting" in page.words
         assert "Answer the reviews instead" in page.words
@@ -77,9 +78,14 @@ async def test_a_large_purge_is_begun_and_leaves_a_line_of_each(stage: OpenStage
 
 @pytest.mark.parametrize(
     "path",
-    ["/queues/nobody", "/queues/nobody/pause", "/queues/nobody/redrive", "/queues/nobody/purge",
-     "/queues/nobody/messages/00000000-0000-7000-8000-000000000000"],
-)  # fmt: skip
+    [
+        "/queues/nobody",
+        "/queues/nobody/pause",
+        "/queues/nobody/redrive",
+        "/queues/nobody/purge",
+        "/queues/nobody/messages/00000000-0000-7000-8000-000000000000",
+    ],
+)
 async def test_a_queue_that_is_not_there_is_not_found(stage: OpenStage, path: str) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         await park(s)

@@ -11,10 +11,15 @@ START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 def minutes(*runs: int, depths: tuple[int | None, ...] = ()) -> list[Minute]:
     return [
-        Minute(START + timedelta(minutes=number), success=count, retry=count // 2,
-               waiting=depths[number] if depths else None, oldest_s=depths[number] if depths else None)
+        Minute(
+            START + timedelta(minutes=number),
+            success=count,
+            retry=count // 2,
+            waiting=depths[number] if depths else None,
+            oldest_s=depths[number] if depths else None,
+        )
         for number, count in enumerate(runs)
-    ]  # fmt: skip
+    ]
 
 
 def test_the_minute_that_runs_is_left_out_of_the_runs() -> None:

@@ -19,9 +19,11 @@ async def office(
 ) -> AsyncIterator[tuple[Till, Review, Visitor, Visitor]]:
     """An effect in review; ann, who answers, and bob, who may agree."""
     async with (
-        open_till(stage, safety) as till, console(till.s) as address, visiting(address) as ann,
+        open_till(stage, safety) as till,
+        console(till.s) as address,
+        visiting(address) as ann,
         visiting(address) as bob,
-    ):  # fmt: skip
+    ):
         for name, visitor, role in (("ann", ann, Role.OPERATOR), ("bob", bob, Role.APPROVER)):
             await give_login(till.s, name, role)
             await visitor.log_in(name)
@@ -105,7 +107,7 @@ async def test_that_it_happened_needs_an_outcome_that_can_be_read(stage: OpenSta
             assert "by their statement" in refused.text, "what was typed is kept"
         done = await answered(
             ann, review, answer="happened", outcome='{"number": "n-9", "reference": "p-1:1"}', vendor_ref="n-9"
-        )  # fmt: skip
+        )
         assert "The effect is performed" in done.words
         assert await till.states() == {"p-1": "performed"}
 
@@ -247,14 +249,29 @@ async def test_what_vendors_and_people_write_is_text_and_secrets_stay_hidden(sta
 @pytest.mark.parametrize(
     "path",
     [
-        "/effects/nonsense", "/effects/00000000-0000-0000-0000-000000000000", "/effects?state=odd",
-        "/effects?after=x", "/effects?vendor=%00", "/approvals/x", "/approvals/999999999999999999",
-        "/approvals?before=-1", "/freezes/x", "/freezes/1", "/freezes?before=%F0%9F%92%A3", "/outbox/none",
-        "/outbox/none?after=1", "/reconcile/x", "/reconcile/00000000-0000-0000-0000-000000000000",
-        "/reconcile?after=x", "/audit?since=tomorrow", "/audit?severity=LOUD",
-        "/audit?before=99999999999999999999", "/leases?after=%00", "/effects?after=%C3%28",
+        "/effects/nonsense",
+        "/effects/00000000-0000-0000-0000-000000000000",
+        "/effects?state=odd",
+        "/effects?after=x",
+        "/effects?vendor=%00",
+        "/approvals/x",
+        "/approvals/999999999999999999",
+        "/approvals?before=-1",
+        "/freezes/x",
+        "/freezes/1",
+        "/freezes?before=%F0%9F%92%A3",
+        "/outbox/none",
+        "/outbox/none?after=1",
+        "/reconcile/x",
+        "/reconcile/00000000-0000-0000-0000-000000000000",
+        "/reconcile?after=x",
+        "/audit?since=tomorrow",
+        "/audit?severity=LOUD",
+        "/audit?before=99999999999999999999",
+        "/leases?after=%00",
+        "/effects?after=%C3%28",
     ],
-)  # fmt: skip
+)
 async def test_a_bad_address_is_told_what_is_wrong_with_it(stage: OpenStage, path: str) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         page = await visitor.get(path)

@@ -61,8 +61,9 @@ async def test_of_many_payouts_to_an_address_the_newest_are_listed_and_one_is_to
         first, last = await order(house, 1), await order(house, 2)
         await house.run()
         assert list(found(await visitor.get(f"/trace?id={last.wallet_address}"))) == [
-            f"/payouts/{last.id}", f"/payouts/{first.id}",
-        ]  # fmt: skip
+            f"/payouts/{last.id}",
+            f"/payouts/{first.id}",
+        ]
         page = await visitor.get(f"/trace?id={last.wallet_address}")
         assert f"History of payout {last.unique_id}" in page.words
         assert "At most" not in page.words

@@ -71,8 +71,12 @@ async def test_a_redrive_needs_a_reason_and_a_preview(stage: OpenStage) -> None:
         await park(s)
         preview = await visitor.get(f"/queues/{QUEUE}/redrive")
         other = preview.field("asked").replace(QUEUE, "another")
-        for form in ({"asked": preview.field("asked"), "why": " "}, {"asked": "{}", "why": "x"}, {"why": "x"},
-                     {"asked": other, "why": "x"}):  # fmt: skip
+        for form in (
+            {"asked": preview.field("asked"), "why": " "},
+            {"asked": "{}", "why": "x"},
+            {"why": "x"},
+            {"asked": other, "why": "x"},
+        ):
             answer = await visitor.submit(preview, f"/queues/{QUEUE}/redrive", **form)
             assert answer.status == 400
         assert (await s.admin.depth(QUEUE)).parked == 1
@@ -241,11 +245,21 @@ async def test_the_job_log_filters_and_pages(stage: OpenStage) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [f"/queues/{QUEUE}?state=lost", f"/queues/{QUEUE}?after=x", "/jobs?status=x",
-     "/jobs?since=yesterday", "/jobs?before=-1", "/jobs?before=99999999999999999999", f"/queues/{QUEUE}/messages/x",
-     "/jobs?since=2026-01-02T00:00&until=2026-01-01T00:00", "/?window=year", f"/jobs?action={'x' * 300}",
-     "/trace?id=%00", "/jobs?since=0001-01-01T00:00%2B14:00"],
-)  # fmt: skip
+    [
+        f"/queues/{QUEUE}?state=lost",
+        f"/queues/{QUEUE}?after=x",
+        "/jobs?status=x",
+        "/jobs?since=yesterday",
+        "/jobs?before=-1",
+        "/jobs?before=99999999999999999999",
+        f"/queues/{QUEUE}/messages/x",
+        "/jobs?since=2026-01-02T00:00&until=2026-01-01T00:00",
+        "/?window=year",
+        f"/jobs?action={'x' * 300}",
+        "/trace?id=%00",
+        "/jobs?since=0001-01-01T00:00%2B14:00",
+    ],
+)
 async def test_a_bad_address_is_answered_in_one_sentence(stage: OpenStage, path: str) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         await put(s, {})

@@ -55,8 +55,9 @@ async def test_a_held_payout_goes_on_to_a_new_address(stage: OpenStage) -> None:
         assert (await house.swap(payout)).address == OTHER_ADDRESS
         told = [(actor, text) for actor, text in await notes_of(house.s, payout.id) if actor == SOMEBODY]
         assert [(actor, "the client asked" in text) for actor, text in told] == [(SOMEBODY, True)]
-        traces = await house.s.owner.fetch("select distinct trace_id from payonce.job_logs where correlation_id = $1",
-                                           payout.id)  # fmt: skip
+        traces = await house.s.owner.fetch(
+            "select distinct trace_id from payonce.job_logs where correlation_id = $1", payout.id
+        )
         assert [row["trace_id"] for row in traces] == ["trace-1"], "what follows belongs to the same story"
 
 
@@ -79,10 +80,13 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
         page = await visitor.get(f"/payouts/{payout.id}")
         good = {"verdict": "readdress", "seen": page.field("seen"), "why": "x", "address": OTHER_ADDRESS, "sure": "yes"}
         for wrong, said in (
-            ({"verdict": "pay"}, "the decision is 'pay'"), ({"seen": ""}, "does not say what you saw"),
-            ({"why": ""}, "say why"), ({"address": ""}, "the new address is missing"),
-            ({"address": "0xnot"}, "is no address of the network btc"), ({"verdict": "hold"}, "is held; one can hold"),
-        ):  # fmt: skip
+            ({"verdict": "pay"}, "the decision is 'pay'"),
+            ({"seen": ""}, "does not say what you saw"),
+            ({"why": ""}, "say why"),
+            ({"address": ""}, "the new address is missing"),
+            ({"address": "0xnot"}, "is no address of the network btc"),
+            ({"verdict": "hold"}, "is held; one can hold"),
+        ):
             refused = await visitor.submit(page, path, **{**good, **wrong})
             assert (refused.status, "Nothing was changed" in refused.words, said in refused.words) == (400, True, True)
         assert await house.state(payout) is State.HELD
@@ -97,8 +101,9 @@ async def test_a_refund_undoes_the_books_and_a_rejection_keeps_the_fee(stage: Op
         assert [await house.state(each) for each in (back, gone)] == [State.REFUNDED, State.REJECTED]
         fees = await house.s.owner.fetchval(
             "select sum(l.minor) from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id "
-            "where a.path = $1", ledger.FEES,
-        )  # fmt: skip
+            "where a.path = $1",
+            ledger.FEES,
+        )
         assert int(fees) == -usdt("3").minor
         assert offered(await visitor.get(f"/payouts/{back.id}")) == set()
 
@@ -137,8 +142,10 @@ async def _accepted(house: House, payout: Payout) -> set[str]:
 
 async def test_above_a_threshold_a_second_person_decides(stage: OpenStage) -> None:
     async with (
-        open_scene(stage) as (house, address), visiting(address) as ann, visiting(address) as bob,
-    ):  # fmt: skip
+        open_scene(stage) as (house, address),
+        visiting(address) as ann,
+        visiting(address) as bob,
+    ):
         payout = await held(house)
         async with house.s.begin() as tx:
             await set_threshold(tx, usdt("50"), "root")

@@ -151,10 +151,18 @@ async def test_every_filter_finds_its_payout_and_only_that(stage: OpenStage) -> 
         swap = await house.swap(wanted)
         hash_ = await house.s.owner.fetchval("select hash from payouts.wallet_attempts")
         for query in (
-            "state=finished", f"wallet={BTC_CLIENT}", "channel=-1001", "user=7000000001", "reference=pay-1",
-            f"reference={wanted.unique_id.lower()}", f"reference={wanted.id}", f"reference={swap.cn_api_id}",
-            f"reference={swap.id}", f"reference={hash_}", f"until={others[0].created_at.isoformat()[:19]}",
-        ):  # fmt: skip
+            "state=finished",
+            f"wallet={BTC_CLIENT}",
+            "channel=-1001",
+            "user=7000000001",
+            "reference=pay-1",
+            f"reference={wanted.unique_id.lower()}",
+            f"reference={wanted.id}",
+            f"reference={swap.cn_api_id}",
+            f"reference={swap.id}",
+            f"reference={hash_}",
+            f"until={others[0].created_at.isoformat()[:19]}",
+        ):
             page = await visitor.get(f"/payouts?{query.replace('+', '%2B')}")
             assert rows_of(page) == [wanted.id], query
         assert set(rows_of(await visitor.get("/payouts?currency=BTC&network=btc"))) == {wanted.id, others[0].id}
@@ -232,11 +240,23 @@ async def test_a_finished_payout_shows_its_whole_way_with_exact_amounts(stage: O
         page = await visitor.get(f"/payouts/{payout.unique_id}")
         assert now.value is not None
         for text in (
-            "finished", "100.000000 USDT", "3.000000 USDT", "97.000000 USDT", f"{now.value.to_text()} ETH", BTC_CLIENT,
-            "97.000000 USDT is worth", f"exchange {swap.cn_api_id}", f"told to pay {swap.payin_address}", transfer.hash,
-            f"in block {transfer.block_number}", "payouts/fees", "payouts/at_changenow", "changenow.create",
-            "gcsplit-usdt-eth-estimate-queue", "pay-1",
-        ):  # fmt: skip
+            "finished",
+            "100.000000 USDT",
+            "3.000000 USDT",
+            "97.000000 USDT",
+            f"{now.value.to_text()} ETH",
+            BTC_CLIENT,
+            "97.000000 USDT is worth",
+            f"exchange {swap.cn_api_id}",
+            f"told to pay {swap.payin_address}",
+            transfer.hash,
+            f"in block {transfer.block_number}",
+            "payouts/fees",
+            "payouts/at_changenow",
+            "changenow.create",
+            "gcsplit-usdt-eth-estimate-queue",
+            "pay-1",
+        ):
             assert text in page.words, text
         assert offered(page) == set()
         words = page.words
@@ -311,8 +331,9 @@ async def test_small_payouts_show_that_they_wait_and_then_the_swap_they_share(st
         assert "payouts/accumulated/" in shared.words
         lead = await visitor.get(f"/payouts/{swap.unique_id}")
         assert ("led by another" in shared.words, "led by another" in lead.words) == (
-            swap.unique_id != small[1].payout.unique_id, False,
-        )  # fmt: skip
+            swap.unique_id != small[1].payout.unique_id,
+            False,
+        )
         assert offered(shared) == {"hold"}
         assert len(rows_of(await visitor.get(f"/payouts?reference={swap.cn_api_id}"))) == 3
 

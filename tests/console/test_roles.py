@@ -37,9 +37,13 @@ def path_of(route: PageRoute) -> str:
 async def people(stage: OpenStage) -> AsyncIterator[tuple[dict[Role, Visitor], Visitor, Changes]]:
     """One of each role, logged in; a stranger; and what has changed since."""
     async with (
-        stage() as s, console(s) as address, visiting(address) as stranger, visiting(address) as viewer,
-        visiting(address) as operator, visiting(address) as approver,
-    ):  # fmt: skip
+        stage() as s,
+        console(s) as address,
+        visiting(address) as stranger,
+        visiting(address) as viewer,
+        visiting(address) as operator,
+        visiting(address) as approver,
+    ):
         known = {Role.VIEWER: viewer, Role.OPERATOR: operator, Role.APPROVER: approver}
         for role, visitor in known.items():
             await give_login(s, str(role), role)

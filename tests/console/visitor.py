@@ -73,8 +73,12 @@ class StageContext:
     @property
     def actions(self) -> Actions:
         declared: Sequence[Callable[[Admin], Action[Any]]] = (
-            controls.answering, controls.redriving, controls.writing_off, controls.bounding, *self.also,
-        )  # fmt: skip
+            controls.answering,
+            controls.redriving,
+            controls.writing_off,
+            controls.bounding,
+            *self.also,
+        )
         made = [make(self.admin) for make in declared]
         return {action.name: action for action in made}
 

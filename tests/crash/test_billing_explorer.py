@@ -81,9 +81,12 @@ def test_every_crossing_of_billing_in_every_mode(
     assert report.sound, report.told()
     assert report.figures()["points"] > 300
     crossed = report.coverage()
-    for site in ("vendors.gateway.client:GatewayClient._send", "engine.messages.work:Work.commit",
-                 "services.billing.payments.handlers.notifications:Notifier.record",
-                 "services.billing.subscriptions.api.webhooks:take_payment_event"):  # fmt: skip
+    for site in (
+        "vendors.gateway.client:GatewayClient._send",
+        "engine.messages.work:Work.commit",
+        "services.billing.payments.handlers.notifications:Notifier.record",
+        "services.billing.subscriptions.api.webhooks:take_payment_event",
+    ):
         assert set(crossed[site]) >= set(PROCESS_MODES), site
 
 

@@ -72,8 +72,12 @@ def test_a_quicker_look_leaves_no_site_and_mode_without_a_point() -> None:
     kept = thinned(whole, 3)
     assert thinned(whole, 1) == whole
     assert [(each.scenario, each.label.ordinal) for each in kept if each.mode is Mode.STOPPED] == [
-        ("one", 1), ("one", 1), ("one", 4), ("two", 2), ("two", 5),
-    ]  # fmt: skip
+        ("one", 1),
+        ("one", 1),
+        ("one", 4),
+        ("two", 2),
+        ("two", 5),
+    ]
     assert {(each.label.site, each.mode) for each in kept} == {(each.label.site, each.mode) for each in whole}
 
 
@@ -175,10 +179,14 @@ def test_money_moves_once(
 @pytest.mark.parametrize(
     "name",
     [
-        "the intent on record", "the fence of the commit", "contradictions", "state and next message in one commit",
-        "an answer wakes a parked message", "an answer wakes a waiting message",
+        "the intent on record",
+        "the fence of the commit",
+        "contradictions",
+        "state and next message in one commit",
+        "an answer wakes a parked message",
+        "an answer wakes a waiting message",
     ],
-)  # fmt: skip
+)
 def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: str) -> None:
     [ablation] = [each for each in ABLATIONS if each.name == name]
     [caught] = explore_without([ablation], [CHARGE, WIRE, REDRIVEN], server=postgres)

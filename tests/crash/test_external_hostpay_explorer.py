@@ -81,8 +81,12 @@ class ExternalScenario(PlainScenario):
         exchange, tasks = (HttpClient(host, f"https://{host}", transport=reach(host)) for host in (EXCHANGE, TASKS))
 
         async def create(name: str, fields: HostPay) -> str:
-            told = {"name": name, "cn_api_id": fields.cn_api_id, "payin_address": fields.payin_address,
-                    "from_amount": str(fields.from_amount)}  # fmt: skip
+            told = {
+                "name": name,
+                "cn_api_id": fields.cn_api_id,
+                "payin_address": fields.payin_address,
+                "from_amount": str(fields.from_amount),
+            }
             answer = await tasks.request("POST", "/tasks", json=told)
             assert answer.status in (200, 409)
             return name

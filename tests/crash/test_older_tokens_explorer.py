@@ -39,9 +39,13 @@ class OlderTokensScenario(ExternalScenario):
         }
         asked = EstimateRequest(**common, wallet_address=SPELLINGS[0], adjusted_amount_usdt=Decimal(97))
         told = EstimateResponse(
-            **common, wallet_address=SPELLINGS[1], from_amount_usdt=Decimal(97),
-            to_amount_eth_post_fee=Decimal("0.0381"), deposit_fee=Decimal(0), withdrawal_fee=Decimal("0.0007"),
-        )  # fmt: skip
+            **common,
+            wallet_address=SPELLINGS[1],
+            from_amount_usdt=Decimal(97),
+            to_amount_eth_post_fee=Decimal("0.0381"),
+            deposit_fee=Decimal(0),
+            withdrawal_fee=Decimal("0.0007"),
+        )
         await tx.send(ESTIMATE, {**plain(asked), **OLDER}, key="request")
         await tx.send(ESTIMATED, {**plain(told), **OLDER}, key="answer")
 

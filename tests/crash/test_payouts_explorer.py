@@ -72,7 +72,12 @@ def test_every_crossing_of_payouts_in_every_mode(postgres: ScratchServer, stand:
     assert report.sound, report.told()
     assert report.figures()["points"] > 1_200
     crossed = report.coverage()
-    for site in ("client:TaskService._create_one", "server.task_store:TaskStore.put", "server.sending:Sender._exchange",
-                 "server.task_store:TaskStore.claim", "server.task_store:TaskStore.settle",
-                 "queue:CloudTasksQueue._begin"):  # fmt: skip
+    for site in (
+        "client:TaskService._create_one",
+        "server.task_store:TaskStore.put",
+        "server.sending:Sender._exchange",
+        "server.task_store:TaskStore.claim",
+        "server.task_store:TaskStore.settle",
+        "queue:CloudTasksQueue._begin",
+    ):
         assert set(crossed[f"queues.cloudtasks.{site}"]) >= set(PROCESS_MODES), site

@@ -25,7 +25,7 @@ from payonce.testing.crash.server_crash import Session, crash_server, crashable_
 
 BLIND = Play(
     "blind", (payments.wire, payments.send_receipt), payments.WIRE, {"w-1": 10_000}, {"w-1": frozenset({"paid"})}
-)  # fmt: skip
+)
 """One payment that can neither be looked up nor repeated at the bank."""
 COMMITS = {"engine.effects.send:Run.intent", "engine.messages.work:Work.commit"}
 

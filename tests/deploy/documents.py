@@ -33,9 +33,13 @@ def alerts() -> dict[str, Alert]:
         for rule in group["rules"]:
             assert rule["alert"] not in found, f"{rule['alert']} stands there twice"
             found[rule["alert"]] = Alert(
-                rule["alert"], parsed(rule["expr"]), duration_s(rule.get("for", "0s")), rule["labels"]["severity"],
-                rule["annotations"]["summary"], rule["annotations"]["runbook"],
-            )  # fmt: skip
+                rule["alert"],
+                parsed(rule["expr"]),
+                duration_s(rule.get("for", "0s")),
+                rule["labels"]["severity"],
+                rule["annotations"]["summary"],
+                rule["annotations"]["runbook"],
+            )
     return found
 
 

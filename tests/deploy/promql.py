@@ -11,18 +11,27 @@ LOOKBACK_S: Final = 300.0
 """A series without a newer sample than this has ended, as for Prometheus."""
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 AGGREGATIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
-    "sum": sum, "max": max, "min": min, "count": len
-}  # fmt: skip
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "count": len,
+}
 FUNCTIONS: Final = {"rate": 1, "increase": 1, "histogram_quantile": 2, "absent": 1, "time": 0}
 RANGED: Final = ("rate", "increase")
 COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, ">": lambda a, b: a > b, "<": lambda a, b: a < b,
-    ">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b,
-}  # fmt: skip
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    ">": lambda a, b: a > b,
+    "<": lambda a, b: a < b,
+    ">=": lambda a, b: a >= b,
+    "<=": lambda a, b: a <= b,
+}
 ARITHMETIC: Final[Mapping[str, Callable[[float, float], float]]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
     "/": lambda a, b: a / b if b else math.nan,
-}  # fmt: skip
+}
 PRECEDENCE: Final = (("or",), ("and", "unless"), tuple(COMPARISONS), ("+", "-"), ("*", "/"))
 TOKEN: Final = re.compile(
     r"\s*(?:(?P<duration>\d+[smhd])(?![\w.])|(?P<number>\d+(?:\.\d+)?)(?![\w.])|(?P<name>[A-Za-z_:][\w:]*)"

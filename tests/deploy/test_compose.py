@@ -36,7 +36,9 @@ ONCE = {"logins", "migrate"}
 WORDS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 TIME = {"type": "string", "pattern": "^[0-9]+s$"}
 SCHEMA = {
-    "type": "object", "additionalProperties": False, "required": ["name", "services", "volumes"],
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["name", "services", "volumes"],
     "patternProperties": {"^x-": {}},
     "properties": {
         "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
@@ -45,37 +47,53 @@ SCHEMA = {
     },
     "$defs": {
         "service": {
-            "type": "object", "additionalProperties": False, "required": ["image"],
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["image"],
             "properties": {
                 "build": {
-                    "type": "object", "additionalProperties": False,
+                    "type": "object",
+                    "additionalProperties": False,
                     "properties": {"context": {"type": "string"}, "dockerfile": {"type": "string"}},
                 },
-                "image": {"type": "string"}, "command": WORDS, "profiles": WORDS, "ports": WORDS, "volumes": WORDS,
-                "restart": {"enum": ["no", "always", "on-failure", "unless-stopped"]}, "stop_grace_period": TIME,
+                "image": {"type": "string"},
+                "command": WORDS,
+                "profiles": WORDS,
+                "ports": WORDS,
+                "volumes": WORDS,
+                "restart": {"enum": ["no", "always", "on-failure", "unless-stopped"]},
+                "stop_grace_period": TIME,
                 "environment": {"type": "object", "additionalProperties": {"type": "string"}},
                 "depends_on": {
                     "type": "object",
                     "additionalProperties": {
-                        "type": "object", "additionalProperties": False, "required": ["condition"],
+                        "type": "object",
+                        "additionalProperties": False,
+                        "required": ["condition"],
                         "properties": {"condition": {"enum": ["service_healthy", "service_completed_successfully"]}},
                     },
                 },
                 "healthcheck": {
-                    "type": "object", "additionalProperties": False, "required": ["test"],
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["test"],
                     "properties": {
-                        "test": {**WORDS, "prefixItems": [{"enum": ["CMD", "CMD-SHELL"]}]}, "interval": TIME,
-                        "timeout": TIME, "start_period": TIME, "retries": {"type": "integer", "minimum": 1},
+                        "test": {**WORDS, "prefixItems": [{"enum": ["CMD", "CMD-SHELL"]}]},
+                        "interval": TIME,
+                        "timeout": TIME,
+                        "start_period": TIME,
+                        "retries": {"type": "integer", "minimum": 1},
                     },
                 },
                 "deploy": {
-                    "type": "object", "additionalProperties": False,
+                    "type": "object",
+                    "additionalProperties": False,
                     "properties": {"replicas": {"type": "integer", "minimum": 1}},
                 },
             },
         }
     },
-}  # fmt: skip
+}
 """Of the compose specification, the part that is used: a key beyond it is a slip of the pen, or belongs here too."""
 
 
@@ -85,9 +103,15 @@ def test_the_file_has_only_keys_and_values_of_the_specification() -> None:
 
 @pytest.mark.parametrize(
     "slip",
-    [{"dependson": {}}, {"restart": "sometimes"}, {"healthcheck": {"tests": ["CMD", "x"]}}, {"command": [1]},
-     {"depends_on": {"redis": {"condition": "service_up"}}}, {"environment": {"PORT": 80}}],
-)  # fmt: skip
+    [
+        {"dependson": {}},
+        {"restart": "sometimes"},
+        {"healthcheck": {"tests": ["CMD", "x"]}},
+        {"command": [1]},
+        {"depends_on": {"redis": {"condition": "service_up"}}},
+        {"environment": {"PORT": 80}},
+    ],
+)
 def test_a_planted_slip_is_found(slip: dict[str, Any]) -> None:
     planted = {**FILE, "services": {"one": {"image": "payonce", **slip}}}
     assert not jsonschema_rs.validator_for(SCHEMA).is_valid(planted)
@@ -142,8 +166,10 @@ def test_nothing_is_open_to_the_network_and_no_secret_has_a_default() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
     asked = dict(re.findall(r"\$\{(\w+)(:?[?-])", TEXT))
     assert {name for name, how in asked.items() if how != ":?"} == {
-        "GATEWAY_URL", "PAYONCE_TRUSTED_PROXIES", "PAYONCE_ALLOWED_HOSTS",
-    }  # fmt: skip
+        "GATEWAY_URL",
+        "PAYONCE_TRUSTED_PROXIES",
+        "PAYONCE_ALLOWED_HOSTS",
+    }
 
 
 def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +177,15 @@ def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.Monke
     known = {*variables(Settings), *variables(AccessSettings), *variables(BillingSettings)}
     assert environment.keys() | SERVICES["migrate"]["environment"].keys() <= known
     given = {
-        "BILLING_SERVICE_PASSWORD": "secret", "PAYONCE_KEYS": "k1:" + "A" * 43 + "=", "JWT_SECRET_KEY": "a" * 64,
-        "WEBHOOK_SIGNING_SECRET": "b" * 64, "GATEWAY_API_KEY": "simulated", "GATEWAY_WEBHOOK_SECRET": "c" * 64,
-        "PAYONCE_TRUSTED_PROXIES": "", "PAYONCE_ALLOWED_HOSTS": default_of("PAYONCE_ALLOWED_HOSTS"),
-    }  # fmt: skip
+        "BILLING_SERVICE_PASSWORD": "secret",
+        "PAYONCE_KEYS": "k1:" + "A" * 43 + "=",
+        "JWT_SECRET_KEY": "a" * 64,
+        "WEBHOOK_SIGNING_SECRET": "b" * 64,
+        "GATEWAY_API_KEY": "simulated",
+        "GATEWAY_WEBHOOK_SECRET": "c" * 64,
+        "PAYONCE_TRUSTED_PROXIES": "",
+        "PAYONCE_ALLOWED_HOSTS": default_of("PAYONCE_ALLOWED_HOSTS"),
+    }
     for name, value in environment.items():
         monkeypatch.setenv(name, re.sub(r"\$\{(\w+):[^}]*\}", lambda found: given.get(found[1], "http://g:1"), value))
     settings = load_settings()

@@ -26,9 +26,12 @@ from tests.deploy.documents import DEPLOY
 
 SCRIPT = DEPLOY / "gcp/payouts.sh"
 GIVEN = {
-    "PROJECT": "shop-1", "IMAGE": "registry.example/payonce:1", "INSTANCE": "books", "PROJECT_NUMBER": "42",
+    "PROJECT": "shop-1",
+    "IMAGE": "registry.example/payonce:1",
+    "INSTANCE": "books",
+    "PROJECT_NUMBER": "42",
     "HOST_WALLET_ADDRESS": "0x" + "e3" * 20,
-}  # fmt: skip
+}
 SERVICES = {
     "gcsplit1-10-26": ("payouts.orchestrator", "2", "1Gi"),
     "gcsplit2-10-26": ("payouts.estimator", "1", "512Mi"),
@@ -96,10 +99,16 @@ def test_the_queues_are_those_of_the_policies() -> None:
         backoff = "60s"
         assert policy.backoff == Fixed(60.0)
         assert found[policy.queue] == {
-            "--max-dispatches-per-second": f"{policy.rate:g}", "--max-concurrent-dispatches": str(policy.concurrency),
-            "--max-attempts": "-1", "--max-retry-duration": f"{policy.give_up_after_s:.0f}s", "--min-backoff": backoff,
-            "--max-backoff": backoff, "--max-doublings": "0", "--location": "us-central1", "--project": "shop-1",
-        }  # fmt: skip
+            "--max-dispatches-per-second": f"{policy.rate:g}",
+            "--max-concurrent-dispatches": str(policy.concurrency),
+            "--max-attempts": "-1",
+            "--max-retry-duration": f"{policy.give_up_after_s:.0f}s",
+            "--min-backoff": backoff,
+            "--max-backoff": backoff,
+            "--max-doublings": "0",
+            "--location": "us-central1",
+            "--project": "shop-1",
+        }
         assert policy.max_attempts is None
 
 
@@ -180,17 +189,31 @@ OF_ROLES = {
     "roles/cloudtasks.taskDeleter": {"tasks.delete"},
     "roles/cloudtasks.viewer": {"queues.get", "queues.list", "tasks.fullView", "tasks.get", "tasks.list"},
     "roles/cloudtasks.queueAdmin": {
-        "queues.create", "queues.delete", "queues.get", "queues.getIamPolicy", "queues.list", "queues.pause",
-        "queues.purge", "queues.resume", "queues.setIamPolicy", "queues.update",
+        "queues.create",
+        "queues.delete",
+        "queues.get",
+        "queues.getIamPolicy",
+        "queues.list",
+        "queues.pause",
+        "queues.purge",
+        "queues.resume",
+        "queues.setIamPolicy",
+        "queues.update",
     },
-}  # fmt: skip
+}
 """Of https://cloud.google.com/iam/docs/roles-permissions/cloudtasks, what is about queues and tasks."""
 PERMISSIONS = {
-    "create_task": "tasks.create", "batch_create_tasks": "tasks.create", "get_task": "tasks.get",
-    "delete_task": "tasks.delete", "get_queue": "queues.get", "create_queue": "queues.create",
-    "update_queue": "queues.update", "pause_queue": "queues.pause", "resume_queue": "queues.resume",
+    "create_task": "tasks.create",
+    "batch_create_tasks": "tasks.create",
+    "get_task": "tasks.get",
+    "delete_task": "tasks.delete",
+    "get_queue": "queues.get",
+    "create_queue": "queues.create",
+    "update_queue": "queues.update",
+    "pause_queue": "queues.pause",
+    "resume_queue": "queues.resume",
     "list_queues": "queues.list",
-}  # fmt: skip
+}
 """What each call of Cloud Tasks needs."""
 
 
@@ -262,8 +285,15 @@ def test_a_migration_that_cloud_run_takes_for_failed_is_tried_again() -> None:
 
 def test_every_api_that_the_steps_call_is_enabled() -> None:
     [command] = printed("apis")
-    called = {"run": "run", "tasks": "cloudtasks", "secrets": "secretmanager", "sql": "sqladmin", "iam": "iam",
-              "projects": "cloudresourcemanager", "services": "serviceusage"}  # fmt: skip
+    called = {
+        "run": "run",
+        "tasks": "cloudtasks",
+        "secrets": "secretmanager",
+        "sql": "sqladmin",
+        "iam": "iam",
+        "projects": "cloudresourcemanager",
+        "services": "serviceusage",
+    }
     used = {called[each[1]] for each in printed()} - {"serviceusage"}
     assert used <= {part.removesuffix(".googleapis.com") for part in command}
 
@@ -279,9 +309,11 @@ def test_each_is_told_where_the_others_are() -> None:
     found = environment_of(deployed()["gcsplit1-10-26"])
     hosts = {name: found[name].removesuffix("-42.us-central1.run.app") for name in found if name.endswith("_URL")}
     assert hosts == {
-        "GCSPLIT1_URL": "https://gcsplit1-10-26", "GCSPLIT2_URL": "https://gcsplit2-10-26",
-        "GCSPLIT3_URL": "https://gcsplit3-10-26", "HOSTPAY_WEBHOOK_URL": "https://gchostpay-10-26",
-    }  # fmt: skip
+        "GCSPLIT1_URL": "https://gcsplit1-10-26",
+        "GCSPLIT2_URL": "https://gcsplit2-10-26",
+        "GCSPLIT3_URL": "https://gcsplit3-10-26",
+        "HOSTPAY_WEBHOOK_URL": "https://gchostpay-10-26",
+    }
 
 
 def test_every_secret_that_is_named_is_made_and_may_be_read_by_those_who_are_told_it() -> None:
@@ -328,10 +360,14 @@ def test_one_login_for_the_services_and_the_owner_is_refused() -> None:
 def settings_of(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
     """As a service reads them, with the secrets in a Secret Manager on this machine."""
     values = {
-        "SUCCESS_URL_SIGNING_KEY": "s" * 32, "TPS_HOSTPAY_SIGNING_KEY": "h" * 32, "TP_FLAT_FEE": "3",
-        "CHANGENOW_API_KEY": "c" * 32, "DB_PASSWORD": "p@ss", "DB_OWNER_PASSWORD": "own@er",
+        "SUCCESS_URL_SIGNING_KEY": "s" * 32,
+        "TPS_HOSTPAY_SIGNING_KEY": "h" * 32,
+        "TP_FLAT_FEE": "3",
+        "CHANGENOW_API_KEY": "c" * 32,
+        "DB_PASSWORD": "p@ss",
+        "DB_OWNER_PASSWORD": "own@er",
         "PAYONCE_KEYS": f"k1:{'A' * 43}=",
-    }  # fmt: skip
+    }
     for name in (*variables(Settings), *variables(PayoutsSettings)):
         monkeypatch.delenv(name, raising=False)
     with serving() as manager:

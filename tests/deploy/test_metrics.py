@@ -118,11 +118,15 @@ def test_a_query_uses_labels_and_values_that_there_are(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'payonce_queue_depth{stat="ready"}', 'payonce_queue_depth{state="redy"}', "max by (queu) (payonce_queue_depth)",
-        'payonce_settles_total{outcome=~"retry|park"}', "sum by (queue) (rate(payonce_db_writes_total[5m]))",
-        "payonce_queue_depth unless on (relay) payonce_queue_paused", "payonce_queue_dept",
+        'payonce_queue_depth{stat="ready"}',
+        'payonce_queue_depth{state="redy"}',
+        "max by (queu) (payonce_queue_depth)",
+        'payonce_settles_total{outcome=~"retry|park"}',
+        "sum by (queue) (rate(payonce_db_writes_total[5m]))",
+        "payonce_queue_depth unless on (relay) payonce_queue_paused",
+        "payonce_queue_dept",
     ],
-)  # fmt: skip
+)
 def test_a_planted_slip_is_found(text: str) -> None:
     assert slips(parsed(text))
 

@@ -216,10 +216,25 @@ def test_prometheus_reads_the_rules_and_calls_the_job_as_they_do() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "max by (queue (a)", "rate(a)", "max(a[5m])", "rate(a[5m]", "a{b=c}", "a >", "> 1", "a b", "avg_fun(a)",
-        "histogram_quantile(a)", 'a{b="c"', "a[5x]", "sum by () (a", "a == = 1", "1 or or 2", "rate(a[5m], b)",
+        "",
+        "max by (queue (a)",
+        "rate(a)",
+        "max(a[5m])",
+        "rate(a[5m]",
+        "a{b=c}",
+        "a >",
+        "> 1",
+        "a b",
+        "avg_fun(a)",
+        "histogram_quantile(a)",
+        'a{b="c"',
+        "a[5x]",
+        "sum by () (a",
+        "a == = 1",
+        "1 or or 2",
+        "rate(a[5m], b)",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_promql_is_refused(text: str) -> None:
     with pytest.raises(NotPromql):
         parsed(text)

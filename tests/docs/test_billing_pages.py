@@ -48,10 +48,13 @@ def test_a_newcomer_runs_both_services_and_the_gateway_by_hand(servers: Servers,
     [script] = [block for block in sh_blocks(APART) if "payonce simulators" in block]
     with servers.of().lent() as database, held_ports(5) as [subscriptions, payments, gateway, exchange, chain]:
         given = {
-            **environment(database, tmp_path), "SUBSCRIPTION_SERVICE_URL": f"http://127.0.0.1:{subscriptions}",
-            "GATEWAY_WEBHOOK_SECRET": new_secret().reveal(), "BASE": f"http://127.0.0.1:{subscriptions}",
-            "PAYMENTS": f"http://127.0.0.1:{payments}", "GATEWAY": f"http://127.0.0.1:{gateway}",
-        }  # fmt: skip
+            **environment(database, tmp_path),
+            "SUBSCRIPTION_SERVICE_URL": f"http://127.0.0.1:{subscriptions}",
+            "GATEWAY_WEBHOOK_SECRET": new_secret().reveal(),
+            "BASE": f"http://127.0.0.1:{subscriptions}",
+            "PAYMENTS": f"http://127.0.0.1:{payments}",
+            "GATEWAY": f"http://127.0.0.1:{gateway}",
+        }
         for usual, free in (("8001", subscriptions), ("8002", payments), ("9103", gateway)):
             script = script.replace(usual, str(free))
         ports = f"--gateway-port {gateway} --exchange-port {exchange} --chain-port {chain}"
@@ -66,14 +69,20 @@ def test_a_newcomer_runs_both_services_and_the_gateway_by_hand(servers: Servers,
 def test_the_services_run_with_a_database_each(servers: Servers, tmp_path: Path) -> None:
     [script] = [block for block in sh_blocks(APART) if "BILLING_DATABASE=" in block]
     with (
-        servers.of().lent() as first, servers.of().lent() as second, held_ports(2) as [subscriptions, payments],
-    ):  # fmt: skip
+        servers.of().lent() as first,
+        servers.of().lent() as second,
+        held_ports(2) as [subscriptions, payments],
+    ):
         given = {
-            **environment(first, tmp_path), "BASE": f"http://127.0.0.1:{subscriptions}",
-            "PAYMENTS": f"http://127.0.0.1:{payments}", "GATEWAY": f"http://127.0.0.1:{payments}/simulated-gateway",
-            "SUBSCRIPTIONS_URL": first.service_url, "SUBSCRIPTIONS_OWNER_URL": first.owner_url,
-            "PAYMENTS_URL": second.service_url, "PAYMENTS_OWNER_URL": second.owner_url,
-        }  # fmt: skip
+            **environment(first, tmp_path),
+            "BASE": f"http://127.0.0.1:{subscriptions}",
+            "PAYMENTS": f"http://127.0.0.1:{payments}",
+            "GATEWAY": f"http://127.0.0.1:{payments}/simulated-gateway",
+            "SUBSCRIPTIONS_URL": first.service_url,
+            "SUBSCRIPTIONS_OWNER_URL": first.owner_url,
+            "PAYMENTS_URL": second.service_url,
+            "PAYMENTS_OWNER_URL": second.owner_url,
+        }
         del given["DATABASE_URL"], given["DATABASE_OWNER_URL"]
         script = script.replace("8001", str(subscriptions)).replace("8002", str(payments))
         script = script.replace("run billing.subscriptions", f"run billing.subscriptions --port {subscriptions}")
@@ -90,10 +99,13 @@ def environment(database: ScratchDatabase, folder: Path) -> dict[str, str]:
     ours = ("GATEWAY", "BILLING_", "SUBSCRIPTION_", "PAYMENTS", "BASE")
     return {
         **{name: value for name, value in clean_environment().items() if not name.startswith(ours)},
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PAYONCE_DATA_DIR": str(folder / "data"),
-        "DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url,
-        "JWT_SECRET_KEY": "k" * 32, "WEBHOOK_SIGNING_SECRET": "w" * 32,
-    }  # fmt: skip
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PAYONCE_DATA_DIR": str(folder / "data"),
+        "DATABASE_URL": database.service_url,
+        "DATABASE_OWNER_URL": database.owner_url,
+        "JWT_SECRET_KEY": "k" * 32,
+        "WEBHOOK_SIGNING_SECRET": "w" * 32,
+    }
 
 
 @contextmanager

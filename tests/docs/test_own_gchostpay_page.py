@@ -27,9 +27,13 @@ from tests.services.payouts.payouts_stage import BTC_CLIENT
 
 HOSTPAY_KEY = "a-hostpay-key-of-the-page-0123456789"
 SIX: dict[str, Any] = {
-    "user_id": 6_271_402, "closed_channel_id": "-1002345678901", "wallet_address": BTC_CLIENT, "payout_currency": "btc",
-    "payout_network": "btc", "subscription_price": 29.99,
-}  # fmt: skip
+    "user_id": 6_271_402,
+    "closed_channel_id": "-1002345678901",
+    "wallet_address": BTC_CLIENT,
+    "payout_currency": "btc",
+    "payout_network": "btc",
+    "subscription_price": 29.99,
+}
 
 
 def posted(url: str, document: object, **headers: str) -> dict[str, Any]:
@@ -80,8 +84,12 @@ async def walk(script: str, own: OwnGcHostPay, owner: asyncpg.Connection) -> Non
     await eventually(called, WITHIN_S, "GCHostPay is called")
     [call] = own.calls
     assert call["unique_id"] == first["unique_id"]
-    deposit = {"payinAddress": call["payin_address"], "asset": "eth", "amount": repr(call["from_amount"]),
-               "txHash": "0x" + "d1" * 32}  # fmt: skip
+    deposit = {
+        "payinAddress": call["payin_address"],
+        "asset": "eth",
+        "amount": repr(call["from_amount"]),
+        "txHash": "0x" + "d1" * 32,
+    }
     await asyncio.to_thread(posted, f"{urls['CHANGENOW_URL']}/simulator/deposits", deposit)
 
     async def seen() -> bool:
@@ -102,10 +110,12 @@ def test_your_own_gchostpay_pays_as_the_page_says(servers: Servers, tmp_path: Pa
             async with listening(own) as address:
                 script = page_script(address, ports)
                 given = {
-                    **clean_environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                    "PAYONCE_DATA_DIR": str(tmp_path / "data"), "DATABASE_URL": database.service_url,
+                    **clean_environment(),
+                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                    "PAYONCE_DATA_DIR": str(tmp_path / "data"),
+                    "DATABASE_URL": database.service_url,
                     "DATABASE_OWNER_URL": database.owner_url,
-                }  # fmt: skip
+                }
                 shell = subprocess.Popen(  # noqa: ASYNC220 - it returns at once, and is ended below
                     ["sh", "-ec", script], env=given, stdout=log, stderr=log, start_new_session=True
                 )

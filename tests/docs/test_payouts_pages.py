@@ -52,9 +52,15 @@ def test_the_shell_lines_sign_a_payout_as_the_webhook_asks(tmp_path: Path) -> No
     fields = json.loads(body)
     assert (fields["payment_id"], fields["wallet_address"]) == ("p-1", given["ADDRESS"])
     assert set(fields) == {
-        "payment_id", "user_id", "closed_channel_id", "wallet_address", "payout_currency", "payout_network",
-        "subscription_price", "timestamp",
-    }  # fmt: skip
+        "payment_id",
+        "user_id",
+        "closed_channel_id",
+        "wallet_address",
+        "payout_currency",
+        "payout_network",
+        "subscription_price",
+        "timestamp",
+    }
 
 
 @pytest.mark.parametrize("page", [GOOGLE, HERE])
@@ -63,9 +69,14 @@ def test_every_variable_of_the_page_is_a_setting(page: str) -> None:
     told = set(re.findall(r"(?<![\w$])([A-Z][A-Z0-9]+(?:_+[A-Z0-9]+)+)(?![\w])", text))
     of_the_script = set(re.findall(r"\b([A-Z][A-Z_]+)=", SCRIPT.read_text())) | {"HOST_WALLET_ADDRESS"}
     known = {
-        *variables(Settings), *variables(AccessSettings), *variables(PayoutsSettings), *of_the_script,
-        ENDPOINT_VARIABLE, "DB_OWNER_PASSWORD", "SIGNATURE_REMOVED_BY_GOOGLE",
-    }  # fmt: skip
+        *variables(Settings),
+        *variables(AccessSettings),
+        *variables(PayoutsSettings),
+        *of_the_script,
+        ENDPOINT_VARIABLE,
+        "DB_OWNER_PASSWORD",
+        "SIGNATURE_REMOVED_BY_GOOGLE",
+    }
     assert told <= known, told - known
 
 
@@ -101,9 +112,11 @@ def test_a_process_for_each_role_pays_as_the_page_says(servers: Servers, held: l
     with servers.of().lent() as database:
         given = {
             **clean_environment(),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PAYONCE_DATA_DIR": str(tmp_path / "data"),
-            "DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url,
-        }  # fmt: skip
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PAYONCE_DATA_DIR": str(tmp_path / "data"),
+            "DATABASE_URL": database.service_url,
+            "DATABASE_OWNER_URL": database.owner_url,
+        }
         script = re.sub(r"(SUCCESS_URL_SIGNING_KEY)=\S+( rand -hex 32\))?", rf"\1={KEY}", script)
         with (tmp_path / "log").open("w+") as log:
             shell = subprocess.Popen(["sh", "-ec", script], env=given, stdout=log, stderr=log, start_new_session=True)

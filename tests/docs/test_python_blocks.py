@@ -106,8 +106,17 @@ async def test_an_event_leaves_with_its_transaction_and_comes_in_once(stage: Ope
                     yield tx
 
         store = Store()
-        names = {"work": Work(), "store": store, "escrow": Settled(), "database": s.database, "feed": s.feed,
-                 "event_id": "evt-1", "invoice": None, "begin": begin, "accept": inbox.accept}  # fmt: skip
+        names = {
+            "work": Work(),
+            "store": store,
+            "escrow": Settled(),
+            "database": s.database,
+            "feed": s.feed,
+            "event_id": "evt-1",
+            "invoice": None,
+            "begin": begin,
+            "accept": inbox.accept,
+        }
         await executed(program(leave), **names)["fragment"]()
         for _ in range(2):
             await executed(program(come), **names)["fragment"]()

@@ -180,8 +180,9 @@ async def make_payment(work: Work, bank: Bank) -> None:
     async with work.commit() as tx:
         moved_on = await tx.fetchval(
             "update payments set state = 'paid', number = $2 where id = $1 and state = 'new' returning true",
-            payment["id"], receipt.number,
-        )  # fmt: skip
+            payment["id"],
+            receipt.number,
+        )
         assert moved_on
         lines = moved(eur(payment["minor"]), MIRROR, PAID)
         await tx.post(Posting(f"payment:{payment['id']}", Reference("payment", payment["id"]), lines))
@@ -254,9 +255,13 @@ class Branch:
 
 @asynccontextmanager
 async def open_branch(
-    stage: OpenStage, bank: Bank | None = None, *, checks: Sequence[IntentCheck] = (refuse_in_quarantine,),
-    handlers: Sequence[Handler] = (make_payment,), **changes: Any,
-) -> AsyncIterator[Branch]:  # fmt: skip
+    stage: OpenStage,
+    bank: Bank | None = None,
+    *,
+    checks: Sequence[IntentCheck] = (refuse_in_quarantine,),
+    handlers: Sequence[Handler] = (make_payment,),
+    **changes: Any,
+) -> AsyncIterator[Branch]:
     async with stage() as s:
         bank = bank or Bank(s.clock.now)
         bank.clock = s.clock.now

@@ -170,9 +170,11 @@ class Desk:
 
     async def pay(self, work: Work, key: str = "p-1", scope: str | None = None) -> Receipt:
         paid: Receipt = await work.effect(
-            self.effect_type(self.vendor, self.safety), key=key, scope=scope,
+            self.effect_type(self.vendor, self.safety),
+            key=key,
+            scope=scope,
             intent=lambda tx: tx.execute("insert into business values ($1)", key),
-        )  # fmt: skip
+        )
         return paid
 
     async def stop_in_the_vendor(self, work: Work, fault: str) -> asyncio.Task[Receipt]:

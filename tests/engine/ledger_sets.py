@@ -23,10 +23,18 @@ async def set_posted(s: Stage, *postings: Posting) -> list[PostingId]:
 def arguments(**other: Any) -> list[Any]:
     """Of the function itself: two sound postings over two accounts, where nothing else is said."""
     sound = {
-        "keys": ["a", "b"], "kinds": ["payout", "payout"], "references": ["1", "2"], "traces": [None, None],
-        "words": ["", ""], "paths": ["x", "y"], "assets": ["ETH", "ETH"], "exponents": [18, 18],
-        "postings": [1, 1, 2, 2], "accounts": [1, 2, 1, 2], "minors": [5, -5, 7, -7],
-    }  # fmt: skip
+        "keys": ["a", "b"],
+        "kinds": ["payout", "payout"],
+        "references": ["1", "2"],
+        "traces": [None, None],
+        "words": ["", ""],
+        "paths": ["x", "y"],
+        "assets": ["ETH", "ETH"],
+        "exponents": [18, 18],
+        "postings": [1, 1, 2, 2],
+        "accounts": [1, 2, 1, 2],
+        "minors": [5, -5, 7, -7],
+    }
     assert set(other) <= set(sound)
     return list({**sound, **other}.values())
 

@@ -29,9 +29,16 @@ async def effect(stage: Stage, state: str, amount: Amount | None, *, ago_s: floa
             case when $3 = 'review' then 'blind' end, payonce.due_now(), $4, $5, $6, $7, $8,
             payonce.due_now() - make_interval(secs => $9))
         """,
-        effect_id, str(effect_id), state, uuid4(), trace, amount and amount.asset.code,
-        amount and amount.asset.exponent, amount and amount.minor, float(ago_s),
-    )  # fmt: skip
+        effect_id,
+        str(effect_id),
+        state,
+        uuid4(),
+        trace,
+        amount and amount.asset.code,
+        amount and amount.asset.exponent,
+        amount and amount.minor,
+        float(ago_s),
+    )
     await stage.owner.execute(
         "insert into payonce.effect_attempts (effect_id, attempt, event, detail) values ($1, 1, 'started', 'sent')",
         effect_id,

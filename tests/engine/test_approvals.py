@@ -28,7 +28,7 @@ from payonce.engine.controls import (
     thresholds,
     withdraw,
     writing_off,
-)  # fmt: skip
+)
 from payonce.engine.effects import Answer, Findable, Keyed, Review, Safety
 from payonce.engine.messages.ports import Filter
 from payonce.engine.messages.transaction import begin
@@ -83,16 +83,19 @@ async def test_below_the_threshold_it_is_done_at_once_and_the_message_goes_on(st
         done = await asked(till, review)
         assert isinstance(done, Done)
         assert done.result == {
-            "effect": str(review.effect.id), "state": "abandoned", "message": str(review.effect.message_id),
+            "effect": str(review.effect.id),
+            "state": "abandoned",
+            "message": str(review.effect.message_id),
             "redriven": True,
             "gone": False,
-        }  # fmt: skip
+        }
         assert await till.states() == {"p-1": "abandoned"}
         assert await message_states(till) == ["ready"]
         assert await approvals(till.read, None) == []
         assert (await till.notes())[-1] == (
-            "ada", "answer did_not for bank.pay p-1:1 (1.00 EUR): the statement does not show it",
-        )  # fmt: skip
+            "ada",
+            "answer did_not for bank.pay p-1:1 (1.00 EUR): the statement does not show it",
+        )
 
 
 async def test_above_it_nothing_happens_until_a_second_person_agrees(stage: OpenStage) -> None:

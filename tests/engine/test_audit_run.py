@@ -202,8 +202,9 @@ async def lose_the_connection(read: Reader) -> list[Finding]:
 
 
 async def write(read: Reader) -> list[Finding]:
-    await read.fetch("insert into payonce.audit_log (severity, location, reference, text, actor) "
-                     "values ('INFO', 'a', 'b', 'c', 'd')")  # fmt: skip
+    await read.fetch(
+        "insert into payonce.audit_log (severity, location, reference, text, actor) values ('INFO', 'a', 'b', 'c', 'd')"
+    )
     return []
 
 
@@ -226,9 +227,12 @@ async def test_a_check_that_fails_is_a_finding_and_stops_no_other(stage: OpenSta
     told: list[tuple[int, int, str]] = []
     async with stage() as s:
         report = await run_audit(
-            s.database, [Check("bad", check), Check("good", find)], lambda *told_now: told.append(told_now),  # type: ignore[arg-type]
-            statement_limit_s=0.3, check_limit_s=1.5,
-        )  # fmt: skip
+            s.database,
+            [Check("bad", check), Check("good", find)],  # type: ignore[arg-type]
+            lambda *told_now: told.append(told_now),
+            statement_limit_s=0.3,
+            check_limit_s=1.5,
+        )
     bad, good = report.findings
     assert re.search(said, bad.text), bad
     assert bad.way_out

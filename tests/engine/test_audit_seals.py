@@ -168,8 +168,9 @@ async def written_elsewhere(s: Stage, *texts: str, first_xact: int = ELSEWHERE_X
                 insert into payonce.audit_log (xact, severity, location, reference, text, actor)
                 values ($1::text::xid8, 'INFO', 'test', 'reference', $2, 'tester')
                 """,
-                str(first_xact + number), text,
-            )  # fmt: skip
+                str(first_xact + number),
+                text,
+            )
 
 
 async def test_a_log_restored_into_a_younger_server_is_sealed_on_and_verified(stage: OpenStage) -> None:

@@ -51,11 +51,13 @@ async def intents_that_look_before_they_lock(s: Stage) -> None:
     definition = await s.owner.fetchval("select pg_get_functiondef('payonce.freeze_on'::regproc)")
     looking = definition.replace(LOCK, "").replace("freeze_on(", "look_for_freeze(").replace("VOLATILE", "")
     await s.owner.execute(looking.replace("LANGUAGE plpgsql", "LANGUAGE plpgsql STABLE"))
-    await s.owner.execute(definition.replace(LOCK, "").replace(
-        definition[definition.index("return query"):definition.index("end\n")].replace(LOCK, ""),
-        "return query select f.* from (select pg_advisory_xact_lock_shared(112641513454181) offset 0) locked,"
-        " lateral payonce.look_for_freeze(of_vendor, of_asset, of_tenant, of_service) f;\n",
-    ))  # fmt: skip
+    await s.owner.execute(
+        definition.replace(LOCK, "").replace(
+            definition[definition.index("return query") : definition.index("end\n")].replace(LOCK, ""),
+            "return query select f.* from (select pg_advisory_xact_lock_shared(112641513454181) offset 0) locked,"
+            " lateral payonce.look_for_freeze(of_vendor, of_asset, of_tenant, of_service) f;\n",
+        )
+    )
 
 
 async def approvals_without_the_constraint(s: Stage) -> None:

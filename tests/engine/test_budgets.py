@@ -408,9 +408,16 @@ async def test_a_penalty_has_a_bound(stage: OpenStage) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"name": ""}, {"rate_per_s": 0.0}, {"rate_per_s": float("nan")}, {"rate_per_s": 1e9}, {"burst": 0},
-     {"wait_max_s": -1.0}, {"wait_max_s": 1e6}],
-)  # fmt: skip
+    [
+        {"name": ""},
+        {"rate_per_s": 0.0},
+        {"rate_per_s": float("nan")},
+        {"rate_per_s": 1e9},
+        {"burst": 0},
+        {"wait_max_s": -1.0},
+        {"wait_max_s": 1e6},
+    ],
+)
 def test_senseless_numbers_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
         SharedBudget(**{"database": None, "name": NAME, "rate_per_s": 1.0, **wrong})

@@ -26,8 +26,11 @@ async def never_held(*_: object) -> bool:
 
 ABLATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Check]] = {
     "what was spent": (
-        taking(r"set arrival_at = greatest\(arrival_at, payonce\.due_now\(\)\)", "set arrival_at = payonce.due_now()",
-               "as asked_at"),
+        taking(
+            r"set arrival_at = greatest\(arrival_at, payonce\.due_now\(\)\)",
+            "set arrival_at = payonce.due_now()",
+            "as asked_at",
+        ),
         plain(test_budgets.test_a_burst_goes_at_once_and_then_calls_go_at_the_rate),
     ),
     "what others spent meanwhile": (
@@ -36,8 +39,11 @@ ABLATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Check]] =
         plain(test_budgets.test_processes_at_once_share_one_budget),
     ),
     "the present as the earliest time to pay from": (
-        taking(r"set arrival_at = greatest\(arrival_at, payonce\.due_now\(\)\)", "set arrival_at = arrival_at",
-               "as asked_at"),
+        taking(
+            r"set arrival_at = greatest\(arrival_at, payonce\.due_now\(\)\)",
+            "set arrival_at = arrival_at",
+            "as asked_at",
+        ),
         plain(test_budgets.test_no_window_holds_more_than_rate_and_burst, 0),
     ),
     "refusing without spending": (
@@ -64,7 +70,7 @@ ABLATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Check]] =
         patched(rate_limits, "late_max_s", lambda rate_per_s, usual_s: 1e9),
         test_budgets.test_a_process_that_was_stopped_loses_its_turn,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ABLATIONS)

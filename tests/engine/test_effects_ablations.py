@@ -31,7 +31,7 @@ from tests.engine import (
     test_effects_kept_outcomes,
     test_effects_late_news,
     test_effects_reviews,
-)  # fmt: skip
+)
 
 
 @asynccontextmanager

@@ -22,10 +22,16 @@ async def adopted(desk: Desk, generation: int = 1, *, outcome: bool = True) -> R
     document = f'{{"number": "{receipt.number}", "reference": "{receipt.reference}"}}'
     async with desk.s.database.transaction() as connection:
         assert await adopt(
-            connection, kind="test.pay", key="p-1", generation=generation, amount=Amount(100, well_known("EUR")),
-            at=await desk.s.clock.now(), vendor_ref=receipt.number, outcome=document if outcome else None,
+            connection,
+            kind="test.pay",
+            key="p-1",
+            generation=generation,
+            amount=Amount(100, well_known("EUR")),
+            at=await desk.s.clock.now(),
+            vendor_ref=receipt.number,
+            outcome=document if outcome else None,
             run_id=new_id(),
-        )  # fmt: skip
+        )
     return receipt
 
 

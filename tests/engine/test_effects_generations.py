@@ -17,7 +17,7 @@ from payonce.engine.effects import (
     next_generation,
     reviews,
     store,
-)  # fmt: skip
+)
 from payonce.engine.effects.model import Result
 from payonce.engine.messages.transaction import Reader, begin
 from payonce.engine.messages.work import Work
@@ -33,9 +33,14 @@ async def answer(desk: Desk, how: Answer) -> None:
     [review] = await reviews(Reader(desk.s.database))
     async with begin(desk.s.database, desk.s.feed) as tx:
         await answer_review(
-            tx, review.effect.id, how, "ada", "looked", revision=review.effect.revision,
+            tx,
+            review.effect.id,
+            how,
+            "ada",
+            "looked",
+            revision=review.effect.revision,
             outcome=FIRST if how is Answer.HAPPENED else None,
-        )  # fmt: skip
+        )
 
 
 async def ruled_out(desk: Desk) -> Work:
@@ -190,7 +195,15 @@ async def test_a_burnt_generation_whose_end_stays_unknown_holds_nothing_up(stage
         await desk.s.clock.advance(TIMEOUT_S)
         assert await desk.pay(work) == SECOND
         assert await desk.events() == [
-            "started", "did_not", "fenced", "did_not", "abandoned", "started", "not_sent", "unknown", "started",
+            "started",
+            "did_not",
+            "fenced",
+            "did_not",
+            "abandoned",
+            "started",
+            "not_sent",
+            "unknown",
+            "started",
             "performed",
-        ]  # fmt: skip
+        ]
         assert vendor.times() == {"p-1:2": 1}

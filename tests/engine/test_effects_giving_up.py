@@ -106,9 +106,15 @@ async def test_an_answered_review_lets_the_redriven_message_finish(stage: OpenSt
         [review] = await reviews(Reader(s.database))
         async with begin(s.database, s.feed) as tx:
             await answer_review(
-                tx, review.effect.id, Answer.HAPPENED, "ada", "it is in their books", revision=review.effect.revision,
-                outcome=Receipt("n-p-1:1", "p-1:1"), effect=Pay,
-            )  # fmt: skip
+                tx,
+                review.effect.id,
+                Answer.HAPPENED,
+                "ada",
+                "it is in their books",
+                revision=review.effect.revision,
+                outcome=Receipt("n-p-1:1", "p-1:1"),
+                effect=Pay,
+            )
         assert await s.admin.redrive("pay", Filter()) == 1
         await step(s, paying(vendor, policy))
         assert (await s.admin.depth("pay")).parked == 0

@@ -24,9 +24,15 @@ class Transfer(Pay):
     """Its amount is not part of the request, so that the two can differ apart."""
 
     def __init__(
-        self, vendor: Vendor, safety: Safety = KEYED, *, minor: int = 100, amount: Amount | None = None,
-        note: bytes = b"", version: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        vendor: Vendor,
+        safety: Safety = KEYED,
+        *,
+        minor: int = 100,
+        amount: Amount | None = None,
+        note: bytes = b"",
+        version: int = 1,
+    ) -> None:
         super().__init__(vendor, safety)
         self.minor, self.counted, self.note, self.version = minor, amount, note, version
 
@@ -75,7 +81,7 @@ EURO = Amount(100, EUR)
         ({"amount": EURO}, {"amount": Amount(100, USD)}, [r'amount="1\.00 EUR",', r'amount="1\.00 USD";']),
         ({"amount": EURO}, {"amount": Amount(100, Asset("EUR", 3))}, [r'amount="1\.00 EUR",', r'amount="0\.100 EUR";']),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("fault", ["", "refuse", "lost after", "not sent"])
 async def test_the_same_key_with_another_request_or_amount_is_an_error_that_names_both(
     stage: OpenStage, first: dict[str, Any], second: dict[str, Any], named: list[str], fault: str

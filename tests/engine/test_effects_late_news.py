@@ -49,7 +49,7 @@ async def answer(s: Stage, review: Review, how: Answer) -> None:
     async with begin(s.database, s.feed) as tx:
         await answer_review(
             tx, review.effect.id, how, "ada", "looked", revision=review.effect.revision, outcome=outcome
-        )  # fmt: skip
+        )
 
 
 async def test_what_a_statement_finds_wakes_the_message_that_was_parked_with_it(stage: OpenStage) -> None:

@@ -18,7 +18,7 @@ from payonce.engine.effects import (
     give_up_effects,
     next_generation,
     reviews,
-)  # fmt: skip
+)
 from payonce.engine.effects.open_effects import left_open
 from payonce.engine.messages.transaction import Reader, begin
 from payonce.engine.messages.work import Work
@@ -45,8 +45,14 @@ async def given_up(desk: Desk) -> Review:
 async def answer(desk: Desk, review: Review, how: Answer, **more: object) -> State:
     async with begin(desk.s.database, desk.s.feed) as tx:
         answered = await answer_review(
-            tx, review.effect.id, how, "ada", "looked at the vendor", revision=review.effect.revision, **more  # type: ignore[arg-type]
-        )  # fmt: skip
+            tx,
+            review.effect.id,
+            how,
+            "ada",
+            "looked at the vendor",
+            revision=review.effect.revision,
+            **more,  # type: ignore[arg-type]
+        )
     return answered.state
 
 

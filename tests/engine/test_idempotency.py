@@ -209,8 +209,9 @@ async def test_a_slice_among_many_keys_reads_only_itself(stage: OpenStage) -> No
             select queue, key, message_id, expires_at from payonce.idempotency_keys
             where (queue, key) > ($1, $2) order by queue, key limit 100
             """,
-            POLICY.queue, "k0050000",
-        )  # fmt: skip
+            POLICY.queue,
+            "k0050000",
+        )
         plan = "\n".join(row[0] for row in rows)
         assert "Index Scan using idempotency_keys_pkey" in plan, plan
         assert "Rows Removed by Filter" not in plan, plan

@@ -56,8 +56,10 @@ async def test_a_janitor_that_fails_goes_on_and_holds_up_nobody(
     stuck = Janitor("stuck", OFTEN_S, hang)
     await run_until(
         lambda: failing.count >= 3 and well.count >= 10,
-        Janitor("failing", OFTEN_S, failing), Janitor("well", OFTEN_S, well), stuck,
-    )  # fmt: skip
+        Janitor("failing", OFTEN_S, failing),
+        Janitor("well", OFTEN_S, well),
+        stuck,
+    )
 
 
 async def test_failures_are_tried_again_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

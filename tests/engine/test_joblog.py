@@ -63,9 +63,13 @@ async def test_each_filter_leaves_only_what_it_names(stage: OpenStage) -> None:
         only = [(message.id, "failed")]
         assert told(await recent(reader)) == [*only, (plain, "success")]
         for filters in (
-            {"queue": OTHER.queue}, {"status": "failed"}, {"action": "pay"}, {"correlation_id": "order-1"},
-            {"idempotency_key": "key-1"}, {"since": START + timedelta(seconds=1)},
-        ):  # fmt: skip
+            {"queue": OTHER.queue},
+            {"status": "failed"},
+            {"action": "pay"},
+            {"correlation_id": "order-1"},
+            {"idempotency_key": "key-1"},
+            {"since": START + timedelta(seconds=1)},
+        ):
             assert told(await recent(reader, **filters)) == only, filters
         assert told(await recent(reader, until=START + timedelta(seconds=1))) == [(plain, "success")]
         assert told(await recent(reader, action="", status=Status.SUCCESS)) == [(plain, "success")]
@@ -80,11 +84,24 @@ async def test_an_entry_tells_all_there_is_about_a_run(stage: OpenStage) -> None
         await run(queue, Ending.RETRY, "busy", 90)
         [entry] = await recent(reader)
         assert entry == Entry(
-            id=entry.id, at=START, queue=POLICY.queue, message_id=message.id, trace_id="t", status=Status.RETRY,
-            attempts=1, action="pay", correlation_id="c", idempotency_key="k", last_error="busy", info=None,
-            next_retry_at=START + timedelta(seconds=90), worker="worker-1", started_at=START, created_at=START,
+            id=entry.id,
+            at=START,
+            queue=POLICY.queue,
+            message_id=message.id,
+            trace_id="t",
+            status=Status.RETRY,
+            attempts=1,
+            action="pay",
+            correlation_id="c",
+            idempotency_key="k",
+            last_error="busy",
+            info=None,
+            next_retry_at=START + timedelta(seconds=90),
+            worker="worker-1",
+            started_at=START,
+            created_at=START,
             updated_at=START,
-        )  # fmt: skip
+        )
         assert not entry.live
 
 
@@ -248,8 +265,9 @@ async def _fill(s: Stage, count: int, trace_id: str | None = None) -> None:
                case when n % 100 = 0 then 'failed' else 'success' end, 1, 'a', payonce.due_now(), payonce.due_now()
         from generate_series(1, $1) as n
         """,
-        count, trace_id,
-    )  # fmt: skip
+        count,
+        trace_id,
+    )
 
 
 def _numbered(number: int) -> Message:

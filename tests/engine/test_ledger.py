@@ -27,7 +27,7 @@ from tests.engine.ledger_books import (
     posted,
     transfer,
     usdt,
-)  # fmt: skip
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TABLES = ("accounts", "postings", "posting_lines", "balance_snapshots", "guarded_balances", "ledger_horizon")
@@ -44,15 +44,23 @@ async def test_a_posting_moves_money_in_every_asset_it_names(stage: OpenStage) -
         )
         posting_id = await posted(s, Posting("swap:17", ORDER, swap, "bought", trace_id="t-1"))
         assert await lines(s) == [
-            (posting_id, CLIENTS, "USDT", -5), (posting_id, WALLET, "USDT", 5), (posting_id, WALLET, "ETH", -(10**60)),
-            (posting_id, FEES, "ETH", 1), (posting_id, CLIENTS, "ETH", 10**60 - 1),
-        ]  # fmt: skip
+            (posting_id, CLIENTS, "USDT", -5),
+            (posting_id, WALLET, "USDT", 5),
+            (posting_id, WALLET, "ETH", -(10**60)),
+            (posting_id, FEES, "ETH", 1),
+            (posting_id, CLIENTS, "ETH", 10**60 - 1),
+        ]
         row = await s.owner.fetchrow("select * from payonce.postings")
         assert row is not None
         assert dict(row) == {
-            "id": posting_id, "key": "swap:17", "reference_kind": "payout", "reference_id": "17", "trace_id": "t-1",
-            "description": "bought", "posted_at": NOON,
-        }  # fmt: skip
+            "id": posting_id,
+            "key": "swap:17",
+            "reference_kind": "payout",
+            "reference_id": "17",
+            "trace_id": "t-1",
+            "description": "bought",
+            "posted_at": NOON,
+        }
         assert await held(s, CLIENTS) == 10**60 - 1
         assert await findings(s) == {}
 
@@ -200,8 +208,9 @@ async def test_the_function_itself_refuses_what_would_break_the_books(
                     array_fill('ETH'::text, array[cardinality($1)]), array_fill(18::smallint, array[cardinality($1)]),
                     $2::text[]::numeric[])
                 """,
-                paths, minors,
-            )  # fmt: skip
+                paths,
+                minors,
+            )
         assert await counts(s) == (0, 0, 0)
 
 
@@ -223,9 +232,11 @@ async def test_the_service_role_changes_no_table_of_the_ledger(stage: OpenStage)
 async def test_the_service_role_may_call_nothing_but_the_guarded_doors(stage: OpenStage) -> None:
     async with stage() as s:
         calls = (
-            "rebase_ledger()", "move_guarded('{}', '{}')", "check_lines('{}', '{}', '{}', '{}')",
+            "rebase_ledger()",
+            "move_guarded('{}', '{}')",
+            "check_lines('{}', '{}', '{}', '{}')",
             "check_postings('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
-        )  # fmt: skip
+        )
         for call in calls:
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await s.database.work.execute(f"select payonce.{call}")

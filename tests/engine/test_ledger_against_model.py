@@ -173,11 +173,14 @@ class Comparison(RuleBasedStateMachine):
             self.do(
                 self.stage.database.work.fetchval(
                     "select payonce.post($1, 'model', $2, null, '', $3, $4, $5, $6)",
-                    f"{self.name}/{key}", self.name, [f"{self.name}/{path}" for path, _, _ in drawn],
-                    [asset.code for _, asset, _ in drawn], [asset.exponent for _, asset, _ in drawn],
+                    f"{self.name}/{key}",
+                    self.name,
+                    [f"{self.name}/{path}" for path, _, _ in drawn],
+                    [asset.code for _, asset, _ in drawn],
+                    [asset.exponent for _, asset, _ in drawn],
                     [minor for _, _, minor in drawn],
                 )
-            )  # fmt: skip
+            )
 
     @rule()
     def take_snapshots(self) -> None:
@@ -196,9 +199,15 @@ class Comparison(RuleBasedStateMachine):
 
 def compare(server: ScratchServer, examples: int, phases: Sequence[Phase], planted: Planted | None = None) -> None:
     profile = settings(
-        max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None, phases=phases,
-        derandomize=Phase.shrink not in phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
-    )  # fmt: skip
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        phases=phases,
+        derandomize=Phase.shrink not in phases,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
     with server.lent() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         opening = open_stage(scratch)
         Comparison.runner = runner

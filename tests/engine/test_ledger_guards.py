@@ -30,8 +30,10 @@ async def test_a_guarded_account_is_spent_to_its_minimum_and_no_further(stage: O
         with pytest.raises(Overdrawn) as refused:
             await posted(s, transfer("too much", 1, BUDGET, WALLET))
         assert (refused.value.account, refused.value.balance, refused.value.change) == (
-            Account(BUDGET, ETH), eth(0), eth(-1),
-        )  # fmt: skip
+            Account(BUDGET, ETH),
+            eth(0),
+            eth(-1),
+        )
         assert str(refused.value) == (
             "account budgets/marketing holds 0.000000000000000000 ETH and cannot be changed by "
             "-0.000000000000000001 ETH: its balance may not go below 0.000000000000000000 ETH"

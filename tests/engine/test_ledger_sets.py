@@ -27,7 +27,7 @@ from tests.engine.ledger_books import (
     posted,
     transfer,
     usdt,
-)  # fmt: skip
+)
 from tests.engine.ledger_sets import POST_ALL, arguments, set_posted, waiting, write_set
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -53,12 +53,17 @@ async def test_each_posting_has_its_own_words_lines_and_id(stage: OpenStage) -> 
         first, second = await set_posted(s, *postings)
         assert first < second
         assert await lines(s) == [
-            (first, CLIENTS, "USDT", -5), (first, WALLET, "USDT", 5), (first, WALLET, "ETH", -(10**60)),
-            (first, FEES, "ETH", 10**60), (second, WALLET, "ETH", -7), (second, CLIENTS, "ETH", 7),
-        ]  # fmt: skip
+            (first, CLIENTS, "USDT", -5),
+            (first, WALLET, "USDT", 5),
+            (first, WALLET, "ETH", -(10**60)),
+            (first, FEES, "ETH", 10**60),
+            (second, WALLET, "ETH", -7),
+            (second, CLIENTS, "ETH", 7),
+        ]
         assert [tuple(row) for row in await s.owner.fetch("select * from payonce.postings order by id")] == [
-            (first, "z", "payout", "17", "t-1", "bought", NOON), (second, "a", "refund", "18", None, "", NOON),
-        ]  # fmt: skip
+            (first, "z", "payout", "17", "t-1", "bought", NOON),
+            (second, "a", "refund", "18", None, "", NOON),
+        ]
         assert await findings(s) == {}
 
 
@@ -138,10 +143,16 @@ async def test_what_is_refused_of_one_is_refused_among_others_in_the_same_words(
                     n = number - 1
                     await connection.fetchval(
                         "select payonce.post($1, $2, $3, $4, $5, $6, $7, $8, $9::text[]::numeric[])",
-                        keys[n], kinds[n], references[n], traces[n], words[n], [paths[each] for each in accounts],
-                        [assets[each] for each in accounts], [exponents[each] for each in accounts],
+                        keys[n],
+                        kinds[n],
+                        references[n],
+                        traces[n],
+                        words[n],
+                        [paths[each] for each in accounts],
+                        [assets[each] for each in accounts],
+                        [exponents[each] for each in accounts],
                         [minors[place] for place in places],
-                    )  # fmt: skip
+                    )
 
         of_set = await refusal(s.database.work.fetchval(POST_ALL.replace("$11", "$11::text[]::numeric[]"), *given))
         assert of_set == await refusal(one_by_one())
@@ -177,7 +188,7 @@ ODD: list[dict[str, Any]] = [
     {"keys": None},
     {"paths": None},
     {"minors": None},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=str)
@@ -189,19 +200,21 @@ async def test_arrays_that_do_not_fit_together_are_refused(stage: OpenStage, odd
 
 UNCHECKED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "shapes": (
-        "array_dims(assets), array_dims(exponents)", "by_account, by_account",
+        "array_dims(assets), array_dims(exponents)",
+        "by_account, by_account",
         {"assets": [["ETH"], ["USDT"]]},
     ),
     "sums": ("bool_and(fits and total = 0)", "bool_and(fits)", {"minors": [5, -5, 7, -8]}),
     "amounts": ("n.minor = trunc(n.minor)", "true", {"minors": ["0.5", "-0.5", "7", "-7"]}),
     "the number of lines": (
-        "lines between 2 and 1000", "true",
+        "lines between 2 and 1000",
+        "true",
         {"postings": [1] * 1002 + [2] * 2, "accounts": [1, 2] * 502, "minors": [5, -5] * 502},
     ),
     "the postings of lines": ("n.posting between 1 and cardinality(keys)", "true", {"postings": [1, 1, 3, 3]}),
     "the accounts of lines": ("n.account between 1 and cardinality(paths)", "true", {"accounts": [3, 3, 1, 2]}),
     "the number of postings": ("count(*) = cardinality(keys)", "true", {"postings": [1, 1, 1, 1]}),
-}  # fmt: skip
+}
 """What is checked, what is checked no more, and what would be refused by it alone."""
 
 
@@ -336,9 +349,10 @@ IN_ORDER: dict[str, tuple[Callable[[Stage], Awaitable[None]], str, str]] = {
     "keys": (check_keys_in_any_order, 'order by n.key collate "C", n.id', "order by n.id"),
     "guarded balances": (
         check_guarded_in_any_order,
-        "perform from payonce.guarded_balances where account_id = any(accounts) order by account_id for update;", "",
+        "perform from payonce.guarded_balances where account_id = any(accounts) order by account_id for update;",
+        "",
     ),
-}  # fmt: skip
+}
 """What is locked: a check, and the safeguard that it needs."""
 
 

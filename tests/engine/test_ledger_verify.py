@@ -26,14 +26,17 @@ CHANGED = r"posting 2 \(b\), sealed by ledger seal 1, was changed after it was s
 
 BALANCED: dict[str, tuple[str, str, str]] = {
     "both lines are changed": (
-        f"update payonce.posting_lines set minor = minor * 3 where {OF_B}", "changed posting", CHANGED,
+        f"update payonce.posting_lines set minor = minor * 3 where {OF_B}",
+        "changed posting",
+        CHANGED,
     ),
     "both lines and the guarded balance are changed": (
         f"""
         update payonce.posting_lines set minor = minor * 3 where {OF_D};
         update payonce.guarded_balances set balance = 30
         """,
-        "changed posting", r"posting 4 \(d\), sealed by ledger seal 3, was changed",
+        "changed posting",
+        r"posting 4 \(d\), sealed by ledger seal 3, was changed",
     ),
     "both lines change accounts": (
         f"""
@@ -41,24 +44,29 @@ BALANCED: dict[str, tuple[str, str, str]] = {
             select o.account_id from payonce.posting_lines o where o.posting_id = l.posting_id and o.number <> l.number)
         where {OF_B}
         """,
-        "changed posting", CHANGED,
+        "changed posting",
+        CHANGED,
     ),
     "two lines change places": (
         f"""
         update payonce.posting_lines set number = number + 10 where {OF_B};
         update payonce.posting_lines set number = 13 - number where {OF_B}
         """,
-        "changed posting", CHANGED,
+        "changed posting",
+        CHANGED,
     ),
     "lines are numbered anew": (
-        f"update payonce.posting_lines set number = number + 10 where {OF_B}", "changed posting", CHANGED,
+        f"update payonce.posting_lines set number = number + 10 where {OF_B}",
+        "changed posting",
+        CHANGED,
     ),
     "two lines are added": (
         f"""
         insert into payonce.posting_lines (posting_id, account_id, xact, posted_at, number, minor)
         select posting_id, account_id, xact, posted_at, number + 2, minor from payonce.posting_lines where {OF_B}
         """,
-        "changed posting", CHANGED,
+        "changed posting",
+        CHANGED,
     ),
     "the lines are removed": (f"delete from payonce.posting_lines where {OF_B}", "changed posting", CHANGED),
     "two postings change their lines": (
@@ -66,63 +74,82 @@ BALANCED: dict[str, tuple[str, str, str]] = {
         update payonce.posting_lines set posting_id = posting_id + 100 where posting_id in (2, 4);
         update payonce.posting_lines set posting_id = 106 - posting_id where posting_id in (102, 104)
         """,
-        "changed posting", r"posting 4 \(d\)",
+        "changed posting",
+        r"posting 4 \(d\)",
     ),
     "the times of lines are changed": (
         f"update payonce.posting_lines set posted_at = posted_at - interval '1 microsecond' where {OF_B}",
-        "changed posting", CHANGED,
+        "changed posting",
+        CHANGED,
     ),
     "a key is changed": (
-        "update payonce.postings set key = 'z' where key = 'b'", "changed posting", r"posting 2 \(z\), sealed",
+        "update payonce.postings set key = 'z' where key = 'b'",
+        "changed posting",
+        r"posting 2 \(z\), sealed",
     ),
     "a kind of reference is changed": (
-        "update payonce.postings set reference_kind = 'order' where key = 'b'", "changed posting", CHANGED,
+        "update payonce.postings set reference_kind = 'order' where key = 'b'",
+        "changed posting",
+        CHANGED,
     ),
     "a reference is changed": (
-        "update payonce.postings set reference_id = '18' where key = 'b'", "changed posting", CHANGED,
+        "update payonce.postings set reference_id = '18' where key = 'b'",
+        "changed posting",
+        CHANGED,
     ),
     "text moves from one field into the next": (
         "update payonce.postings set reference_kind = 'payout1', reference_id = '7' where key = 'b'",
-        "changed posting", CHANGED,
+        "changed posting",
+        CHANGED,
     ),
     "a text is changed": (
-        "update payonce.postings set description = 'gift' where key = 'b'", "changed posting", CHANGED,
+        "update payonce.postings set description = 'gift' where key = 'b'",
+        "changed posting",
+        CHANGED,
     ),
     "a trace is added": ("update payonce.postings set trace_id = '' where key = 'b'", "changed posting", CHANGED),
     "a time is changed": (
         "update payonce.postings set posted_at = posted_at - interval '1 microsecond' where key = 'b'",
-        "changed posting", CHANGED,
+        "changed posting",
+        CHANGED,
     ),
     "an account is renamed": (
         "update payonce.accounts set path = 'payouts/mine' where path = 'payouts/host_wallet'",
-        "changed posting", CHANGED,
+        "changed posting",
+        CHANGED,
     ),
     "an asset is changed": ("update payonce.accounts set asset = 'DOGE'", "changed posting", CHANGED),
     "an exponent is changed": ("update payonce.accounts set exponent = 17", "changed posting", CHANGED),
     "a posting is deleted": (
         f"delete from payonce.posting_lines where {OF_B}; delete from payonce.postings where key = 'b'",
-        "missing posting", "posting 2, sealed by ledger seal 1, is gone",
+        "missing posting",
+        "posting 2, sealed by ledger seal 1, is gone",
     ),
     "the first posting is deleted": (
         "delete from payonce.posting_lines where posting_id = 1; delete from payonce.postings where id = 1",
-        "missing posting", "posting 1, sealed by ledger seal 1, is gone",
+        "missing posting",
+        "posting 1, sealed by ledger seal 1, is gone",
     ),
     "the last sealed posting is deleted": (
         """
         delete from payonce.posting_lines where posting_id = 4; delete from payonce.postings where id = 4;
         update payonce.guarded_balances set balance = 0
         """,
-        "missing posting", "posting 4, sealed by ledger seal 3, is gone",
+        "missing posting",
+        "posting 4, sealed by ledger seal 3, is gone",
     ),
     "a posting takes the place of another": (
         "delete from payonce.posting_lines where posting_id = 3; delete from payonce.postings where id = 3;"
         + INSERTED.format(id=3),
-        "changed posting", r"posting 3 \(x\), sealed by ledger seal 2, was changed",
+        "changed posting",
+        r"posting 3 \(x\), sealed by ledger seal 2, was changed",
     ),
     "a posting is inserted before all": (
-        INSERTED.format(id=-5), "posting inserted late", r"posting -5 \(x\) has no seal",
+        INSERTED.format(id=-5),
+        "posting inserted late",
+        r"posting -5 \(x\) has no seal",
     ),
-}  # fmt: skip
+}
 """What an owner can do so that everything still adds up; its kind, and the sentence that names the posting."""
 
 

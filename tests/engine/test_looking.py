@@ -16,7 +16,7 @@ from payonce.engine.controls import (
     never_seen,
     set_threshold,
     waiting_about,
-)  # fmt: skip
+)
 from payonce.engine.database.leases import acquire, holdings, release
 from payonce.engine.effects import Answer, State
 from payonce.engine.effects.meter import moved
@@ -54,9 +54,7 @@ async def test_effects_page_in_both_directions(stage: OpenStage) -> None:
         for newest_first in (False, True):
             seen: list[str] = []
             after = None
-            while page := await effects(
-                till.read, [State.PERFORMED], limit=2, after=after, newest_first=newest_first
-            ):  # fmt: skip
+            while page := await effects(till.read, [State.PERFORMED], limit=2, after=after, newest_first=newest_first):
                 seen += [each.effect.key for each in page]
                 after = page[-1].effect.id
             assert sorted(seen, reverse=newest_first) == seen
@@ -133,8 +131,10 @@ async def test_leases_are_shown_with_what_is_left_of_them(stage: OpenStage) -> N
         await release(s.database, let_go)
         found = await holdings(s.read)
         assert [(each.name, each.holder, each.epoch, each.held) for each in found] == [
-            ("a", "here", 1, False), ("b", "there", 2, True), ("c", "there", 2, False),
-        ]  # fmt: skip
+            ("a", "here", 1, False),
+            ("b", "there", 2, True),
+            ("c", "there", 2, False),
+        ]
         assert 0 < found[1].rest_s <= 30
         assert found[0].rest_s == found[2].rest_s == 0
         assert [each.name for each in await holdings(s.read, limit=1, after="a")] == ["b"]

@@ -245,9 +245,15 @@ async def test_a_changed_relay_is_told_of_and_stays_paused(stage: OpenStage) -> 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"batch": 0}, {"batch": 10**6}, {"timeout_s": 30, "lease_s": 30}, {"ahead_s": -1}, {"refusals_max": 0},
-     {"lease_s": 1e9}],
-)  # fmt: skip
+    [
+        {"batch": 0},
+        {"batch": 10**6},
+        {"timeout_s": 30, "lease_s": 30},
+        {"ahead_s": -1},
+        {"refusals_max": 0},
+        {"lease_s": 1e9},
+    ],
+)
 def test_senseless_terms_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(Invalid):
         Terms(**wrong)  # type: ignore[arg-type]

@@ -183,9 +183,11 @@ class Walk:
         return Counter(UUID(row["id"]) for row in rows)
 
     async def on_the_way(self) -> int:
-        return int(await self.s.owner.fetchval(
-            "select count(*) from payonce.outbox where relay = $1 and state <> 'parked'", self.broker.name
-        ))  # fmt: skip
+        return int(
+            await self.s.owner.fetchval(
+                "select count(*) from payonce.outbox where relay = $1 and state <> 'parked'", self.broker.name
+            )
+        )
 
 
 async def walk(stage: OpenStage, seeds: Sequence[int]) -> None:

@@ -45,9 +45,15 @@ def claimed(message_id: UUID, token: int = 1, attempts: int = 0) -> Claim:
 
 
 async def settle(
-    connection: Connection, message_id: UUID, ending: Ending = Ending.SUCCESS, *, token: int = 1, attempts: int = 0,
-    delay_s: float = 0.0, reason: str | None = None,
-) -> Fate:  # fmt: skip
+    connection: Connection,
+    message_id: UUID,
+    ending: Ending = Ending.SUCCESS,
+    *,
+    token: int = 1,
+    attempts: int = 0,
+    delay_s: float = 0.0,
+    reason: str | None = None,
+) -> Fate:
     claim = claimed(message_id, token, attempts)
     [fate] = await settle_kept(connection, NAME, [Settlement(claim, ending, reason, delay_s)])
     return fate
@@ -364,18 +370,22 @@ async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:
         async with desk.s.database.transaction() as connection:
             await settle(connection, gone)
         endings = {
-            done: Ending.SUCCESS, retried: Ending.RETRY, parked: Ending.PARKED, released: Ending.RELEASED,
+            done: Ending.SUCCESS,
+            retried: Ending.RETRY,
+            parked: Ending.PARKED,
+            released: Ending.RELEASED,
             gone: Ending.SUCCESS,
-        }  # fmt: skip
+        }
         async with desk.s.database.transaction() as connection:
             fates = await settle_kept(
                 connection, NAME, [Settlement(claimed(each), ending) for each, ending in endings.items()]
             )
         assert fates == [Fate.RECORDED] * 4 + [Fate.GONE]
         assert await standing(desk, list(endings)) == {
-            retried: (State.DELIVERED, 1), parked: (State.PARKED, 1),
+            retried: (State.DELIVERED, 1),
+            parked: (State.PARKED, 1),
             released: (State.DELIVERED, 0),
-        }  # fmt: skip
+        }
 
 
 async def test_settling_looks_at_its_own_entries_alone_however_many_wait(stage: OpenStage) -> None:

@@ -233,8 +233,12 @@ async def test_events_become_lines_of_the_log(stage: OpenStage) -> None:
             assert await carry_on(s.database, relay) == 1
         [line] = lines
         assert {name: line[name] for name in ("event", "log_level", "topic", "id", "trace_id", "payload")} == {
-            "event": "event_published", "log_level": "info", "topic": "escrow.settled", "id": str(sent),
-            "trace_id": "t-1", "payload": {"minor": 5},
-        }  # fmt: skip
+            "event": "event_published",
+            "log_level": "info",
+            "topic": "escrow.settled",
+            "id": str(sent),
+            "trace_id": "t-1",
+            "payload": {"minor": 5},
+        }
         assert relay.name == EVENTS
         assert await s.owner.fetchval("select count(*) from payonce.outbox") == 0

@@ -348,5 +348,7 @@ async def test_whatever_changes_a_quarantine_leaves_a_note(stage: OpenStage) -> 
         assert await open_quarantine(b.read) is None
         rows = await b.s.owner.fetch("select location, actor from payonce.audit_log order by id")
         assert [(row["location"], row["actor"]) for row in rows] == [
-            ("quarantine.begin", "ann"), ("quarantine.widen", "eve"), ("quarantine.release", "eve")
-        ]  # fmt: skip
+            ("quarantine.begin", "ann"),
+            ("quarantine.widen", "eve"),
+            ("quarantine.release", "eve"),
+        ]

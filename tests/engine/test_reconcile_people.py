@@ -48,8 +48,9 @@ async def test_a_write_off_is_by_somebody_for_a_reason_once_and_to_another_accou
             async with begin(b.s.database, b.s.feed) as tx:
                 await write_off(tx, item.id, LOSSES, "bob", "a fee")
         assert await b.held(LOSSES) == 7
-        noted = await b.s.owner.fetchrow("select actor, text from payonce.audit_log where location = $1",
-                                         "reconcile.write_off")  # fmt: skip
+        noted = await b.s.owner.fetchrow(
+            "select actor, text from payonce.audit_log where location = $1", "reconcile.write_off"
+        )
         assert noted is not None
         assert (noted["actor"], "a fee" in noted["text"]) == ("ann", True)
 

@@ -13,7 +13,7 @@ from payonce.engine.controls import (
     grant,
     threshold_change_of,
     thresholds,
-)  # fmt: skip
+)
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, eventually

@@ -227,8 +227,9 @@ async def test_limits_are_set_changed_and_removed_under_their_makers_name(stage:
         assert await limit(till, "6.00") == first
         second = await limit(till, "6.00", 60, "bank")
         assert [found.limit.what for found in await limits(till.read)] == [
-            "6.00 EUR in 60 s through bank", "6.00 EUR in 3,600 s",
-        ]  # fmt: skip
+            "6.00 EUR in 60 s through bank",
+            "6.00 EUR in 3,600 s",
+        ]
         async with till.begin() as tx:
             await remove_limit(tx, second, "bob")
         with pytest.raises(Invalid, match=f"no limit {second}"):

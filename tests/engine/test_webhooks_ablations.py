@@ -77,8 +77,11 @@ ABLATIONS: Ablations = {
         ],
     ),
     "forgiving after a success": (
-        taking(r"case when \$2 then null else payonce\.due_now\(\) end", "coalesce(failing_since, payonce.due_now())",
-               "failing_since is null"),
+        taking(
+            r"case when \$2 then null else payonce\.due_now\(\) end",
+            "coalesce(failing_since, payonce.due_now())",
+            "failing_since is null",
+        ),
         [test_webhooks.test_an_endpoint_that_only_fails_is_disabled_after_days_and_a_success_saves_it],
     ),
     "looking whether the endpoint is enabled": (
@@ -132,8 +135,11 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the earlier of two ends": (
-        taking(r"least\(expires_at, payonce\.due_now\(\) \+ make_interval\(secs => \$2\)\)",
-               "payonce.due_now() + make_interval(secs => $2)", "webhook_secrets"),
+        taking(
+            r"least\(expires_at, payonce\.due_now\(\) \+ make_interval\(secs => \$2\)\)",
+            "payonce.due_now() + make_interval(secs => $2)",
+            "webhook_secrets",
+        ),
         [test_webhooks_endpoints.test_a_longer_overlap_does_not_bring_an_ended_secret_back],
     ),
     "counting endpoints one after the other": (
@@ -154,16 +160,28 @@ ABLATIONS: Ablations = {
     "leaving out what is delivered or under way": (
         taking(
             r"(?s)and not exists \( select from payonce\.webhook_deliveries later .*?\) and \(\$7",
-            "and $6::text[] is not null and ($7", "later.event_id",
+            "and $6::text[] is not null and ($7",
+            "later.event_id",
         ),
         [test_webhooks_replays.test_what_was_missed_in_a_time_is_replayed_each_event_once],
     ),
     "the cursor of a range": (
-        patched(replays, "_arguments", lambda which, after: (
-            which.endpoint_id, which.since, which.until, [*map(str, which.states)], which.event_type, [], None)),
+        patched(
+            replays,
+            "_arguments",
+            lambda which, after: (
+                which.endpoint_id,
+                which.since,
+                which.until,
+                [*map(str, which.states)],
+                which.event_type,
+                [],
+                None,
+            ),
+        ),
         [test_webhooks_replays.test_a_range_of_successes_ends_although_workers_deliver_meanwhile],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))

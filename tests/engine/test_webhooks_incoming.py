@@ -89,8 +89,11 @@ def test_what_the_reference_package_signs_is_received() -> None:
     received = RECEIVER.read_at(NOON, headers, body)
     assert isinstance(received, Received)
     assert (received.id, received.scheme, received.body, received.event["type"]) == (
-        "msg_7", Scheme.STANDARD, body, "payment.succeeded",
-    )  # fmt: skip
+        "msg_7",
+        Scheme.STANDARD,
+        body,
+        "payment.succeeded",
+    )
 
 
 def test_amounts_are_read_exactly() -> None:
@@ -113,9 +116,25 @@ def test_the_older_schemes_id_is_the_one_in_the_signed_body() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [b"", b"{", b"[]", b"7", b"null", b"\xff", b'"x"', {}, {"id": 7}, {"id": ""}, {"id": "x" * 201}, {"id": "a\x00"},
-     {"id": None}, {"event_id": ["x"]}, b'{"id":"\\ud800"}', b"[" * 100_000],
-)  # fmt: skip
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"null",
+        b"\xff",
+        b'"x"',
+        {},
+        {"id": 7},
+        {"id": ""},
+        {"id": "x" * 201},
+        {"id": "a\x00"},
+        {"id": None},
+        {"event_id": ["x"]},
+        b'{"id":"\\ud800"}',
+        b"[" * 100_000,
+    ],
+)
 def test_a_signed_body_that_cannot_be_told_apart_is_refused(event: Any) -> None:
     answer = OLDER.read_at(NOON, *older(event))
     assert isinstance(answer, Refusal)

@@ -187,10 +187,15 @@ async def test_deliveries_are_listed_page_by_page(stage: OpenStage) -> None:
         second = await deliveries(post.s.read, limit=3, before=first[-1].id)
         assert [*first, *second] == everything
         for which, count in (
-            ({"endpoint_id": made.id}, 4), ({"endpoint_id": other.id}, 1), ({"event_id": event_id}, 2),
-            ({"event_type": "a"}, 3), ({"state": DeliveryState.FAILED}, 1), ({"state": DeliveryState.SKIPPED}, 3),
-            ({"since": everything[0].created_at}, 2), ({"until": everything[0].created_at}, 3),
-        ):  # fmt: skip
+            ({"endpoint_id": made.id}, 4),
+            ({"endpoint_id": other.id}, 1),
+            ({"event_id": event_id}, 2),
+            ({"event_type": "a"}, 3),
+            ({"state": DeliveryState.FAILED}, 1),
+            ({"state": DeliveryState.SKIPPED}, 3),
+            ({"since": everything[0].created_at}, 2),
+            ({"until": everything[0].created_at}, 3),
+        ):
             assert len(await deliveries(post.s.read, **which)) == count, which
 
 

@@ -93,9 +93,14 @@ class Post:
     async def add(self, *events: str, path: str = "/hook", **options: Any) -> tuple[Endpoint, Secret]:
         async with self.s.begin() as tx:
             return await add_endpoint(
-                tx, KEYS, url=options.pop("url", self.url + path), events=events or ("*",), by="ada",
-                allow_private=True, **options,
-            )  # fmt: skip
+                tx,
+                KEYS,
+                url=options.pop("url", self.url + path),
+                events=events or ("*",),
+                by="ada",
+                allow_private=True,
+                **options,
+            )
 
     async def announce(
         self, event_type: str = "invoice.paid", data: dict[str, Any] | None = None, **options: Any

@@ -150,8 +150,13 @@ async def test_many_transfers_under_many_faults_are_accounted_for_to_the_last_un
 async def test_the_same_order_again_is_the_same_transfer_and_another_one_is_refused(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         asked = {"id": "t-1", "source": "ann", "target": "bob", "amount": "12.50", "currency": "EUR"}
-        bad = [{**asked, "amount": "13.00"}, {**asked, "id": "t-2", "amount": "1.001"}, {"id": "t-3"},
-               {**asked, "id": "t-4", "amount": "-1.00"}, {**asked, "id": ""}]  # fmt: skip
+        bad = [
+            {**asked, "amount": "13.00"},
+            {**asked, "id": "t-2", "amount": "1.001"},
+            {"id": "t-3"},
+            {**asked, "id": "t-4", "amount": "-1.00"},
+            {**asked, "id": ""},
+        ]
         await office.s.feed.put([Message(queue=REQUESTS.queue, payload=each) for each in (asked, asked, *bad)])
         await office.run()
         office.orders.append(order())

@@ -17,9 +17,11 @@ def faults(seed: int) -> FaultPlan:
     """Of what moves money; the questions of a reconciliation are answered."""
     quiet = Odds(share=0)
     return FaultPlan(
-        seed, 0.4, Odds(0.4).without(Fault.DUPLICATE).weights,
+        seed,
+        0.4,
+        Odds(0.4).without(Fault.DUPLICATE).weights,
         routes=dict.fromkeys(("GET /v1/statement", "GET /v1/accounts", "GET /statement", "GET /balance"), quiet),
-    )  # fmt: skip
+    )
 
 
 async def move_on(office: Office, seconds: float) -> datetime:

@@ -72,12 +72,20 @@ async def asked(
 ) -> Answer:
     bare, _, query = path.partition("?")
     scope = {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
-        "method": method, "path": unquote(bare), "raw_path": bare.encode(), "query_string": query.encode(),
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": method,
+        "path": unquote(bare),
+        "raw_path": bare.encode(),
+        "query_string": query.encode(),
         "root_path": "",
-        "server": ("127.0.0.1", 8080), "client": (client, 50_000), "state": {},
+        "server": ("127.0.0.1", 8080),
+        "client": (client, 50_000),
+        "state": {},
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
-    }  # fmt: skip
+    }
     incoming = [
         {"type": "http.request", "body": part, "more_body": number < len(parts)}
         for number, part in enumerate(parts, start=1)

@@ -58,9 +58,18 @@ async def test_a_redrive_is_previewed_without_changing_anything(web: OpenWeb, st
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("get", ""), ("get", "/messages"), ("get", "/operations"), ("get", "/operations/1"), ("post", "/resume"),
-     ("post", "/pause"), ("post", "/redrive/preview"), ("post", "/redrive"), ("post", "/operations/1/stop")],
-)  # fmt: skip
+    [
+        ("get", ""),
+        ("get", "/messages"),
+        ("get", "/operations"),
+        ("get", "/operations/1"),
+        ("post", "/resume"),
+        ("post", "/pause"),
+        ("post", "/redrive/preview"),
+        ("post", "/redrive"),
+        ("post", "/operations/1/stop"),
+    ],
+)
 async def test_a_queue_that_is_not_there_is_not_found(web: OpenWeb, method: str, path: str) -> None:
     bodies = {"/pause": {"reason": "x"}, "/redrive/preview": {"all": True}, "/redrive": {"all": True, "why": "x"}}
     async with web() as ask:

@@ -35,15 +35,30 @@ TAGS = ("health", "queues", "logs", "effects", "approvals", "webhooks", "deliver
 SHORT_RUN = ("queues", "effects", "payouts")
 """What is tried out without --full."""
 OF_BILLING = (
-    "auth", "customers", "plans", "subscriptions", "invoices", "credit", "entitlements", "usage", "payment events",
-    "test clocks", "payments", "billing ops",
-)  # fmt: skip
+    "auth",
+    "customers",
+    "plans",
+    "subscriptions",
+    "invoices",
+    "credit",
+    "entitlements",
+    "usage",
+    "payment events",
+    "test clocks",
+    "payments",
+    "billing ops",
+)
 """Tried out in tests/services/billing/api, where there are customers who ask."""
 OPEN = {"/healthz", "/readyz", "/v1/health/", "/v1/health/detailed", "/metrics"}
 OPEN_AT_BILLING = {
-    "POST /v1/auth/register", "POST /v1/auth/login", "POST /v1/auth/refresh", "POST /v1/auth/logout",
-    "POST /v1/auth/set-password", "GET /v1/plans", "GET /v1/plans/{plan_id}",
-}  # fmt: skip
+    "POST /v1/auth/register",
+    "POST /v1/auth/login",
+    "POST /v1/auth/refresh",
+    "POST /v1/auth/logout",
+    "POST /v1/auth/set-password",
+    "GET /v1/plans",
+    "GET /v1/plans/{plan_id}",
+}
 """Where people come in, and what they come for."""
 
 
@@ -135,10 +150,15 @@ async def prepared(ask: Asking, stage: OpenStage) -> Mapping[str, str]:
         await announce(tx, "order.paid", {"order": 7})
     [delivery] = (await ada.get(f"/v1/webhooks/endpoints/{told.json['id']}/deliveries")).json["deliveries"]
     return {
-        "endpoint_id": told.json["id"], "delivery_id": delivery["id"], "queue": QUEUE, "effect_id": str(effect.id),
+        "endpoint_id": told.json["id"],
+        "delivery_id": delivery["id"],
+        "queue": QUEUE,
+        "effect_id": str(effect.id),
         "payout_id": await ordered(ask),
-        "transfer_id": made.json["id"], "what": made.headers["trace-id"], "approval_id": str(asked.json["approval"]),
-    }  # fmt: skip
+        "transfer_id": made.json["id"],
+        "what": made.headers["trace-id"],
+        "approval_id": str(asked.json["approval"]),
+    }
 
 
 async def ordered(ask: Asking) -> str:
@@ -150,9 +170,14 @@ async def ordered(ask: Asking) -> str:
 
 
 def tried_out(
-    described: dict[str, Any], tag: str, url: str, headers: Mapping[str, str], known: Mapping[str, str],
-    mode: GenerationMode, examples: int = EXAMPLES,
-) -> None:  # fmt: skip
+    described: dict[str, Any],
+    tag: str,
+    url: str,
+    headers: Mapping[str, str],
+    known: Mapping[str, str],
+    mode: GenerationMode,
+    examples: int = EXAMPLES,
+) -> None:
     described["paths"] = {
         path: ways for path, ways in described["paths"].items() if any(tag in each["tags"] for each in ways.values())
     }
@@ -177,13 +202,22 @@ def tried_out(
 
 
 def asking(
-    operation: Any, url: str, headers: Mapping[str, str], known: Mapping[str, str], mode: GenerationMode,
-    asked: set[str], examples: int,
-) -> Callable[[], None]:  # fmt: skip
+    operation: Any,
+    url: str,
+    headers: Mapping[str, str],
+    known: Mapping[str, str],
+    mode: GenerationMode,
+    asked: set[str],
+    examples: int,
+) -> Callable[[], None]:
     @settings(
-        max_examples=examples, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(case=operation.as_strategy(generation_mode=mode), aim=st.booleans())
     def ask_once(case: Any, aim: bool) -> None:
         if aim:

@@ -88,13 +88,19 @@ async def test_connections_that_never_read_neither_end_leases_nor_delay_probes(
     flood.kill()
     log.info(
         "%d probes: p50 %.0f ms, p99 %.0f ms, longest %.0f ms (calm: p99 %.0f ms); memory +%.0f MB; %d taken over",
-        len(took_s), *(1_000 * percentile(took_s, share) for share in (0.5, 0.99)), 1_000 * max(took_s),
-        1_000 * calm_p99_s, (peak - before) / 1_000_000, await desk.taken_over(),
-    )  # fmt: skip
+        len(took_s),
+        *(1_000 * percentile(took_s, share) for share in (0.5, 0.99)),
+        1_000 * max(took_s),
+        1_000 * calm_p99_s,
+        (peak - before) / 1_000_000,
+        await desk.taken_over(),
+    )
     log.info(
         "%d probes on new connections: p50 %.0f ms, p99 %.0f ms, longest %.0f ms; %d more were not answered",
-        len(fresh_s), *(1_000 * percentile(fresh_s, share) for share in (0.5, 0.99, 1.0)), refused,
-    )  # fmt: skip
+        len(fresh_s),
+        *(1_000 * percentile(fresh_s, share) for share in (0.5, 0.99, 1.0)),
+        refused,
+    )
     await desk.drained()
     assert await desk.taken_over() == 0
     await desk.each_applied_once()

@@ -244,11 +244,16 @@ HEAD = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
         (b"GET /" + b"x" * protocol.URL_MAX_BYTES, 414),
         (HEAD + b"a: " + b"a" * protocol.HEAD_MAX_BYTES + b"\r\n\r\n", 431),
         (HEAD + b"a: b\r\n" * (protocol.HEAD_MAX_BYTES // 6) + b"\r\n", 431),
-        (HEAD.replace(b"GET", b"POST") + b"transfer-encoding: chunked\r\n\r\n0\r\na: " + b"a" * protocol.HEAD_MAX_BYTES
-         + b"\r\n\r\n", 431),
+        (
+            HEAD.replace(b"GET", b"POST")
+            + b"transfer-encoding: chunked\r\n\r\n0\r\na: "
+            + b"a" * protocol.HEAD_MAX_BYTES
+            + b"\r\n\r\n",
+            431,
+        ),
     ],
     ids=["url", "url without an end", "one long header", "many headers", "trailer"],
-)  # fmt: skip
+)
 async def test_a_head_above_the_bound_is_refused_and_the_connection_closed(
     web: OpenWeb, said: bytes, status: int
 ) -> None:
@@ -301,8 +306,10 @@ async def test_a_proxy_that_the_settings_do_not_name_is_warned_of_once() -> None
             await asked(site, "GET", "/", [b""], {"x-forwarded-for": "203.0.113.7"}, "10.0.0.1")
     [line] = said
     assert (line["event"], line["address"], line["name_it_in"]) == (
-        "proxy_not_trusted", "10.0.0.1", "PAYONCE_TRUSTED_PROXIES",
-    )  # fmt: skip
+        "proxy_not_trusted",
+        "10.0.0.1",
+        "PAYONCE_TRUSTED_PROXIES",
+    )
 
 
 async def test_no_answer_is_kept_by_a_cache_unless_it_says_so(web: OpenWeb) -> None:

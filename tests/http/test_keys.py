@@ -46,10 +46,17 @@ async def test_every_key_that_is_none_gets_the_same_answer(web: OpenWeb) -> None
         await clock.advance(61)
         twisted = live.secret[:-2] + ("AA" if live.secret[-2:] != "AA" else "BB")
         given = [
-            {}, {"authorization": "Basic YTpi"}, {"authorization": "Bearer"}, bearer("x"), bearer("sk_"),
-            bearer("é" * 10), bearer(expired.secret), bearer(revoked.secret), bearer(twisted),
+            {},
+            {"authorization": "Basic YTpi"},
+            {"authorization": "Bearer"},
+            bearer("x"),
+            bearer("sk_"),
+            bearer("é" * 10),
+            bearer(expired.secret),
+            bearer(revoked.secret),
+            bearer(twisted),
             bearer("sk_aaaaaaaa_" + "A" * 43),
-        ]  # fmt: skip
+        ]
         answers = [await ask("GET", QUEUES, headers=each) for each in given]
         assert {answer.status for answer in answers} == {401}
         assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}

@@ -27,9 +27,15 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 async def started(processes: Processes, scratch: ScratchDatabase) -> tuple[Child, int]:
     child = processes.start(
-        sys.executable, "-m", "payonce", "run", "tally.worker", "--port", "0",
+        sys.executable,
+        "-m",
+        "payonce",
+        "run",
+        "tally.worker",
+        "--port",
+        "0",
         environment={"DATABASE_URL": scratch.service_url, "PAYONCE_LOG": "json"},
-    )  # fmt: skip
+    )
     await child.says("worker_started", 60.0)
     match = re.search(r"http://127\.0\.0\.1:(\d+)", child.output)
     assert match is not None
@@ -39,8 +45,14 @@ async def started(processes: Processes, scratch: ScratchDatabase) -> tuple[Child
 async def posted(port: int, key: str, headers: dict[str, str]) -> Answer:
     """Over a real socket; a connection that breaks is a ConnectionError."""
     body = json.dumps(ORDER).encode()
-    lines = {**headers, "host": "localhost", "connection": "close", "content-type": "application/json",
-             "content-length": str(len(body)), "idempotency-key": key}  # fmt: skip
+    lines = {
+        **headers,
+        "host": "localhost",
+        "connection": "close",
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "idempotency-key": key,
+    }
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())

@@ -317,16 +317,24 @@ async def test_a_body_with_a_name_twice_is_refused_and_nothing_is_ordered(web: O
         twice = json.dumps(ORDER).encode().replace(b"{", b'{"amount": "0.01", ', 1)
         refused = await shop.post(TRANSFERS, twice, idempotency_key="twice", content_type=content_type)
         assert (refused.status, refused.problem["detail"]) == (
-            400, "the body has 'amount' twice in one object; send each name once",
-        )  # fmt: skip
+            400,
+            "the body has 'amount' twice in one object; send each name once",
+        )
         assert await ask.app.read.fetchval("select count(*) from transfers.transfers") == 0
         assert (await shop.post(TRANSFERS, ORDER, idempotency_key="twice")).status == 201
 
 
-@pytest.mark.parametrize("body", [
-    b"{%b}" % b",".join(b'"%d":1' % number for number in range(90_000)), b"[%b1]" % (b"1," * 500_000),
-    b"[" * 500_000, b'{"a":' * 150_000, b'{"amount": %b}' % (b"9" * 900_000),
-], ids=["names", "numbers", "lists in lists", "objects in objects", "one long number"])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{%b}" % b",".join(b'"%d":1' % number for number in range(90_000)),
+        b"[%b1]" % (b"1," * 500_000),
+        b"[" * 500_000,
+        b'{"a":' * 150_000,
+        b'{"amount": %b}' % (b"9" * 900_000),
+    ],
+    ids=["names", "numbers", "lists in lists", "objects in objects", "one long number"],
+)
 async def test_a_body_that_takes_long_to_read_is_refused_soon(web: OpenWeb, body: bytes) -> None:
     """The loop that renews leases reads it."""
     async with web() as ask:

@@ -16,8 +16,18 @@ from tests.http.asking import Asking
 from tests.http.conftest import OpenWeb
 
 QUEUE = "tally-changes"
-ALL = ("queues:read", "queues:steer", "jobs:read", "effects:read", "effects:answer", "approvals:read",
-       "approvals:decide", "audit:read", "webhooks:read", "webhooks:write")  # fmt: skip
+ALL = (
+    "queues:read",
+    "queues:steer",
+    "jobs:read",
+    "effects:read",
+    "effects:answer",
+    "approvals:read",
+    "approvals:decide",
+    "audit:read",
+    "webhooks:read",
+    "webhooks:write",
+)
 SECRET = "sk_live_" + "a" * 20
 
 
@@ -164,12 +174,14 @@ async def test_what_is_not_there_is_404(web: OpenWeb, path: str) -> None:
         ("/v1/queues/none/pause", {"reason": "x"}),
         ("/v1/queues/none/resume", None),
         ("/v1/queues/none/redrive", {"all": True, "why": "x"}),
-        ("/v1/effects/00000000-0000-7000-8000-000000000000/answer",
-         {"answer": "did_not", "revision": 1, "note": "looked"}),
+        (
+            "/v1/effects/00000000-0000-7000-8000-000000000000/answer",
+            {"answer": "did_not", "revision": 1, "note": "looked"},
+        ),
         ("/v1/approvals/7/grant", {"note": "x"}),
         ("/v1/approvals/7/deny", {"note": "x"}),
     ],
-)  # fmt: skip
+)
 async def test_nothing_is_done_to_what_is_not_there(web: OpenWeb, path: str, body: Any) -> None:
     async with web() as ask:
         ada = await ask.as_holder("ada", *ALL)
@@ -179,13 +191,24 @@ async def test_nothing_is_done_to_what_is_not_there(web: OpenWeb, path: str, bod
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/jobs?limit=0", "/v1/jobs?limit=501", "/v1/jobs?before=0", "/v1/jobs?since=2026-01-01T00:00:00",
-        "/v1/jobs?since=0001-01-01T00:00:00Z", "/v1/jobs?status=received", "/v1/jobs?queue=%00", "/v1/jobs?queue=",
-        f"/v1/queues/{QUEUE}/messages?state=gone", f"/v1/queues/{QUEUE}/messages?after=x", "/v1/effects/x",
-        "/v1/effects?state=gone", "/v1/traces/" + "x" * 201, "/v1/traces/a%00b", "/v1/approvals?state=other",
+        "/v1/jobs?limit=0",
+        "/v1/jobs?limit=501",
+        "/v1/jobs?before=0",
+        "/v1/jobs?since=2026-01-01T00:00:00",
+        "/v1/jobs?since=0001-01-01T00:00:00Z",
+        "/v1/jobs?status=received",
+        "/v1/jobs?queue=%00",
+        "/v1/jobs?queue=",
+        f"/v1/queues/{QUEUE}/messages?state=gone",
+        f"/v1/queues/{QUEUE}/messages?after=x",
+        "/v1/effects/x",
+        "/v1/effects?state=gone",
+        "/v1/traces/" + "x" * 201,
+        "/v1/traces/a%00b",
+        "/v1/approvals?state=other",
         "/v1/audit?before=99999999999999999999",
     ],
-)  # fmt: skip
+)
 async def test_values_that_do_not_fit_are_named(web: OpenWeb, path: str) -> None:
     async with web() as ask:
         ada = await ask.as_holder("ada", *ALL)

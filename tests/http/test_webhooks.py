@@ -43,8 +43,11 @@ async def test_a_tenant_neither_sees_nor_steers_anothers(web: OpenWeb) -> None:
         assert [(await zenith.get(path)).status for path in (one, f"{one}/deliveries", other)] == [404] * 3
         reason = {"reason": "x"}
         for path, body in (
-            (f"{one}/disable", reason), (f"{one}/enable", None), (f"{one}/rotate", {}), (f"{other}/replay", reason),
-        ):  # fmt: skip
+            (f"{one}/disable", reason),
+            (f"{one}/enable", None),
+            (f"{one}/rotate", {}),
+            (f"{other}/replay", reason),
+        ):
             assert (await zenith.post(path, body)).status == 404, path
         assert (await zenith.get(ENDPOINTS)).json["endpoints"] == []
         assert (await zenith.post(ENDPOINTS, {**WANTED, "tenant": "acme"})).problem["status"] == 400

@@ -213,8 +213,11 @@ def test_neither_scheme_can_be_passed_off_as_the_other() -> None:
     stamp = str(int(NOW.timestamp()))
     inner = f"{stamp}.".encode() + BODY
     taken = older(signed(body=inner))["X-Webhook-Signature"].removeprefix("sha256=")
-    forged = {"webhook-id": stamp, "webhook-timestamp": stamp,
-              "webhook-signature": f"v1,{base64.b64encode(bytes.fromhex(taken)).decode()}"}  # fmt: skip
+    forged = {
+        "webhook-id": stamp,
+        "webhook-timestamp": stamp,
+        "webhook-signature": f"v1,{base64.b64encode(bytes.fromhex(taken)).decode()}",
+    }
     assert isinstance(verify(forged, BODY, [SECRET], NOW, **STANDARD_ONLY), Verified), "the trick works where one is on"  # type: ignore[arg-type]
     assert why(verify(forged, BODY, [SECRET], NOW)) == "400 malformed"
     digits = Webhook(SECRET.reveal()).sign(stamp, NOW, BODY.decode()).removeprefix("v1,")

@@ -88,9 +88,15 @@ async def _answers(pooler: PgBouncer, process: "subprocess.Popen[bytes]") -> boo
 def _config(server: Server, folder: Path, port: int, settings: dict[str, str]) -> str:
     query = parse_qs(urlsplit(server.service_url).query)
     chosen = {
-        "listen_addr": "127.0.0.1", "listen_port": str(port), "unix_socket_dir": "", "auth_type": "trust",
-        "auth_file": str(_userlist(folder)), "max_client_conn": "300", "default_pool_size": "60", **settings,
-    }  # fmt: skip
+        "listen_addr": "127.0.0.1",
+        "listen_port": str(port),
+        "unix_socket_dir": "",
+        "auth_type": "trust",
+        "auth_file": str(_userlist(folder)),
+        "max_client_conn": "300",
+        "default_pool_size": "60",
+        **settings,
+    }
     lines = [f"* = host={query['host'][0]} port={query['port'][0]}", "[pgbouncer]"]
     return "\n".join(["[databases]", *lines, *(f"{name} = {value}" for name, value in chosen.items())]) + "\n"
 

@@ -17,9 +17,15 @@ from tests.processes.test_stops import stopped_while_holding
 
 IGNORED = "extra_float_digits, lock_timeout, idle_in_transaction_session_timeout, jit, role, synchronous_commit"
 SETTINGS = (
-    "timezone", "lock_timeout", "idle_in_transaction_session_timeout", "jit", "synchronous_commit", "application_name",
-    "enable_seqscan", "plan_cache_mode",
-)  # fmt: skip
+    "timezone",
+    "lock_timeout",
+    "idle_in_transaction_session_timeout",
+    "jit",
+    "synchronous_commit",
+    "application_name",
+    "enable_seqscan",
+    "plan_cache_mode",
+)
 SHARED = "shares server connections between sessions .* set pool_mode = session"
 
 
@@ -89,9 +95,16 @@ async def test_notifications_arrive_through_session_pooling(scratch: ScratchData
         await eventually(rung, what="a notification arrives")
 
 
-@pytest.mark.parametrize("more", [{}, {"server_round_robin": "1"}, {"server_reset_query_always": "1"},
-                                  {"server_reset_query_always": "1", "server_round_robin": "1"},
-                                  {"server_reset_query_always": "1", "default_pool_size": "1"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"server_round_robin": "1"},
+        {"server_reset_query_always": "1"},
+        {"server_reset_query_always": "1", "server_round_robin": "1"},
+        {"server_reset_query_always": "1", "default_pool_size": "1"},
+    ],
+)
 async def test_transaction_pooling_is_refused(
     scratch: ScratchDatabase, pgbouncer: OpenPgBouncer, more: dict[str, str]
 ) -> None:

@@ -35,8 +35,9 @@ async def lead(url: str, folder: str) -> None:
                     await fence(connection, lease)
                     await connection.execute(
                         "insert into books.lines (row_id, message_id, pid) values ($1, gen_random_uuid(), $2)",
-                        lease.epoch, os.getpid(),
-                    )  # fmt: skip
+                        lease.epoch,
+                        os.getpid(),
+                    )
             except Stale:
                 journal.note("Stale", lease.epoch)
             except Exception as error:

@@ -34,7 +34,7 @@ from payonce.engine.effects import (
     Keyed,
     Rebroadcast,
     Safety,
-)  # fmt: skip
+)
 from payonce.engine.janitors import IDENTITY_EVERY_S, Janitor, run_ticks
 from payonce.engine.messages.policy import Fixed, Policy
 from payonce.engine.messages.process import Worker
@@ -195,11 +195,9 @@ async def serve(duty: Duty) -> None:
             pass
 
     async with (
-        Database.open(
-            duty.url, shortest_lease_s=PAYMENTS.lease_s, connection_class=StopsAfterTheIntent
-        ) as database,
+        Database.open(duty.url, shortest_lease_s=PAYMENTS.lease_s, connection_class=StopsAfterTheIntent) as database,
         Bell.open(database) as bell,
-    ):  # fmt: skip
+    ):
         name = f"payer-{os.getpid()}"
         feed = PostgresFeed(database, bell)
         open_queue = partial(PostgresQueue, database, bell, worker=name)

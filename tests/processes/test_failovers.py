@@ -87,9 +87,7 @@ class BankStatement(StatementSource):
         for place, paid in enumerate(self._bank.payments, 1):
             number = f"{paid.order.reference}-{place}"
             if since <= paid.at < until:
-                yield Entry(
-                    number, paid.order.reference, f"bank.{paid.order.kind}", -PRICE, paid.at, Receipt(number)
-                )  # fmt: skip
+                yield Entry(number, paid.order.reference, f"bank.{paid.order.kind}", -PRICE, paid.at, Receipt(number))
 
     async def expects(self, read: Reads, entry: Entry) -> bool:
         return True

@@ -214,9 +214,16 @@ class Run:
         answer = Answer.DID_NOT if receipt is None else Answer.HAPPENED
         async with begin(self.desk.database, self.desk.feed) as tx:
             await answer_review(
-                tx, effect.id, answer, "ann", "by the bank's books", revision=effect.revision, outcome=receipt,
-                vendor_ref=None if receipt is None else receipt.number, effect=Charge,
-            )  # fmt: skip
+                tx,
+                effect.id,
+                answer,
+                "ann",
+                "by the bank's books",
+                revision=effect.revision,
+                outcome=receipt,
+                vendor_ref=None if receipt is None else receipt.number,
+                effect=Charge,
+            )
             if receipt is None:
                 await next_generation(tx, effect.kind, effect.key, effect.generation)
         return Reviewed(kind, str(effect.review_cause), answer.value)

@@ -140,22 +140,34 @@ async def test_no_blow_behind_any_command_loses_or_doubles(
     ("path", "script", "line", "instead", "shows"),
     [
         pytest.param(
-            DONE, scripts.EXCHANGE, "return record and string.sub(record, 1, #token + 1) == token .. ' '",
-            "return record", "while another process has it in hand", id="the token of a claim",
+            DONE,
+            scripts.EXCHANGE,
+            "return record and string.sub(record, 1, #token + 1) == token .. ' '",
+            "return record",
+            "while another process has it in hand",
+            id="the token of a claim",
         ),
         pytest.param(
-            RETRY, scripts.EXCHANGE, "redis.call('LREM', PROCESSING, -1, bodies[i])", "", "2 copies",
+            RETRY,
+            scripts.EXCHANGE,
+            "redis.call('LREM', PROCESSING, -1, bodies[i])",
+            "",
+            "2 copies",
             id="one step for both places",
         ),
         pytest.param(
-            RETRY, scripts.EXCHANGE, "redis.call('ZADD', DELAYED, ready_us / 1000, body)", "", "is lost",
+            RETRY,
+            scripts.EXCHANGE,
+            "redis.call('ZADD', DELAYED, ready_us / 1000, body)",
+            "",
+            "is lost",
             id="the place that a retry goes to",
         ),
         pytest.param(
             SWEEP, scripts.REAP, "push(record.body, meta.lane)", "", "is lost", id="the place that a sweep goes to"
         ),
     ],
-)  # fmt: skip
+)
 async def test_a_line_that_is_taken_out_of_a_script_is_missed(
     redis_server: RedisServer,
     stage: OpenStage,

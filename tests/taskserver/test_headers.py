@@ -68,9 +68,13 @@ async def test_an_attempt_without_an_answer_is_a_retry_and_no_execution(still: D
 async def test_what_is_googles_to_set_cannot_be_set(still: Desk) -> None:
     await still.queue()
     forged = {
-        "User-Agent": "mine", "Host": "elsewhere", "X-CloudTasks-TaskName": "another", "X-Google-Trusted": "1",
-        "X-AppEngine-QueueName": "q", "Content-Length": "7",
-    }  # fmt: skip
+        "User-Agent": "mine",
+        "Host": "elsewhere",
+        "X-CloudTasks-TaskName": "another",
+        "X-Google-Trusted": "1",
+        "X-AppEngine-QueueName": "q",
+        "Content-Length": "7",
+    }
     await still.put("honest", **still.http(headers=forged, body=b"abc"))
     await still.steps()
     [arrival] = still.worker.arrived

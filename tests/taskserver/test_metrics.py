@@ -74,8 +74,11 @@ async def test_a_server_beside_others_keeps_its_signing_key_known(stage: OpenSta
         running = asyncio.create_task(TaskServer(server).run())
 
         async def is_known_anew() -> bool:
-            return bool(await s.owner.fetchval(
-                "select created_at > payonce.due_now() - interval '1 hour' from cloudtasks.signing_keys"))  # fmt: skip
+            return bool(
+                await s.owner.fetchval(
+                    "select created_at > payonce.due_now() - interval '1 hour' from cloudtasks.signing_keys"
+                )
+            )
 
         await eventually(is_known_anew, what="the key was said again")
         server.dispatcher.stop()

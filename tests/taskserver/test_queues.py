@@ -42,12 +42,15 @@ async def test_a_queue_keeps_what_was_set(api: Api) -> None:
             "name": name,
             "rate_limits": {"max_dispatches_per_second": 10, "max_concurrent_dispatches": 50},
             "retry_config": {
-                "max_attempts": -1, "max_retry_duration": {"seconds": 86_400}, "min_backoff": {"seconds": 60},
-                "max_backoff": {"seconds": 60}, "max_doublings": 3,
+                "max_attempts": -1,
+                "max_retry_duration": {"seconds": 86_400},
+                "min_backoff": {"seconds": 60},
+                "max_backoff": {"seconds": 60},
+                "max_doublings": 3,
             },
             "stackdriver_logging_config": {"sampling_ratio": 0.5},
         },
-    )  # fmt: skip
+    )
     queue = await api.client.get_queue(name=name)
     assert (queue.rate_limits.max_dispatches_per_second, queue.rate_limits.max_concurrent_dispatches) == (10, 50)
     retry = queue.retry_config

@@ -48,14 +48,22 @@ async def test_what_outlives_the_grace_is_left_to_its_lease(stage: OpenStage) ->
 
 @pytest.mark.parametrize(
     "metadata",
-    [(), (("authorization", TOKEN),), (("authorization", "Bearer "),), (("authorization", f"Bearer {TOKEN}x"),),
-     (("authorization", f"Basic {TOKEN}"),), (("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer x"))],
+    [
+        (),
+        (("authorization", TOKEN),),
+        (("authorization", "Bearer "),),
+        (("authorization", f"Bearer {TOKEN}x"),),
+        (("authorization", f"Basic {TOKEN}"),),
+        (("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer x")),
+    ],
     ids=["none", "no scheme", "empty", "another", "another scheme", "two"],
-)  # fmt: skip
+)
 async def test_a_call_without_the_token_is_refused_and_does_nothing(stage: OpenStage, metadata: Any) -> None:
     async with (
-        stage() as s, open_server(s.database, s.bell, token=TOKEN) as server, open_client(server.address) as client
-    ):  # fmt: skip
+        stage() as s,
+        open_server(s.database, s.bell, token=TOKEN) as server,
+        open_client(server.address) as client,
+    ):
         with pytest.raises(Unauthenticated, match="needs a token"):
             await client.create_queue(parent=LOCATION, queue={"name": QUEUE}, metadata=metadata)
         with pytest.raises(Unauthenticated):

@@ -98,11 +98,28 @@ async def test_a_task_out_of_bounds_is_refused_with_its_value(api: Api, task: di
 async def test_a_url_that_no_attempt_could_send_is_refused_with_its_value(api: Api) -> None:
     queue = await api.queue()
     for url in (
-        "http://example.com/\0", "http://exa\x7fmple.com/", "http://example.com/\r\nHost: other", "http://a\tb/",
-        "http://example.com:0/", "http://example.com:65536/", "http://example.com:-1/", "http://example.com:http/",
-        "http://", "http://:80/", "http://@/", "http:///path", "http://[::1/", "http://a b/", "http://../", "http://a..b/",
-        f"http://{'a' * 64}.com/", f"http://{'a.' * 127}/", "file:///etc/passwd", "example.com", "//example.com/",
-    ):  # fmt: skip
+        "http://example.com/\0",
+        "http://exa\x7fmple.com/",
+        "http://example.com/\r\nHost: other",
+        "http://a\tb/",
+        "http://example.com:0/",
+        "http://example.com:65536/",
+        "http://example.com:-1/",
+        "http://example.com:http/",
+        "http://",
+        "http://:80/",
+        "http://@/",
+        "http:///path",
+        "http://[::1/",
+        "http://a b/",
+        "http://../",
+        "http://a..b/",
+        f"http://{'a' * 64}.com/",
+        f"http://{'a.' * 127}/",
+        "file:///etc/passwd",
+        "example.com",
+        "//example.com/",
+    ):
         with pytest.raises(InvalidArgument) as refused:
             await api.put(queue, http_request={"url": url})
         assert api.stage is None or repr(url)[1:100].rstrip("'") in refused.value.message

@@ -198,9 +198,19 @@ async def test_a_login_in_the_address_becomes_a_header() -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [("X-Own", "a\r\nX-Other: b"), ("X-Own", "a\nb"), ("X-Own", "a\0"), ("X\r\nOther", "b"), ("", "b"), ("X Own", "b"),
-     ("Content-Length ", "7"), (" X-Own", "b"), ("X-Own:", "b"), ("X-Öwn", "b")],
-)  # fmt: skip
+    [
+        ("X-Own", "a\r\nX-Other: b"),
+        ("X-Own", "a\nb"),
+        ("X-Own", "a\0"),
+        ("X\r\nOther", "b"),
+        ("", "b"),
+        ("X Own", "b"),
+        ("Content-Length ", "7"),
+        (" X-Own", "b"),
+        ("X-Own:", "b"),
+        ("X-Öwn", "b"),
+    ],
+)
 async def test_what_is_no_line_of_a_header_is_not_sent(header: tuple[str, str]) -> None:
     async with playing([OK]) as (peer, wire):
         with pytest.raises(Unsendable):

@@ -98,10 +98,25 @@ async def test_only_the_enacted_is_counted() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "reached"),
-    [(fault, 2 if fault is Fault.DUPLICATE else 0 if fault in (
-        Fault.REFUSED_CONNECTION, Fault.TOO_MANY_REQUESTS, Fault.ERROR_BEFORE, Fault.TIMEOUT_BEFORE, Fault.LATE,
-    ) else 1) for fault in Fault],
-)  # fmt: skip
+    [
+        (
+            fault,
+            2
+            if fault is Fault.DUPLICATE
+            else 0
+            if fault
+            in (
+                Fault.REFUSED_CONNECTION,
+                Fault.TOO_MANY_REQUESTS,
+                Fault.ERROR_BEFORE,
+                Fault.TIMEOUT_BEFORE,
+                Fault.LATE,
+            )
+            else 1,
+        )
+        for fault in Fault
+    ],
+)
 async def test_before_means_not_done_and_after_means_done(fault: Fault, reached: int) -> None:
     vendor = Counting()
     await ask(Faulty(vendor, Script([fault]), slow_s=0.0), "a")

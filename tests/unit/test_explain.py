@@ -19,9 +19,24 @@ POLICY = Policy("work", max_attempts=6, backoff=Exponential(60.0, 2.0, 3_600.0, 
 
 def entry(attempts: int, delay_s: float) -> Entry:
     return Entry(
-        1, NOW, "work", ID, str(ID), Status.RETRY, attempts, "", None, None, "no", None,
-        NOW + timedelta(seconds=delay_s), "worker-1", NOW - timedelta(seconds=1), NOW, NOW,
-    )  # fmt: skip
+        1,
+        NOW,
+        "work",
+        ID,
+        str(ID),
+        Status.RETRY,
+        attempts,
+        "",
+        None,
+        None,
+        "no",
+        None,
+        NOW + timedelta(seconds=delay_s),
+        "worker-1",
+        NOW - timedelta(seconds=1),
+        NOW,
+        NOW,
+    )
 
 
 def stored(state: State = State.READY, attempts: int = 0, in_s: float = 0.0, crashes: int = 0) -> Stored:

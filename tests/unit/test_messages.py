@@ -57,8 +57,15 @@ def test_the_wire_form_has_the_field_names_of_the_playbook() -> None:
     message = Message(queue="q:sub:renewals", action="renew", attempts=2, payload={"id": 1})
     wire = json.loads(message_to_wire(message))
     assert set(wire) == {
-        "id", "action", "correlation_id", "idempotency_key", "trace_id", "created_at", "attempts", "payload"
-    }  # fmt: skip
+        "id",
+        "action",
+        "correlation_id",
+        "idempotency_key",
+        "trace_id",
+        "created_at",
+        "attempts",
+        "payload",
+    }
     assert wire["trace_id"] == wire["id"], "a message without a trace begins one"
 
 
@@ -140,10 +147,18 @@ def test_a_payload_may_be_as_large_as_the_limit_and_no_larger() -> None:
 
 
 REFUSED: list[dict[str, Any]] = [
-    {"payload": ["list"]}, {"action": "x" * (NAME_MAX_LENGTH + 1)}, {"correlation_id": "a\x00b"}, {"lane": "\ud800"},
-    {"idempotency_key": "x" * (NAME_MAX_LENGTH + 1)}, {"max_attempts": 0}, {"attempts": -1}, {"attempts": 2**31},
-    {"created_at": datetime(2026, 1, 1)}, {"not_before": datetime(2026, 1, 1)}, {"delay_s": float("nan")},  # noqa: DTZ001
-]  # fmt: skip
+    {"payload": ["list"]},
+    {"action": "x" * (NAME_MAX_LENGTH + 1)},
+    {"correlation_id": "a\x00b"},
+    {"lane": "\ud800"},
+    {"idempotency_key": "x" * (NAME_MAX_LENGTH + 1)},
+    {"max_attempts": 0},
+    {"attempts": -1},
+    {"attempts": 2**31},
+    {"created_at": datetime(2026, 1, 1)},  # noqa: DTZ001
+    {"not_before": datetime(2026, 1, 1)},  # noqa: DTZ001
+    {"delay_s": float("nan")},
+]
 
 
 @pytest.mark.parametrize("fields", REFUSED, ids=lambda fields: next(iter(fields)))

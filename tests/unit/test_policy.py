@@ -196,9 +196,18 @@ def test_a_time_beyond_reason_is_bounded(after_s: float) -> None:
 
 
 NONSENSE: list[tuple[str, object]] = [
-    ("max_attempts", 0), ("give_up_after_s", 0), ("lease_s", 0.5), ("lease_s", float("inf")), ("run_limit_s", -1),
-    ("concurrency", 0), ("rate", 0), ("rate", float("nan")), ("burst", 0), ("log", "some"), ("on_give_up", "drop"),
-]  # fmt: skip
+    ("max_attempts", 0),
+    ("give_up_after_s", 0),
+    ("lease_s", 0.5),
+    ("lease_s", float("inf")),
+    ("run_limit_s", -1),
+    ("concurrency", 0),
+    ("rate", 0),
+    ("rate", float("nan")),
+    ("burst", 0),
+    ("log", "some"),
+    ("on_give_up", "drop"),
+]
 
 
 @pytest.mark.parametrize(("name", "value"), NONSENSE)
@@ -248,7 +257,7 @@ def test_without_an_override_the_policy_stays() -> None:
 @pytest.mark.parametrize(
     ("queue", "name"),
     [("q:sub:payment_initiation", "SUB_PAYMENT_INITIATION"), ("eth-client.swap-queue", "ETH_CLIENT_SWAP_QUEUE")],
-)  # fmt: skip
+)
 def test_a_queues_name_in_the_environment(queue: str, name: str) -> None:
     assert environment_name(queue) == name
 

@@ -94,11 +94,38 @@ def test_card_numbers_are_looked_for_with_an_effort_that_grows_with_the_text(fil
 @pytest.mark.parametrize(
     "filler",
     [
-        "1-", "1 ", "a-", "a", "1", "-", " ", "1x ", "password", "password-", "password ", "password:", "password: ",
-        'password:"', "password='", r"password:\"", r"password:\\\"", 'password:"\\', "bearer ", "basic", "sk_-", "sk_",
-        "://a:", "://", "a:a@", "authorization ", "authorization:", "pin", "cvc-", "token\n",
+        "1-",
+        "1 ",
+        "a-",
+        "a",
+        "1",
+        "-",
+        " ",
+        "1x ",
+        "password",
+        "password-",
+        "password ",
+        "password:",
+        "password: ",
+        'password:"',
+        "password='",
+        r"password:\"",
+        r"password:\\\"",
+        'password:"\\',
+        "bearer ",
+        "basic",
+        "sk_-",
+        "sk_",
+        "://a:",
+        "://",
+        "a:a@",
+        "authorization ",
+        "authorization:",
+        "pin",
+        "cvc-",
+        "token\n",
     ],
-)  # fmt: skip
+)
 def test_no_text_holds_the_process_up(filler: str) -> None:
     """Work that grew with the square of these 300,000 characters would take hours, and the test's time would end."""
     redact(filler * (300_000 // len(filler)), max_chars=300_000)

@@ -62,8 +62,9 @@ async def test_nothing_is_lost_and_billing_begins(empty: ScratchDatabase) -> Non
     after = await everything(owner)
     await owner.close()
     assert [str(each) for each in applied if each.component == "billing"][:2] == [
-        "billing 0001_subscriptions", "billing 0002_payments",
-    ]  # fmt: skip
+        "billing 0001_subscriptions",
+        "billing 0002_payments",
+    ]
     assert not [str(each) for each in applied if each.number <= BEFORE.get(each.component, (0, ""))[0]]
     assert before["payouts.payouts"]
     assert before["payonce.messages"]
@@ -121,8 +122,10 @@ async def test_the_credit_of_before_is_an_opening_entry_and_nothing_is_lost(empt
     entries = await owner.fetch("select * from subscriptions.credit_entries order by account_id, currency")
     columns = ("account_id", "currency", "kind", "minor", "balance_minor")
     assert [tuple(row[name] for name in columns) for row in entries] == [
-        ("a-1", "AED", "opening", 97_000, 97_000), ("a-3", "EUR", "opening", 1, 1), ("a-3", "JPY", "opening", 5, 5),
-    ]  # fmt: skip
+        ("a-1", "AED", "opening", 97_000, 97_000),
+        ("a-3", "EUR", "opening", 1, 1),
+        ("a-3", "JPY", "opening", 5, 5),
+    ]
     for name, query in CREDIT_INVARIANTS.items():
         assert await owner.fetch(query) == [], name
     [back] = await owner.fetch("select * from payments.going_back(array['t-1'])")

@@ -48,8 +48,11 @@ async def test_old_rows_are_read_and_old_workers_write_on_in_every_partition(emp
     assert await owner.fetchval("select count(*) from payonce.job_logs_20260202") == 2
     runs = await job_log.recent(owner, correlation_id=Task.PUMP.value)
     assert [(run.last_error, run.info) for run in runs] == [
-        (None, "after"), (None, "while it is replaced"), (None, "while it is replaced"), (None, "before"),
-    ]  # fmt: skip
+        (None, "after"),
+        (None, "while it is replaced"),
+        (None, "while it is replaced"),
+        (None, "before"),
+    ]
     [waits] = await job_log.recent(owner, status="retry")
     assert (waits.last_error, waits.info) == ("timeout", None)
     await owner.close()

@@ -82,14 +82,20 @@ def check_environment(everybody: Sequence[Handler]) -> None:
         prefix, _, rest = name.partition("__")
         queue, _, changed = rest.partition("__")
         if prefix == "QUEUE_POLICY" and (queue not in known or not changed):
-            raise Invalid(f"{name} names no field of a queue; write QUEUE_POLICY__<QUEUE>__<FIELD>, where QUEUE is: "
-                          f"{', '.join(known)}")  # fmt: skip
+            raise Invalid(
+                f"{name} names no field of a queue; write QUEUE_POLICY__<QUEUE>__<FIELD>, where QUEUE is: "
+                f"{', '.join(known)}"
+            )
 
 
 async def open_forwarding(
-    services: Sequence[Service], settings: Settings, home: Backend, database: Database, bell: Bell,
+    services: Sequence[Service],
+    settings: Settings,
+    home: Backend,
+    database: Database,
+    bell: Bell,
     stack: AsyncExitStack,
-) -> Backend:  # fmt: skip
+) -> Backend:
     """The backend with the queues beside it that are served from other databases."""
     backend = home
     for service in services:

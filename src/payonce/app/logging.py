@@ -67,9 +67,13 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def configure_logs(
-    style: LogStyle = "auto", *, quiet: bool = False, stream: TextIO | None = None, emoji: bool = False,
+    style: LogStyle = "auto",
+    *,
+    quiet: bool = False,
+    stream: TextIO | None = None,
+    emoji: bool = False,
     severity: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Sends everything, the standard library's logging included, to stderr. `quiet` keeps to warnings; with `emoji`
     JSON has the sign of a line, and its words, in `message`; with `severity` its level as Google Cloud names it."""
     out = sys.stderr if stream is None else stream

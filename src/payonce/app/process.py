@@ -89,9 +89,14 @@ class App:
     """One process: its database, its queues, and, with roles, its workers."""
 
     def __init__(
-        self, settings: Settings, database: Database, bell: Bell, handlers: Sequence[Handler], backend: Backend,
+        self,
+        settings: Settings,
+        database: Database,
+        bell: Bell,
+        handlers: Sequence[Handler],
+        backend: Backend,
         roles: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings = settings
         self.roles = tuple(roles)
         self.services = services_in(registry.SERVICES, settings)
@@ -225,9 +230,14 @@ class App:
         """Begins to work on the queues of the roles, and to keep house."""
         if self._handlers:
             self._worker = Worker(
-                self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
+                self._handlers,
+                self.database,
+                self.feed,
+                self._open_queue,
+                self.resources,
+                self.settings.slots,
                 checks=SEND_CHECKS,
-            )  # fmt: skip
+            )
             self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
         moved = until_moved(self.database, self.backend.name, at_home(self._handlers, self.backend))
         self.loops["backend"] = asyncio.create_task(moved, name="backend")

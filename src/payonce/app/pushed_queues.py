@@ -18,9 +18,15 @@ from payonce.settings import Settings
 
 
 async def open_pushed(
-    services: Sequence[Service], settings: Settings, roles: Sequence[str], everybody: Sequence[Handler], home: Backend,
-    database: Database, bell: Bell, stack: AsyncExitStack,
-) -> tuple[Backend, dict[str, Running]]:  # fmt: skip
+    services: Sequence[Service],
+    settings: Settings,
+    roles: Sequence[str],
+    everybody: Sequence[Handler],
+    home: Backend,
+    database: Database,
+    bell: Bell,
+    stack: AsyncExitStack,
+) -> tuple[Backend, dict[str, Running]]:
     """The backend with the pushed queues of all services beside it, as far as there are any, and what these roles run
     besides handlers."""
     pushed = pushed_queues(services, settings, roles, everybody)
@@ -42,8 +48,11 @@ def pushed_queues(
     for service in (each for each in services if each.pushes is not None):
         mine = [role for role in dict.fromkeys(roles) if role.partition(".")[0] == service.name]
         for target in service.pushes(settings) if service.pushes is not None else ():
-            serving = [role for role, handlers in service.roles.items()
-                       if any(handler.policy.queue == target.queue for handler in handlers)]  # fmt: skip
+            serving = [
+                role
+                for role, handlers in service.roles.items()
+                if any(handler.policy.queue == target.queue for handler in handlers)
+            ]
             if len(serving) != 1:
                 raise Invalid(f"queue {target.queue} is pushed and has {len(serving)} roles that serve it; one must")
             here = f"{service.name}.{serving[0]}" in mine

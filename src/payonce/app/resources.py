@@ -38,8 +38,10 @@ def cloud_tasks(settings: Settings, address: str | None = None) -> Config:
     place = Place(settings.cloud_tasks_project or LOCAL_PROJECT, settings.cloud_tasks_location)
     if settings.cloud_tasks_project is not None and settings.cloud_tasks_endpoint is None:
         if settings.cloud_tasks_service_account is None:
-            raise Invalid("CLOUD_TASKS_PROJECT_ID is set and CLOUD_TASKS_SERVICE_ACCOUNT is not; name the account for "
-                          "which Cloud Tasks signs its calls, or anybody could make them")  # fmt: skip
+            raise Invalid(
+                "CLOUD_TASKS_PROJECT_ID is set and CLOUD_TASKS_SERVICE_ACCOUNT is not; name the account for "
+                "which Cloud Tasks signs its calls, or anybody could make them"
+            )
         return Config(
             place, settings.cloud_tasks_service_account, verified_by_platform=settings.access.verified_by_platform
         )
@@ -78,8 +80,12 @@ async def open_task_server(settings: Settings, database: Database, bell: Bell) -
             server = await stack.enter_async_context(
                 open_server(database, bell, TASK_SERVER_HOST, 0, token=token, dispatching=False)
             )
-            log.warning("cloud_tasks_port_taken", wanted=TASK_SERVER_PORT, instead=server.address,
-                        for_other_processes=f"CLOUD_TASKS_ENDPOINT={server.address}")  # fmt: skip
+            log.warning(
+                "cloud_tasks_port_taken",
+                wanted=TASK_SERVER_PORT,
+                instead=server.address,
+                for_other_processes=f"CLOUD_TASKS_ENDPOINT={server.address}",
+            )
         log.info("cloud_tasks_server_listening", address=server.address)
         with told_address(settings, server.address):
             yield TaskServer(server)

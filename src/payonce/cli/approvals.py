@@ -14,7 +14,7 @@ from payonce.cli.arguments import (
     parsed_asset,
     parsed_number,
     somebody,
-)  # fmt: skip
+)
 from payonce.cli.confirmation import confirm
 from payonce.cli.errors import EXIT_FAILED, say_error
 from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
@@ -174,8 +174,21 @@ def threshold(
 
 def described(approval: "Approval") -> dict[str, Any]:
     """Without the argument: its text says what it is."""
-    names = ("id", "action", "subject", "text", "why", "asked_by", "asked_at", "expires_at", "state", "decided_by",
-             "decided_at", "decided_why", "result")  # fmt: skip
+    names = (
+        "id",
+        "action",
+        "subject",
+        "text",
+        "why",
+        "asked_by",
+        "asked_at",
+        "expires_at",
+        "state",
+        "decided_by",
+        "decided_at",
+        "decided_why",
+        "result",
+    )
     plain = {name: getattr(approval, name) for name in names}
     return {**plain, "amounts": [described_amount(amount) for amount in approval.amounts]}
 
@@ -183,10 +196,19 @@ def described(approval: "Approval") -> dict[str, Any]:
 def _table(found: "Sequence[Approval]") -> Any:
     columns = ("number", "what", "why", "asked by", "at", "expires", "state", "decided by", "result")
     rows = [
-        (str(each.id), each.text, each.why, each.asked_by, each.asked_at, each.expires_at, each.state, each.decided_by,
-         each.result)
+        (
+            str(each.id),
+            each.text,
+            each.why,
+            each.asked_by,
+            each.asked_at,
+            each.expires_at,
+            each.state,
+            each.decided_by,
+            each.result,
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     return table("Approvals", columns, rows)
 
 

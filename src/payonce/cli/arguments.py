@@ -83,8 +83,12 @@ def parsed_amount(text: str, code: str, exponent: int | None) -> "Amount":
 
 def described_amount(amount: "Amount") -> dict[str, object]:
     """For JSON, whose numbers would lose digits."""
-    return {"asset": amount.asset.code, "exponent": amount.asset.exponent, "amount": amount.to_text(),
-            "minor": amount.to_minor_text()}  # fmt: skip
+    return {
+        "asset": amount.asset.code,
+        "exponent": amount.asset.exponent,
+        "amount": amount.to_text(),
+        "minor": amount.to_minor_text(),
+    }
 
 
 def somebody(by: str | None) -> str:

@@ -91,17 +91,22 @@ def verify(
         findings = [*log.findings, *ledger.findings]
         ok = log.ok and ledger.ok
         result = {
-            **_verified(log), "notes": log.notes, "ledger": {**_verified(ledger), "postings": ledger.postings},
-            "findings": [{"check": one.kind, "text": one.text, "way_out": one.way_out} for one in findings], "ok": ok,
-        }  # fmt: skip
+            **_verified(log),
+            "notes": log.notes,
+            "ledger": {**_verified(ledger), "postings": ledger.postings},
+            "findings": [{"check": one.kind, "text": one.text, "way_out": one.way_out} for one in findings],
+            "ok": ok,
+        }
         show(
-            result, as_json, _shown(findings),
+            result,
+            as_json,
+            _shown(findings),
             f"{log.head.number:,} seals over {log.notes:,} notes, {log.unsealed:,} not sealed yet",
             _proven(log.heads),
             f"{ledger.head.number:,} ledger seals over {ledger.postings:,} postings, "
             f"{ledger.unsealed:,} not sealed yet",
             _proven(ledger.heads),
-        )  # fmt: skip
+        )
         if not ok:
             raise typer.Exit(EXIT_FAILED)
 
@@ -149,9 +154,15 @@ def show_log(
 
         async with opened() as app:
             found = await notes(
-                app.read, reference=reference, severity=wanted, actor=actor, since=earliest, until=latest,
-                before=before, limit=limit,
-            )  # fmt: skip
+                app.read,
+                reference=reference,
+                severity=wanted,
+                actor=actor,
+                since=earliest,
+                until=latest,
+                before=before,
+                limit=limit,
+            )
         following = found[-1].id if len(found) == limit else None
         lines = [{**asdict(one), "text": without_secrets(one.text)} for one in found]
         rows = [
@@ -193,9 +204,11 @@ def _described(head: "Head") -> dict[str, Any]:
 
 def _verified(found: "Verified | VerifiedLedger") -> dict[str, Any]:
     return {
-        **_described(found.head), "unsealed": found.unsealed, "oldest_unsealed_at": found.oldest_unsealed_at,
+        **_described(found.head),
+        "unsealed": found.unsealed,
+        "oldest_unsealed_at": found.oldest_unsealed_at,
         "heads": found.heads,
-    }  # fmt: skip
+    }
 
 
 def _shown(findings: "list[Finding]") -> Any:

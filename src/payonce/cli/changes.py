@@ -13,7 +13,7 @@ from payonce.cli.arguments import (
     parsed_id,
     parsed_moment,
     somebody,
-)  # fmt: skip
+)
 from payonce.cli.confirmation import confirm
 from payonce.cli.operations import follow
 from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show
@@ -94,8 +94,13 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
     async with opened() as app:
         await redis_queues.refuse(app, queue)
         preview = await app.admin.preview(queue, State.PARKED, which)
-        result: dict[str, Any] = {"queue": queue, "redriven": 0, "matching": preview.count, "amounts": [],
-                                  "in_review": preview.in_review}  # fmt: skip
+        result: dict[str, Any] = {
+            "queue": queue,
+            "redriven": 0,
+            "matching": preview.count,
+            "amounts": [],
+            "in_review": preview.in_review,
+        }
         said, remarks = f"0 messages of {queue} redriven", _remarks(queue, preview)
         if preview.count > preview.unreadable:
             async with app.begin() as tx:
@@ -168,7 +173,7 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
                 async with app.begin() as tx:
                     begun = await bulk.start(
                         tx, bulk.Kind.PURGE, queue, State(state), which, preview.count, by, "purged by hand"
-                    )  # fmt: skip
+                    )
                 count = (await follow(app, begun.id)).changed
                 result["operation"] = begun.id
             else:
@@ -180,7 +185,7 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
 
 def _ask(
     verb: str, queue: str, state: str, count: int, preview: "Preview", remarks: list[str], yes: bool, as_json: bool
-) -> None:  # fmt: skip
+) -> None:
     from payonce.cli.queues import message_table
 
     many = counted(count, f"{state} message", f"{state} messages")

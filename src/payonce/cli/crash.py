@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 BACKENDS: Final = ("postgres", "redis")
 VIOLATIONS_SHOWN: Final = 20
 TOLD_EVERY_S: Final = 30.0
+MODE_HELP: Final = (
+    "Only these modes, repeatable: before, after, late, stopped, server-crash, failover. Default: all but failover. "
+    "server-crash stands for two modes: before and after the server carries out the COMMIT. failover adds a third: "
+    "the primary carries it out and dies before its standby has it."
+)
 
 
 def crash(
@@ -26,20 +31,9 @@ def crash(
     seed: Annotated[int, typer.Option(help="The same seed takes the same steps in the same order.")] = 1,
     ablations: Annotated[bool, typer.Option(help="Also take out each safeguard, and see that it is missed.")] = True,
     only: Annotated[str | None, typer.Option(metavar="POINT", help="Run one point of a report again, aloud.")] = None,
-    every: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Strike every Nth point of each site and mode: a quicker look.")
-    ] = 1,
-    mode: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only these, repeatable: before, after, late, stopped, server-crash, failover; all but failover if "
-            "unsaid. server-crash means -before and -after the COMMIT is carried out, failover these two and "
-            "-unreplicated, where the primary carries it out and dies before its standby has it."
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, max=8, help="How many explore; one more than cores if unsaid.")
-    ] = None,
+    every: Annotated[int, typer.Option(min=1, metavar="N", help="Strike every Nth point of each site and mode.")] = 1,
+    mode: Annotated[list[str] | None, typer.Option(help=MODE_HELP)] = None,
+    processes: Annotated[int | None, typer.Option(min=1, max=8, help="How many explore; default: cores + 1.")] = None,
     backend: Annotated[str, typer.Option(help="The queue backend to explore on.")] = BACKENDS[0],
     as_json: JsonOption = False,
 ) -> None:
@@ -72,18 +66,25 @@ def crash(
     point = None if only is None else parse_point(only)
     ground, known, ablated = _on(backend)
     chosen, services = _chosen(scenarios if point is None else [point.scenario], known)
-    names = {scenario.name for scenario in chosen}
     ground = _ground(backend, services) or ground
+    names = {scenario.name for scenario in chosen}
     ablated = (*ablated, *(each for service in services for each in service.ablations()))
+    taken_out = [each for each in ablated if ablations and point is None and each.scenario in names]
     if backend != BACKENDS[0]:
         chosen = [each.with_queues_in_redis() if isinstance(each, MovableScenario) else each for each in chosen]
-    taken_out = [each for each in ablated if ablations and point is None and each.scenario in names]
     command_settings(quiet=point is None)
     with _progress_bar() as progress:
         report = explore(
-            chosen, seed=seed, only=point, every=every, modes=modes, ablations=taken_out, processes=processes,
-            backend=ground, progress=progress,
-        )  # fmt: skip
+            chosen,
+            seed=seed,
+            only=point,
+            every=every,
+            modes=modes,
+            ablations=taken_out,
+            processes=processes,
+            backend=ground,
+            progress=progress,
+        )
     show(report.figures(), as_json, *_rendered(report))
     if not report.sound:
         _complain(report)

@@ -62,9 +62,14 @@ def list_effects(
 
         async with opened() as app:
             found = await effects(
-                app.read, [State(each) for each in states], vendor=vendor, asset=asset, queue=queue, limit=limit,
+                app.read,
+                [State(each) for each in states],
+                vendor=vendor,
+                asset=asset,
+                queue=queue,
+                limit=limit,
                 after=behind,
-            )  # fmt: skip
+            )
         following = str(found[-1].effect.id) if len(found) == limit else None
         result = {"effects": [_described(each) for each in found], "next_after": following}
         show(result, as_json, _table(found) if found else f"no effect is {' or '.join(states)}")
@@ -168,8 +173,21 @@ def _described(listed: "Listed") -> dict[str, Any]:
     from payonce.app.logging import without_secrets
 
     effect = listed.effect
-    names = ("id", "kind", "key", "generation", "state", "safety", "revision", "attempt", "scope", "vendor_ref",
-             "review_cause", "message_id", "trace_id")  # fmt: skip
+    names = (
+        "id",
+        "kind",
+        "key",
+        "generation",
+        "state",
+        "safety",
+        "revision",
+        "attempt",
+        "scope",
+        "vendor_ref",
+        "review_cause",
+        "message_id",
+        "trace_id",
+    )
     return {
         **{name: getattr(effect, name) for name in names},
         "reason": without_secrets(effect.reason),
@@ -186,10 +204,16 @@ def _described(listed: "Listed") -> dict[str, Any]:
 def _told(found: "Shown") -> dict[str, Any]:
     effect = found.listed.effect
     lines = [
-        {"attempt": line.attempt, "event": line.event, "detail": line.detail, "outcome": _document(line.outcome),
-         "vendor_ref": line.vendor_ref, "at": line.at}
+        {
+            "attempt": line.attempt,
+            "event": line.event,
+            "detail": line.detail,
+            "outcome": _document(line.outcome),
+            "vendor_ref": line.vendor_ref,
+            "at": line.at,
+        }
         for line in found.evidence
-    ]  # fmt: skip
+    ]
     return {
         **_described(found.listed),
         "request": _document(effect.request),
@@ -207,8 +231,25 @@ def _rendered(found: "Shown") -> list[Any]:
     from rich.markup import escape
 
     told = _told(found)
-    fields = ("kind", "key", "generation", "state", "revision", "vendor", "service", "tenant", "vendor_ref", "reason",
-              "created_at", "request", "outcome", "trace_id", "message_id", "queue", "message_state")  # fmt: skip
+    fields = (
+        "kind",
+        "key",
+        "generation",
+        "state",
+        "revision",
+        "vendor",
+        "service",
+        "tenant",
+        "vendor_ref",
+        "reason",
+        "created_at",
+        "request",
+        "outcome",
+        "trace_id",
+        "message_id",
+        "queue",
+        "message_state",
+    )
     rows = [(name, told[name]) for name in fields]
     rows.insert(4, ("amount", found.listed.amount))
     tries = [(line.at, line.attempt, line.event, line.detail, line.vendor_ref) for line in found.evidence]
@@ -233,8 +274,16 @@ def _document(text: str | None) -> Any:
 def _table(found: "Sequence[Listed]") -> Any:
     columns = ("id", "kind", "key", "state", "amount", "age s", "tries", "reason")
     rows = [
-        (each.effect.id, each.effect.kind, f"{each.effect.key}:{each.effect.generation}", each.effect.state,
-         each.amount, each.age_s, each.effect.attempt, each.effect.review_cause or each.effect.reason)
+        (
+            each.effect.id,
+            each.effect.kind,
+            f"{each.effect.key}:{each.effect.generation}",
+            each.effect.state,
+            each.amount,
+            each.age_s,
+            each.effect.attempt,
+            each.effect.review_cause or each.effect.reason,
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     return table("Effects", columns, rows, right=("amount", "age s", "tries"))

@@ -13,7 +13,7 @@ from payonce.cli.arguments import (
     parsed_moment,
     parsed_number,
     somebody,
-)  # fmt: skip
+)
 from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
 from payonce.kit.durations import parsed_duration_s
@@ -64,11 +64,9 @@ def add(
     """
     if until is not None and for_ is not None:
         raise Invalid("give --until or --for, not both")
+    ends_at = None if until is None else parsed_moment(until, "--until")
+    for_s = None if for_ is None else parsed_duration_s(for_, "--for")
     conditions = {"vendor": vendor, "asset": asset, "tenant": tenant, "service": service}
-    ends = {
-        "until": None if until is None else parsed_moment(until, "--until"),
-        "for_s": None if for_ is None else parsed_duration_s(for_, "--for"),
-    }
 
     async def act() -> None:
         from payonce.engine.controls import check_asset, freeze
@@ -78,16 +76,24 @@ def add(
                 await check_asset(app.read, asset)
             async with app.begin() as tx:
                 made = await freeze(
-                    tx, by=somebody(by), reason=reason, everything=everything, **conditions, **ends  # type: ignore[arg-type]
-                )  # fmt: skip
+                    tx,
+                    by=somebody(by),
+                    reason=reason,
+                    everything=everything,
+                    until=ends_at,
+                    for_s=for_s,
+                    **conditions,
+                )
             doubts = await _doubts(app, conditions)
             for doubt in doubts:
                 note(doubt)
             left = await _wait(app, made) if wait else made.under_way
         result = {
-            "freeze": described(made), "doubts": doubts, "begun_before": _described_sends(made.under_way),
+            "freeze": described(made),
+            "doubts": doubts,
+            "begun_before": _described_sends(made.under_way),
             "still_under_way": _described_sends(left),
-        }  # fmt: skip
+        }
         said = f"; sends may still go out: {left}" if left else ", and nothing that it stops is under way"
         show(result, as_json, f"freeze {made.id} of {made.what} is in force{said}")
 
@@ -177,8 +183,17 @@ async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:
 def _table(found: "Sequence[Freeze]") -> Any:
     columns = ("number", "what", "reason", "by", "since", "until", "lifted by", "lifted at", "why")
     rows = [
-        (str(each.id), each.what, each.reason, each.frozen_by, each.frozen_at, each.until, each.lifted_by,
-         each.lifted_at, each.lifted_why)
+        (
+            str(each.id),
+            each.what,
+            each.reason,
+            each.frozen_by,
+            each.frozen_at,
+            each.until,
+            each.lifted_by,
+            each.lifted_at,
+            each.lifted_why,
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     return table("Freezes", columns, rows)

@@ -111,16 +111,35 @@ def _catalogue() -> "ScopeCatalogue":
 
 
 def _described(key: "ApiKey") -> dict[str, Any]:
-    names = ("prefix", "holder", "tenant", "made_by", "made_at", "expires_at", "expired", "last_used_at", "revoked_by",
-             "revoked_at", "revoked_why")  # fmt: skip
+    names = (
+        "prefix",
+        "holder",
+        "tenant",
+        "made_by",
+        "made_at",
+        "expires_at",
+        "expired",
+        "last_used_at",
+        "revoked_by",
+        "revoked_at",
+        "revoked_why",
+    )
     return {**{name: getattr(key, name) for name in names}, "scopes": sorted(key.scopes)}
 
 
 def _table(found: "list[ApiKey]") -> Any:
     columns = ("key", "holder", "tenant", "scopes", "made", "expires", "last used", "state")
     rows = [
-        (each.prefix, each.holder, each.tenant, ", ".join(sorted(each.scopes)), each.made_at, each.expires_at,
-         each.last_used_at, "revoked" if each.revoked_at else "expired" if each.expired else "live")
+        (
+            each.prefix,
+            each.holder,
+            each.tenant,
+            ", ".join(sorted(each.scopes)),
+            each.made_at,
+            each.expires_at,
+            each.last_used_at,
+            "revoked" if each.revoked_at else "expired" if each.expired else "live",
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     return table("API keys", columns, rows)

@@ -14,7 +14,7 @@ from payonce.cli.arguments import (
     parsed_amount,
     parsed_number,
     somebody,
-)  # fmt: skip
+)
 from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.kit.durations import parsed_duration_s
 
@@ -95,15 +95,28 @@ def remove(
 
 
 def _described(limit: "Limit") -> dict[str, Any]:
-    return {"id": limit.id, "most": described_amount(limit.most), "window_s": limit.window_s, "vendor": limit.vendor,
-            "set_by": limit.set_by, "set_at": limit.set_at}  # fmt: skip
+    return {
+        "id": limit.id,
+        "most": described_amount(limit.most),
+        "window_s": limit.window_s,
+        "vendor": limit.vendor,
+        "set_by": limit.set_by,
+        "set_at": limit.set_at,
+    }
 
 
 def _table(found: "Sequence[Used]") -> Any:
     columns = ("number", "at most", "within s", "vendor", "used", "set by", "since")
     rows = [
-        (str(each.limit.id), str(each.limit.most), each.limit.window_s, each.limit.vendor, str(each.used),
-         each.limit.set_by, each.limit.set_at)
+        (
+            str(each.limit.id),
+            str(each.limit.most),
+            each.limit.window_s,
+            each.limit.vendor,
+            str(each.used),
+            each.limit.set_by,
+            each.limit.set_at,
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     return table("Limits", columns, rows, right=("at most", "within s", "used"))

@@ -35,8 +35,10 @@ def operations(queue: OptionalQueue = None, as_json: JsonOption = False) -> None
             if queue is not None:
                 await check_known(app.database.engine, queue)
             found = await bulk.operations(app.read, queue, LISTED)
-        rows = [(each.id, each.kind, each.queue, each.status, each.changed, each.kept, each.total, each.asked_by)
-                for each in found]  # fmt: skip
+        rows = [
+            (each.id, each.kind, each.queue, each.status, each.changed, each.kept, each.total, each.asked_by)
+            for each in found
+        ]
         columns = ("operation", "kind", "queue", "status", "changed", "kept", "of", "asked by")
         listed = table("Operations", columns, rows, ("changed", "kept", "of")) if rows else "no operation"
         show({"operations": [described(each) for each in found]}, as_json, listed)

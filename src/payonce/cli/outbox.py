@@ -169,10 +169,16 @@ async def _ask(app: "App", relay: str, what: str, question: str, as_json: bool) 
 
 def _table(title: str, found: "Sequence[Stored]") -> Any:
     rows = [
-        (one["id"], one["topic"], one["parked_at"], one["tries"], one["last_error"],
-         str(one["payload"])[:PAYLOAD_SHOWN])
+        (
+            one["id"],
+            one["topic"],
+            one["parked_at"],
+            one["tries"],
+            one["last_error"],
+            str(one["payload"])[:PAYLOAD_SHOWN],
+        )
         for one in _described(found)
-    ]  # fmt: skip
+    ]
     columns = ("id", "topic", "parked", "tries", "last error", "payload")
     return table(title, columns, rows, right=("tries",))
 

@@ -36,8 +36,10 @@ def sync(
             queues = list(pushes.pushed.values())
             await refuse_foreign(app.database, pushes.service)
             found = await (differences if dry_run else put_right)(pushes.service, queues)
-        rows = [(each.queue, each.field, "missing" if each.there is None else f"{each.there:g}", f"{each.here:g}")
-                for each in found]  # fmt: skip
+        rows = [
+            (each.queue, each.field, "missing" if each.there is None else f"{each.there:g}", f"{each.here:g}")
+            for each in found
+        ]
         title = "Differs" if dry_run else "Put right"
         shown = table(title, ("queue", "field", "there", "here"), rows) if rows else "nothing differs"
         show({"changed": not dry_run, "differences": [asdict(each) for each in found]}, as_json, shown)
@@ -77,8 +79,16 @@ def tune(
             if apply:
                 for each in found:
                     await keep(app.database, each, somebody(by))
-        rows = [(each.queue, each.runs, "not measured" if each.p95_s is None else f"{each.p95_s:.3f}",
-                 f"{each.rate:g}", each.concurrency) for each in found]  # fmt: skip
+        rows = [
+            (
+                each.queue,
+                each.runs,
+                "not measured" if each.p95_s is None else f"{each.p95_s:.3f}",
+                f"{each.rate:g}",
+                each.concurrency,
+            )
+            for each in found
+        ]
         columns = ("queue", "runs", "p95 s", "rate", "concurrency")
         shown = table("Kept" if apply else "Would be", columns, rows, right=columns[1:])
         after = "start the processes anew, then: payonce queues sync --to cloudtasks"

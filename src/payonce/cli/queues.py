@@ -200,10 +200,7 @@ def _plain_message(message: "Message") -> dict[str, Any]:
 
 def _depth_table(depths: "Sequence[Depth]") -> Any:
     columns = ("queue", "ready", "delayed", "alone", "leased", "parked", "oldest s", "paused")
-    rows = [
-        (d.queue, d.ready, d.delayed, d.alone, d.leased, d.parked, d.oldest_ready_s, d.paused)
-        for d in depths
-    ]  # fmt: skip
+    rows = [(d.queue, d.ready, d.delayed, d.alone, d.leased, d.parked, d.oldest_ready_s, d.paused) for d in depths]
     return table("Queues", columns, rows, right=columns[1:7])
 
 

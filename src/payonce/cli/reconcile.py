@@ -94,10 +94,20 @@ def list_(
             found = await unmatched(app.read, vendor, limit, behind)
         following = str(found[-1].id) if len(found) == limit else None
         rows = [
-            (item.id, item.subject.vendor, item.direction, item.subject.kind, item.subject.vendor_ref,
-             item.subject.reference, item.amount, item.subject.at, _age(item.age_s), item.explanation)
+            (
+                item.id,
+                item.subject.vendor,
+                item.direction,
+                item.subject.kind,
+                item.subject.vendor_ref,
+                item.subject.reference,
+                item.amount,
+                item.subject.at,
+                _age(item.age_s),
+                item.explanation,
+            )
             for item in found
-        ]  # fmt: skip
+        ]
         columns = ("id", "vendor", "direction", "kind", "theirs", "ours", "amount", "at", "age", "explanation")
         result = {"items": [described(item) for item in found], "next_after": following}
         whose = "vendors' statements" if vendor is None else f"the statements of {vendor}"
@@ -186,10 +196,15 @@ def assign(
 
 def described(item: "Item") -> dict[str, Any]:
     return {
-        "id": item.id, **asdict(item.subject), "direction": item.direction, "amount": item.amount.to_text(),
-        "asset": item.amount.asset.code, "first_seen_at": item.first_seen_at, "age_s": item.age_s,
+        "id": item.id,
+        **asdict(item.subject),
+        "direction": item.direction,
+        "amount": item.amount.to_text(),
+        "asset": item.amount.asset.code,
+        "first_seen_at": item.first_seen_at,
+        "age_s": item.age_s,
         "explanation": item.explanation,
-    }  # fmt: skip
+    }
 
 
 @asynccontextmanager

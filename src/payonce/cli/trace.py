@@ -28,10 +28,17 @@ def trace(
     found = run_async(_trace(what))
     in_redis = found.pop("in_redis")
     rows = [
-        (one["at"], one["queue"], one["action"], one["status"], one["attempts"], one["worker"],
-         one["last_error"] or one["info"])
+        (
+            one["at"],
+            one["queue"],
+            one["action"],
+            one["status"],
+            one["attempts"],
+            one["worker"],
+            one["last_error"] or one["info"],
+        )
         for one in found["entries"]
-    ]  # fmt: skip
+    ]
     columns = ("time", "queue", "action", "status", "attempts", "worker", "what it says")
     show(found, as_json, *([table(f"Trace of {what}", columns, rows, right=("attempts",))] if rows else []))
     if found["truncated"]:

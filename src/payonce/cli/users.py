@@ -20,9 +20,12 @@ PASSWORD_INPUT_MAX: Final = 4_096
 
 @commands.command("add")
 def add(
-    name: NameArgument, role: RoleOption = "viewer", password_stdin: StdinOption = False, by: ByOption = None,
+    name: NameArgument,
+    role: RoleOption = "viewer",
+    password_stdin: StdinOption = False,
+    by: ByOption = None,
     as_json: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Give a person a login. From the first one on, the console asks everybody for theirs.
 
     Example: payonce users add ann --role approver

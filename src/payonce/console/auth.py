@@ -80,9 +80,10 @@ class Auth:
                 raise HTTPException(405, f"{request.method} is not known here", {"Allow": ", ".join(routes)})
             if not visit.may(route.role):
                 raise HTTPException(
-                    403, f"{visit.person.name} is {visit.person.role} and this needs an {route.role}; "
-                    f"an administrator changes that with: payonce users role {visit.person.name} {route.role}"
-                )  # fmt: skip
+                    403,
+                    f"{visit.person.name} is {visit.person.role} and this needs an {route.role}; "
+                    f"an administrator changes that with: payonce users role {visit.person.name} {route.role}",
+                )
             _check_readable(visit)
             response = await route.handler(visit)
             if route.method == "POST":
@@ -106,9 +107,7 @@ class Auth:
             return None
         csrf = cookies.csrf(logged_in=not local)
         summary = await self._cache.summary()
-        visit = Visit(
-            self._context, request, person, known.now, csrf, cookies, local, summary, self._cache, self._site
-        )  # fmt: skip
+        visit = Visit(self._context, request, person, known.now, csrf, cookies, local, summary, self._cache, self._site)
         # Before anything of the request is judged: the page that refuses it has the navigation then.
         setattr(request.state, _VISIT, visit)
         if request.method in ("GET", "HEAD"):
@@ -156,9 +155,10 @@ def check_origin(request: Request) -> None:
         parts = urlsplit(origin)
         if parts.netloc.lower() != request.headers.get("host", "").lower() or parts.scheme not in ("http", "https"):
             raise HTTPException(
-                403, f"this form comes from {origin[:200]}, which is not this console; "
-                "a proxy in front of it must pass the Host header on"
-            )  # fmt: skip
+                403,
+                f"this form comes from {origin[:200]}, which is not this console; "
+                "a proxy in front of it must pass the Host header on",
+            )
     elif request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise HTTPException(403, "this form comes from another site")
 
@@ -178,22 +178,25 @@ def _check_at_this_machine(request: Request) -> None:
     name = urlsplit(f"//{host}").hostname or ""
     if not is_loopback(name):
         raise HTTPException(
-            421, f"without a login this console answers only as localhost, not as {host[:200]!r}; "
-            "give people a login with: payonce users add NAME"
-        )  # fmt: skip
+            421,
+            f"without a login this console answers only as localhost, not as {host[:200]!r}; "
+            "give people a login with: payonce users add NAME",
+        )
     for header in FORWARDED:
         if header in request.headers:
             raise HTTPException(
-                403, f"this request came through a proxy ({header}), and nobody has a login yet; "
-                "add the first person with: payonce users add NAME --role approver"
-            )  # fmt: skip
+                403,
+                f"this request came through a proxy ({header}), and nobody has a login yet; "
+                "add the first person with: payonce users add NAME --role approver",
+            )
 
 
 def _without_ticket() -> HTTPException:
     return HTTPException(
-        403, "nobody has a login yet, so only the console's link leads in; `payonce console` prints it on the machine "
-        "that runs this, as `payonce up` does when it starts at a terminal"
-    )  # fmt: skip
+        403,
+        "nobody has a login yet, so only the console's link leads in; `payonce console` prints it on the machine "
+        "that runs this, as `payonce up` does when it starts at a terminal",
+    )
 
 
 def _check_readable(visit: Visit) -> None:

@@ -64,12 +64,16 @@ class Cookies:
         self.set(response, NOTICE, f"{_seal(csrf, notice)}.{quote(notice)}", max_age_s=NOTICE_KEPT_S)
 
     def set(
-        self, response: Response, name: str, value: str, max_age_s: int | None = None,
+        self,
+        response: Response,
+        name: str,
+        value: str,
+        max_age_s: int | None = None,
         samesite: Literal["lax", "strict"] = "lax",
-    ) -> None:  # fmt: skip
+    ) -> None:
         response.set_cookie(
             name, value, max_age=max_age_s, path=ROOT, secure=self.secure, httponly=True, samesite=samesite
-        )  # fmt: skip
+        )
 
 
 def _seal(csrf: str, notice: str) -> str:

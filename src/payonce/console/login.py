@@ -71,11 +71,16 @@ async def _admit(context: Context, request: Request, cookies: Cookies) -> Respon
 
 def _form(
     cookies: Cookies, wanted: str, anybody: bool, refused: str = "", name: str = "", status: int = 200
-) -> Response:  # fmt: skip
+) -> Response:
     text = ENVIRONMENT.get_template("login.html").render(
-        title="Log in", theme=cookies.theme, csrf=cookies.csrf(logged_in=False), wanted=wanted, anybody=anybody,
-        refused=refused, name=name,
-    )  # fmt: skip
+        title="Log in",
+        theme=cookies.theme,
+        csrf=cookies.csrf(logged_in=False),
+        wanted=wanted,
+        anybody=anybody,
+        refused=refused,
+        name=name,
+    )
     return greeted(cookies, HTMLResponse(text, status_code=status))
 
 

@@ -22,9 +22,12 @@ NEEDED: Final = ("jinja2", "python_multipart")
 
 
 def console(
-    context: Context, host: str, token: Callable[[], str], services: Callable[[], Mapping[str, "ServicePages"]],
+    context: Context,
+    host: str,
+    token: Callable[[], str],
+    services: Callable[[], Mapping[str, "ServicePages"]],
     **options: Any,
-) -> ASGIApp:  # fmt: skip
+) -> ASGIApp:
     """To be mounted at CONSOLE. `host` is where the process listens; `token` is what its link carries while nobody has
     a login; `services` returns what each service adds, by its name."""
     if any(find_spec(name) is None for name in NEEDED):

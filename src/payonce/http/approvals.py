@@ -65,8 +65,12 @@ def approval_routes() -> APIRouter:
         following = found[-1].id if len(found) == limit else None
         return ApprovalPage(approvals=[_document(each) for each in found], next_before=following)
 
-    @routes.post("/{approval_id}/grant", summary="Agree: it is done in the same moment",
-                 response_model=ApprovalDocument, responses=DECIDE)  # fmt: skip
+    @routes.post(
+        "/{approval_id}/grant",
+        summary="Agree: it is done in the same moment",
+        response_model=ApprovalDocument,
+        responses=DECIDE,
+    )
     async def grant_approval(
         approval_id: Id, body: Decision, desk: AtDesk, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
     ) -> Response:
@@ -76,8 +80,9 @@ def approval_routes() -> APIRouter:
 
         return await once.answer(act)
 
-    @routes.post("/{approval_id}/deny", summary="Refuse; it may be asked anew", response_model=ApprovalDocument,
-                 responses=DECIDE)  # fmt: skip
+    @routes.post(
+        "/{approval_id}/deny", summary="Refuse; it may be asked anew", response_model=ApprovalDocument, responses=DECIDE
+    )
     async def deny_approval(
         approval_id: Id, body: Decision, desk: AtDesk, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
     ) -> Response:

@@ -115,25 +115,39 @@ def effect_routes() -> APIRouter:
         following = found[-1].effect.id if len(found) == limit else None
         return EffectPage(effects=[EffectSummary(**_summed_up(each)) for each in found], next_after=following)
 
-    @routes.get("/{effect_id}", summary="Its request, every try, and the question with its safe answers",
-                responses=READ_ONE)  # fmt: skip
+    @routes.get(
+        "/{effect_id}", summary="Its request, every try, and the question with its safe answers", responses=READ_ONE
+    )
     async def show_effect(effect_id: Annotated[UUID, Path()], desk: AtDesk, caller: Viewer) -> EffectStory:
         await _known(desk.read, effect_id)
         found = await shown(desk.read, effect_id)
         effect = found.listed.effect
         tries = [
-            Try(at=line.at, attempt=line.attempt, event=line.event, detail=without_secrets(line.detail),
-                outcome=_document(line.outcome), vendor_ref=line.vendor_ref)
+            Try(
+                at=line.at,
+                attempt=line.attempt,
+                event=line.event,
+                detail=without_secrets(line.detail),
+                outcome=_document(line.outcome),
+                vendor_ref=line.vendor_ref,
+            )
             for line in found.evidence
-        ]  # fmt: skip
+        ]
         return EffectStory(
-            **_summed_up(found.listed), request=_document(effect.request), outcome=_document(effect.outcome),
-            tries=tries, question=found.question, answers=sorted(found.allowed),
-            example_outcome=_document(found.example_outcome), queue=found.queue, message_state=found.message_state,
-        )  # fmt: skip
+            **_summed_up(found.listed),
+            request=_document(effect.request),
+            outcome=_document(effect.outcome),
+            tries=tries,
+            question=found.question,
+            answers=sorted(found.allowed),
+            example_outcome=_document(found.example_outcome),
+            queue=found.queue,
+            message_state=found.message_state,
+        )
 
-    @routes.post("/{effect_id}/answer", summary="Answer what only a person can", response_model=Answered,
-                 responses=ANSWER)  # fmt: skip
+    @routes.post(
+        "/{effect_id}/answer", summary="Answer what only a person can", response_model=Answered, responses=ANSWER
+    )
     async def answer_effect(
         effect_id: Annotated[UUID, Path()],
         body: EffectAnswer,
@@ -160,8 +174,21 @@ async def _known(read: Reader | Tx, effect_id: UUID) -> None:
 
 def _summed_up(listed: Listed) -> dict[str, Any]:
     effect = listed.effect
-    same = ("id", "kind", "key", "generation", "state", "safety", "revision", "attempt", "scope", "vendor_ref",
-            "review_cause", "message_id", "trace_id")  # fmt: skip
+    same = (
+        "id",
+        "kind",
+        "key",
+        "generation",
+        "state",
+        "safety",
+        "revision",
+        "attempt",
+        "scope",
+        "vendor_ref",
+        "review_cause",
+        "message_id",
+        "trace_id",
+    )
     return {
         **{name: getattr(effect, name) for name in same},
         "reason": without_secrets(effect.reason),

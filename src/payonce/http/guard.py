@@ -99,9 +99,11 @@ class Guard:
             self._warn_of_proxy = False
             address = (scope.get("client") or ("unknown",))[0]
             log.warning(
-                "proxy_not_trusted", address=address, name_it_in="PAYONCE_TRUSTED_PROXIES",
+                "proxy_not_trusted",
+                address=address,
+                name_it_in="PAYONCE_TRUSTED_PROXIES",
                 until_then="limits on logins, API keys and connections count all its clients as one address",
-            )  # fmt: skip
+            )
 
     async def _read_body(self, headers: Mapping[bytes, bytes], receive: Receive, held: HeldBody) -> bytes:
         """The whole body, or a Problem: routes see it at once, or not at all."""

@@ -89,22 +89,26 @@ def health_routes(app: App) -> APIRouter:
         return Detailed(status=_status(await _stand_on(app)), parts=[])
 
     @routes.get(
-        "/v1/health/queues", summary="Depth by state, age of the oldest",
-        dependencies=[watcher(app)], responses=responses(401, 403, 429, 503),
+        "/v1/health/queues",
+        summary="Depth by state, age of the oldest",
+        dependencies=[watcher(app)],
+        responses=responses(401, 403, 429, 503),
         # Beside the key: an operator's token, and on the machine itself nothing.
         openapi_extra={"security": [{"AccessToken": []}, {}]},
-    )  # fmt: skip
+    )
     async def queue_health() -> Depths:
         return await depths_of(app)
 
     @routes.get(
-        "/metrics", summary="For Prometheus", response_class=Response,
+        "/metrics",
+        summary="For Prometheus",
+        response_class=Response,
         dependencies=[require(METRICS_READ)] if closed else [],
         responses={
             200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
             **(responses(401, 403, 429, 503) if closed else {}),
         },
-    )  # fmt: skip
+    )
     async def metrics() -> Response:
         return await page.answer()
 

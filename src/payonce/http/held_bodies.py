@@ -35,9 +35,10 @@ class HeldBody:
         more = max(0, length - self._bodies.small_bytes) - self._bytes
         if more > 0 and self._bodies.bytes + more > self._bodies.most_bytes:
             raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "too many large bodies arrive at once; try again",
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "too many large bodies arrive at once; try again",
                 headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"},
-            )  # fmt: skip
+            )
         self._bodies.bytes += more
         self._bytes += more
 

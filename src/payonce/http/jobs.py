@@ -94,9 +94,17 @@ def job_routes() -> APIRouter:
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> JobPage:
         found = await job_log.recent(
-            desk.read, queue=queue, status=status, action=action, correlation_id=correlation_id,
-            idempotency_key=idempotency_key, since=since, until=until, limit=limit, before_id=before,
-        )  # fmt: skip
+            desk.read,
+            queue=queue,
+            status=status,
+            action=action,
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
+            since=since,
+            until=until,
+            limit=limit,
+            before_id=before,
+        )
         return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
 
     @routes.get("/v1/traces/{what}", summary="One payment across queues and runs, in time order", responses=READ_ONE)
@@ -125,9 +133,15 @@ def job_routes() -> APIRouter:
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> AuditPage:
         found = await notes(
-            desk.read, reference=reference, severity=severity, actor=actor, since=since, until=until, before=before,
+            desk.read,
+            reference=reference,
+            severity=severity,
+            actor=actor,
+            since=since,
+            until=until,
+            before=before,
             limit=limit,
-        )  # fmt: skip
+        )
         shown = [AuditNote(**asdict(each)) for each in found]
         return AuditPage(notes=shown, next_before=found[-1].id if len(found) == limit else None)
 

@@ -350,13 +350,15 @@ _URL_TOO_LONG: Final = Problem(
     HTTPStatus.REQUEST_URI_TOO_LONG, f"a URL has at most {URL_MAX_BYTES:,} bytes", headers=_CLOSE
 )
 _HEAD_TOO_LONG: Final = Problem(
-    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head of a request has at most {HEAD_MAX_BYTES:,} bytes",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    f"the head of a request has at most {HEAD_MAX_BYTES:,} bytes",
     headers=_CLOSE,
-)  # fmt: skip
+)
 _TOO_MANY_HEADERS: Final = Problem(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {HEADERS_MAX} headers", headers=_CLOSE
 )
 _TOO_MANY: Final = Problem(
-    HTTPStatus.SERVICE_UNAVAILABLE, "too many connections are open, in all or from this address; try again later",
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "too many connections are open, in all or from this address; try again later",
     headers=_CLOSE | {"Retry-After": "5"},
-)  # fmt: skip
+)

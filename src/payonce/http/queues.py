@@ -203,9 +203,11 @@ def queue_routes() -> APIRouter:
         return await _previewed(desk, queue, Filter(**body.choice()))
 
     @routes.post(
-        "/{queue}/redrive", summary="Let parked messages start over: attempts, crashes and age from zero",
-        response_model=Redriven, responses=STEER,
-    )  # fmt: skip
+        "/{queue}/redrive",
+        summary="Let parked messages start over: attempts, crashes and age from zero",
+        response_model=Redriven,
+        responses=STEER,
+    )
     async def redrive(
         queue: QueueName, body: RedriveRequest, desk: AtDesk, once: Annotated[Once, moves_money(QUEUES_STEER)]
     ) -> Response:
@@ -260,8 +262,11 @@ async def redrive_parked(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, b
         ids = await desk.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
     amounts = [Money.of(amount) for amount in await amounts_of(tx, ids)]
     told: dict[str, Any] = {
-        "queue": queue, "matching": asked.count, "amounts": amounts, "in_review": await in_review_of(tx, ids),
-    }  # fmt: skip
+        "queue": queue,
+        "matching": asked.count,
+        "amounts": amounts,
+        "in_review": await in_review_of(tx, ids),
+    }
     if not asked.count:
         return Redriven(**told, redriven=0)
     end = await ask(tx, desk.actions["redrive"], asked, by, body.why)
@@ -277,10 +282,15 @@ async def _previewed(desk: Desk, queue: str, which: Filter) -> RedrivePreview:
         weighed = await desk.actions["redrive"].weigh(tx, asked)
         because = await needs_second_person(tx, weighed)
     return RedrivePreview(
-        queue=queue, matching=asked.count, in_review=preview.in_review, unreadable=preview.unreadable,
-        amounts=[Money.of(amount) for amount in weighed.amounts], unknown_amounts=weighed.unknown,
-        second_person=because or None, messages=_shown([each for each in preview.samples if each.readable]),
-    )  # fmt: skip
+        queue=queue,
+        matching=asked.count,
+        in_review=preview.in_review,
+        unreadable=preview.unreadable,
+        amounts=[Money.of(amount) for amount in weighed.amounts],
+        unknown_amounts=weighed.unknown,
+        second_person=because or None,
+        messages=_shown([each for each in preview.samples if each.readable]),
+    )
 
 
 async def _known(desk: Desk, queue: str) -> None:
@@ -289,15 +299,28 @@ async def _known(desk: Desk, queue: str) -> None:
 
 
 def _shown(found: Sequence[Stored]) -> list[StoredMessage]:
-    same = ("id", "queue", "action", "correlation_id", "idempotency_key", "lane", "created_at", "attempts",
-            "max_attempts")  # fmt: skip
+    same = (
+        "id",
+        "queue",
+        "action",
+        "correlation_id",
+        "idempotency_key",
+        "lane",
+        "created_at",
+        "attempts",
+        "max_attempts",
+    )
     return [
         StoredMessage(
             **{name: getattr(stored.message, name) for name in same},
-            state=stored.state, trace_id=stored.message.trace, ready_at=stored.ready_at if stored.due_known else None,
+            state=stored.state,
+            trace_id=stored.message.trace,
+            ready_at=stored.ready_at if stored.due_known else None,
             crashes=stored.crashes,
-            lease_until=stored.lease_until, worker=stored.worker, last_error=without_secrets(stored.last_error),
+            lease_until=stored.lease_until,
+            worker=stored.worker,
+            last_error=without_secrets(stored.last_error),
             payload=without_secrets(stored.message.payload),
         )
         for stored in found
-    ]  # fmt: skip
+    ]

@@ -151,10 +151,15 @@ def _endpoint_routes(app: App, routes: APIRouter) -> None:
             raise Invalid(f"a key of tenant {caller.tenant} adds endpoints of that tenant; leave tenant out")
         async with app.begin(trace_id) as tx:
             made, secret = await webhooks.add_endpoint(
-                tx, _keyring(app), url=body.url, events=body.events, by=caller.holder,
-                tenant=caller.tenant or body.tenant or DEFAULT_TENANT, description=body.description,
+                tx,
+                _keyring(app),
+                url=body.url,
+                events=body.events,
+                by=caller.holder,
+                tenant=caller.tenant or body.tenant or DEFAULT_TENANT,
+                description=body.description,
                 allow_private=app.settings.webhook_private,
-            )  # fmt: skip
+            )
         return EndpointMade(**_document(made).model_dump(), secret=secret.reveal())
 
 
@@ -196,9 +201,16 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
     ) -> DeliveryPage:
         await _theirs(app.read, endpoint_id, caller)
         found = await webhooks.deliveries(
-            app.read, endpoint_id=endpoint_id, event_id=event_id, event_type=event_type, state=state, since=since,
-            until=until, before=before, limit=limit,
-        )  # fmt: skip
+            app.read,
+            endpoint_id=endpoint_id,
+            event_id=event_id,
+            event_type=event_type,
+            state=state,
+            since=since,
+            until=until,
+            before=before,
+            limit=limit,
+        )
         following = found[-1].id if len(found) == limit else None
         return DeliveryPage(deliveries=[DeliveryDocument(**_told(each)) for each in found], next_before=following)
 
@@ -206,10 +218,16 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
     async def show_delivery(delivery_id: Id, caller: Viewer) -> DeliveryStory:
         found = await _their_delivery(app.read, delivery_id, caller)
         tries = [
-            AttemptDocument(number=each.number, at=each.at, status=each.status, latency_ms=each.latency_ms,
-                            error=each.error, excerpt=each.excerpt)
+            AttemptDocument(
+                number=each.number,
+                at=each.at,
+                status=each.status,
+                latency_ms=each.latency_ms,
+                error=each.error,
+                excerpt=each.excerpt,
+            )
             for each in await webhooks.attempts(app.read, delivery_id)
-        ]  # fmt: skip
+        ]
         return DeliveryStory(**_told(found), tries=tries)
 
     @routes.post("/deliveries/{delivery_id}/replay", summary="The same event once more", responses=WRITE)
@@ -224,8 +242,9 @@ async def _theirs(read: Reader | Tx, endpoint_id: UUID, caller: Caller) -> Endpo
     """Another tenant's endpoint is answered like one that is not there."""
     known = await read.fetchval(
         "select exists (select from payonce.webhook_endpoints where id = $1 and ($2::text is null or tenant = $2))",
-        endpoint_id, caller.tenant,
-    )  # fmt: skip
+        endpoint_id,
+        caller.tenant,
+    )
     if not known:
         raise not_found(f"endpoint {endpoint_id}")
     return await webhooks.endpoint(read, endpoint_id)

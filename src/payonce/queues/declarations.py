@@ -46,13 +46,18 @@ async def declare_queues(connection: Connection, policies: Sequence[Policy], bac
         """,
         [
             (
-                policy.queue, policy.limit_name, policy.lease_s, policy.key_retention_s, policy.log,
-                msgspec.json.encode(policy.described()).decode(), backend,
+                policy.queue,
+                policy.limit_name,
+                policy.lease_s,
+                policy.key_retention_s,
+                policy.log,
+                msgspec.json.encode(policy.described()).decode(),
+                backend,
                 [] if policy.contract is None else policy.contract.actions,
             )
             for policy in sorted(policies, key=lambda policy: policy.queue)
         ],
-    )  # fmt: skip
+    )
     return new_limits
 
 
@@ -67,12 +72,21 @@ async def _declare_limit(connection: Connection, policy: Policy) -> bool:
                 and ($2::integer is not null or $3::float8 is not null)
         returning xmax <> 0
         """,
-        policy.limit_name, policy.concurrency, policy.rate, policy.burst,
-    )  # fmt: skip
+        policy.limit_name,
+        policy.concurrency,
+        policy.rate,
+        policy.burst,
+    )
     if changed:
         # Meant after a change of settings; told, because another process may still state the old numbers.
-        log.warning("limit_changed", limit=policy.limit_name, queue=policy.queue,
-                    concurrency=policy.concurrency, rate=policy.rate, burst=policy.burst)  # fmt: skip
+        log.warning(
+            "limit_changed",
+            limit=policy.limit_name,
+            queue=policy.queue,
+            concurrency=policy.concurrency,
+            rate=policy.rate,
+            burst=policy.burst,
+        )
     return changed is False
 
 

@@ -86,7 +86,13 @@ class RoutedAdmin:
         return await self._of(queue).redrive(queue, which, within)
 
     async def purge(
-        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        self,
+        queue: str,
+        state: State,
+        which: Filter,
+        by: str,
+        *,
+        limit: int | None = None,
         put_before: datetime | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         return await self._of(queue).purge(queue, state, which, by, limit=limit, put_before=put_before)

@@ -325,9 +325,11 @@ class Settings(BaseModel):
             self.signing_keys()
             self.hostpay_keys()
             self.payouts.check_hostpay(
-                roles, has_key=self.changenow_api_key is not None, has_url=self.changenow_url is not None,
+                roles,
+                has_key=self.changenow_api_key is not None,
+                has_url=self.changenow_url is not None,
                 has_chain=self.chain_url is not None,
-            )  # fmt: skip
+            )
             if self.cloud_tasks_project is not None:
                 self.payouts.check_addresses()
         self.billing.check_roles(roles, self)

@@ -193,9 +193,11 @@ class PayoutsSettings(BaseModel):
     def check_addresses(self) -> None:
         """Google brings tasks to addresses alone: any process may be the one that makes them, so each knows all."""
         urls = {
-            "GCSPLIT1_URL": self.gcsplit1_url, "GCSPLIT2_URL": self.gcsplit2_url, "GCSPLIT3_URL": self.gcsplit3_url,
+            "GCSPLIT1_URL": self.gcsplit1_url,
+            "GCSPLIT2_URL": self.gcsplit2_url,
+            "GCSPLIT3_URL": self.gcsplit3_url,
             "HOSTPAY_WEBHOOK_URL": self.hostpay_url,
-        }  # fmt: skip
+        }
         missing = [variable for variable, url in urls.items() if url is None]
         if missing:
             raise Invalid(f"CLOUD_TASKS_PROJECT_ID is set and {missing[0]} is not; {_URL_RULE}")
@@ -225,14 +227,20 @@ class PayoutsSettings(BaseModel):
     def _check_external_hostpay(self, *, real_exchange: bool) -> None:
         """Refuses what would have somebody's own GCHostPay pay nowhere, or nobody be told."""
         if self.hostpay_url is None:
-            raise Invalid(f"PAYOUTS_HOSTPAY is external and HOSTPAY_WEBHOOK_URL is not set; {_URL_RULE}, where your "
-                          "GCHostPay takes its tasks")  # fmt: skip
+            raise Invalid(
+                f"PAYOUTS_HOSTPAY is external and HOSTPAY_WEBHOOK_URL is not set; {_URL_RULE}, where your "
+                "GCHostPay takes its tasks"
+            )
         if self.host_wallet_address is None:
-            raise Invalid("PAYOUTS_HOSTPAY is external and HOST_WALLET_ADDRESS is not set; set it to the address of "
-                          "the wallet that your GCHostPay pays from, where the exchange sends refunds")  # fmt: skip
+            raise Invalid(
+                "PAYOUTS_HOSTPAY is external and HOST_WALLET_ADDRESS is not set; set it to the address of "
+                "the wallet that your GCHostPay pays from, where the exchange sends refunds"
+            )
         if not real_exchange:
-            raise Invalid("PAYOUTS_HOSTPAY is external and the exchange is simulated in this process: your GCHostPay "
-                          "would be told to pay addresses that nobody has; set CHANGENOW_API_KEY")  # fmt: skip
+            raise Invalid(
+                "PAYOUTS_HOSTPAY is external and the exchange is simulated in this process: your GCHostPay "
+                "would be told to pay addresses that nobody has; set CHANGENOW_API_KEY"
+            )
 
     @property
     def accepts_v1(self) -> bool:
@@ -249,8 +257,10 @@ class PayoutsSettings(BaseModel):
             return None
         wanted = {"DB_NAME": self.db_name, "DB_USER": self.db_user, "DB_PASSWORD": self.db_password}
         if missing := [name for name, value in wanted.items() if value is None]:
-            raise Invalid(f"INSTANCE_CONNECTION_NAME is {self.instance!r} and {missing[0]} is not set; set it, or name "
-                          "the database by DATABASE_URL")  # fmt: skip
+            raise Invalid(
+                f"INSTANCE_CONNECTION_NAME is {self.instance!r} and {missing[0]} is not set; set it, or name "
+                "the database by DATABASE_URL"
+            )
         assert self.db_name is not None
         assert self.db_user is not None
         assert self.db_password is not None

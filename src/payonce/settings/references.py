@@ -58,8 +58,10 @@ def _reader(endpoint: str) -> Iterator[Callable[[str], bytes]]:
         from google.api_core.retry import Retry
         from google.auth.exceptions import GoogleAuthError
     except ModuleNotFoundError as missing:
-        raise Unavailable("secrets are read from Secret Manager with the extra gcp: pip install 'payonce[gcp]', or "
-                          "set the values themselves") from missing  # fmt: skip
+        raise Unavailable(
+            "secrets are read from Secret Manager with the extra gcp: pip install 'payonce[gcp]', or "
+            "set the values themselves"
+        ) from missing
     try:
         client = _client(endpoint)
     except GoogleAuthError:

@@ -102,8 +102,10 @@ class Operations:
             insert into cloudtasks.operations (name, digest, operation)
             select * from unnest($1::text[], $2::bytea[], $3::bytea[])
             """,
-            names, digests, done,
-        )  # fmt: skip
+            names,
+            digests,
+            done,
+        )
         return [None] * len(operations)
 
     async def drained(self) -> None:
@@ -159,8 +161,9 @@ async def _begin(connection: Connection, name: str, digest: bytes, may_be_known:
     """Takes the operation's name; answers with the operation when it was done before."""
     taken = await connection.fetchval(
         "insert into cloudtasks.operations (name, digest) values ($1, $2) on conflict do nothing returning true",
-        name, digest,
-    )  # fmt: skip
+        name,
+        digest,
+    )
     if taken or not may_be_known:
         return None
     known = await connection.fetchrow("select digest, operation from cloudtasks.operations where name = $1", name)

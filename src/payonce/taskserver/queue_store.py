@@ -42,8 +42,11 @@ class QueueStore:
             where name > $2 and starts_with(name, $1) and state = any ($3) and deleted_at is null
             order by name limit $4
             """,
-            f"{location}/queues/", after, list(states), limit,
-        )  # fmt: skip
+            f"{location}/queues/",
+            after,
+            list(states),
+            limit,
+        )
         return [queue_of(row) for row in rows]
 
     async def create(self, name: str, config: Config, lock_s: float) -> QueueRow | None:
@@ -59,20 +62,25 @@ class QueueStore:
                     where name = $1 and deleted_at > payonce.due_now() - make_interval(secs => $11::float8))
                 returning {_COLUMNS}
                 """,
-                name, *_values(config), lock_s,
-            )  # fmt: skip
+                name,
+                *_values(config),
+                lock_s,
+            )
         except asyncpg.UniqueViolationError:
             return None
         return None if row is None else queue_of(row)
 
     async def was_deleted(self, name: str, lock_s: float) -> bool:
-        return bool(await self.database.engine.fetchval(
-            """
+        return bool(
+            await self.database.engine.fetchval(
+                """
             select exists (select from cloudtasks.queues
                 where name = $1 and deleted_at > payonce.due_now() - make_interval(secs => $2::float8))
             """,
-            name, lock_s,
-        ))  # fmt: skip
+                name,
+                lock_s,
+            )
+        )
 
     async def change(self, queue: QueueRow, config: Config) -> QueueRow | None:
         """None when the queue is gone."""
@@ -84,8 +92,9 @@ class QueueStore:
             where id = $1 and deleted_at is null
             returning {_COLUMNS}
             """,
-            queue.id, *_values(config),
-        )  # fmt: skip
+            queue.id,
+            *_values(config),
+        )
         return None if row is None else queue_of(row)
 
     async def set_state(self, name: str, state: str) -> QueueRow | None:
@@ -93,8 +102,9 @@ class QueueStore:
             f"""
             update cloudtasks.queues set state = $2 where name = $1 and deleted_at is null returning {_COLUMNS}
             """,
-            name, state,
-        )  # fmt: skip
+            name,
+            state,
+        )
         return None if row is None else queue_of(row)
 
     async def delete(self, name: str) -> bool:
@@ -127,16 +137,21 @@ class QueueStore:
 
     async def slow_down(self, queue_id: int, least: float, once_in_s: float) -> bool:
         """Halves the pace, but only once in so many seconds: a batch of bad answers is one sign, not many."""
-        return bool(await self.database.engine.fetchval(
-            """
+        return bool(
+            await self.database.engine.fetchval(
+                """
             update cloudtasks.queues
             set paced_at = payonce.due_now(), pace = greatest($2, least(1.0,
                     pace * 2 ^ least(20, floor(extract(epoch from payonce.due_now() - paced_at) / $3))) / 2)
             where id = $1 and paced_at <= payonce.due_now() - make_interval(secs => $4::float8)
             returning true
             """,
-            queue_id, least, PACE_RECOVERY_S, once_in_s,
-        ))  # fmt: skip
+                queue_id,
+                least,
+                PACE_RECOVERY_S,
+                once_in_s,
+            )
+        )
 
 
 _PURGE: Final = """
@@ -156,9 +171,12 @@ _PURGE: Final = """
 
 def queue_of(row: Record) -> QueueRow:
     retrying = Retrying(
-        row["max_attempts"], row["max_retry_duration_s"], row["min_backoff_s"], row["max_backoff_s"],
+        row["max_attempts"],
+        row["max_retry_duration_s"],
+        row["min_backoff_s"],
+        row["max_backoff_s"],
         row["max_doublings"],
-    )  # fmt: skip
+    )
     config = Config(row["rate"], row["concurrency"], retrying, row["logging_ratio"])
     return QueueRow(row["id"], row["name"], row["state"], config, row["purged_at"])
 
@@ -166,9 +184,16 @@ def queue_of(row: Record) -> QueueRow:
 def _values(config: Config) -> tuple[object, ...]:
     retrying = config.retrying
     return (
-        config.rate, config.burst, config.concurrency, retrying.max_attempts, retrying.max_retry_duration_s,
-        retrying.min_backoff_s, retrying.max_backoff_s, retrying.max_doublings, config.logging_ratio,
-    )  # fmt: skip
+        config.rate,
+        config.burst,
+        config.concurrency,
+        retrying.max_attempts,
+        retrying.max_retry_duration_s,
+        retrying.min_backoff_s,
+        retrying.max_backoff_s,
+        retrying.max_doublings,
+        config.logging_ratio,
+    )
 
 
 async def remember_key(database: Database, kid: str, public_key: str, keep_s: float) -> None:
@@ -183,5 +208,6 @@ async def remember_key(database: Database, kid: str, public_key: str, keep_s: fl
         insert into cloudtasks.signing_keys (kid, public_key) values ($1, $2)
         on conflict (kid) do update set created_at = payonce.due_now()
         """,
-        kid, public_key,
-    )  # fmt: skip
+        kid,
+        public_key,
+    )

@@ -124,10 +124,20 @@ _LIMIT_PATHS: Final = {
     "rate_limits.max_concurrent_dispatches": "concurrency",
 }
 # What only the server sets may be named, and is passed over.
-_PATHS: Final = frozenset({
-    *_RETRY_PATHS, *_LIMIT_PATHS, "retry_config", "rate_limits", "rate_limits.max_burst_size", "name", "state",
-    "purge_time", "stackdriver_logging_config", "stackdriver_logging_config.sampling_ratio",
-})  # fmt: skip
+_PATHS: Final = frozenset(
+    {
+        *_RETRY_PATHS,
+        *_LIMIT_PATHS,
+        "retry_config",
+        "rate_limits",
+        "rate_limits.max_burst_size",
+        "name",
+        "state",
+        "purge_time",
+        "stackdriver_logging_config",
+        "stackdriver_logging_config.sampling_ratio",
+    }
+)
 
 
 def checked(config: Config) -> Config:

@@ -112,19 +112,24 @@ class TaskStore:
 
     async def is_remembered(self, queue_id: int, task_id: str) -> bool:
         """Whether a task of this name is gone, and its name not yet free."""
-        return bool(await self.database.engine.fetchval(
-            """
+        return bool(
+            await self.database.engine.fetchval(
+                """
             select exists (select from cloudtasks.tombstones
                 where queue_id = $1 and id = $2 and until > payonce.due_now())
             """,
-            queue_id, task_id,
-        ))  # fmt: skip
+                queue_id,
+                task_id,
+            )
+        )
 
     async def page(self, queue_id: int, after: str, limit: int) -> list[Record]:
         return await self.database.engine.fetch(
             f"select {_COLUMNS} from cloudtasks.tasks where queue_id = $1 and id > $2 order by id limit $3",
-            queue_id, after, limit,
-        )  # fmt: skip
+            queue_id,
+            after,
+            limit,
+        )
 
     async def delete(self, queue_id: int, ids: Sequence[str], within: Connection | None = None) -> set[str]:
         """The ids of those that were there. Unlike an ended attempt's, any name is remembered: a caller knew it."""
@@ -138,8 +143,9 @@ class TaskStore:
             update cloudtasks.tasks set forced = true, schedule_at = payonce.due_now()
             where queue_id = $1 and id = $2 returning {_COLUMNS}
             """,
-            queue_id, task_id,
-        )  # fmt: skip
+            queue_id,
+            task_id,
+        )
 
     async def claim(self, queues: Mapping[QueueRow, bool], limit: int, lease_s: float) -> Claims:
         """Up to `limit` of each of these queues; thoroughly where it says so: also what the dead have left behind, and
@@ -205,9 +211,20 @@ def name_taken(remembered: bool) -> Refusal:
 
 def _claim_of(queue: QueueRow, row: Record) -> Claim:
     return Claim(
-        queue, row["id"], row["request"], row["retry"], row["deadline_ms"], row["schedule_at"], row["token"],
-        row["forced"], row["dispatches"], row["executions"], row["age_s"], row["last_status"], row["last_reason"],
-    )  # fmt: skip
+        queue,
+        row["id"],
+        row["request"],
+        row["retry"],
+        row["deadline_ms"],
+        row["schedule_at"],
+        row["token"],
+        row["forced"],
+        row["dispatches"],
+        row["executions"],
+        row["age_s"],
+        row["last_status"],
+        row["last_reason"],
+    )
 
 
 _DELETE: Final = """

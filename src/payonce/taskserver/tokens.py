@@ -45,9 +45,15 @@ class TokenMaker:
     def _signed(self, email: str, audience: str) -> str:
         issued_at = int(time.time())
         claims = {
-            "iss": ISSUER, "aud": audience, "sub": email, "email": email, "email_verified": True, "azp": email,
-            "iat": issued_at, "exp": issued_at + LIFETIME_S,
-        }  # fmt: skip
+            "iss": ISSUER,
+            "aud": audience,
+            "sub": email,
+            "email": email,
+            "email_verified": True,
+            "azp": email,
+            "iat": issued_at,
+            "exp": issued_at + LIFETIME_S,
+        }
         signed = f"{_part({'alg': 'RS256', 'kid': self.kid, 'typ': 'JWT'})}.{_part(claims)}"
         signature = self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
         return f"{signed}.{_text(signature)}"

@@ -93,12 +93,19 @@ class _Door(asyncio.Protocol):
             return
         path, _, query = self._url.partition(b"?")
         scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1",
-            "method": self._parser.get_method().decode("ascii"), "scheme": "http",
-            "path": unquote(path.decode("ascii")), "raw_path": path, "query_string": query, "root_path": "",
-            "headers": self._headers, "client": self._transport.get_extra_info("peername"),
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": self._parser.get_method().decode("ascii"),
+            "scheme": "http",
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": self._headers,
+            "client": self._transport.get_extra_info("peername"),
             "server": self._transport.get_extra_info("sockname"),
-        }  # fmt: skip
+        }
         self._running = asyncio.create_task(
             self._answer(scope, b"".join(self._body), bool(self._parser.should_keep_alive()))
         )

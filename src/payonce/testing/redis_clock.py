@@ -36,10 +36,14 @@ class RedisClock(Clock):
         due = ("-inf", repr((await self.now() - EPOCH) / timedelta(milliseconds=1)))
         for keys in await self._queues():
             # Asked together: a message that is on its way from one place to the next would be seen in neither.
-            if any(await self._ask_together(
-                ("LLEN", f"{keys}:processing"), ("LLEN", keys), ("ZCOUNT", f"{keys}:delayed", *due),
-                ("ZCOUNT", f"{keys}:alone", *due),
-            )):  # fmt: skip
+            if any(
+                await self._ask_together(
+                    ("LLEN", f"{keys}:processing"),
+                    ("LLEN", keys),
+                    ("ZCOUNT", f"{keys}:delayed", *due),
+                    ("ZCOUNT", f"{keys}:alone", *due),
+                )
+            ):
                 return False
         return await super().idle()
 

@@ -121,8 +121,10 @@ class House:
             insert into subscriptions.accounts (id, email, password_hash, time_zone, test_clock_id)
             values ($1, $1 || '@example.com', 'none', $2, $3)
             """,
-            customer.id, zone, None if test_clock is None else test_clock.id,
-        )  # fmt: skip
+            customer.id,
+            zone,
+            None if test_clock is None else test_clock.id,
+        )
         self.customers.append(customer)
         if card is not None:
             await self.give_card(customer, card)
@@ -296,9 +298,13 @@ _NEXT_DUE: Final = """
 
 @asynccontextmanager
 async def open_house(
-    stage: OpenStage, draws: Draws | None = None, *, at: datetime = BEGIN,
-    roles: Sequence[str] = ("subscriptions", "payments"), **how: Any,
-) -> AsyncIterator[House]:  # fmt: skip
+    stage: OpenStage,
+    draws: Draws | None = None,
+    *,
+    at: datetime = BEGIN,
+    roles: Sequence[str] = ("subscriptions", "payments"),
+    **how: Any,
+) -> AsyncIterator[House]:
     async with stage() as s:
         time = GatewaysClock(await s.clock.freeze(at))
         gateway = GatewaySimulator(clock=time, seed=1, limit_per_s=None, **how)
@@ -306,10 +312,8 @@ async def open_house(
         door = Door(s)
         async with (
             HttpClient("gateway", "https://gateway.example", transport=gateway_door) as http,
-            open_notifier(
-                "https://localhost", (SECRET,), s.database, transport=door, aside=False
-            ) as notifier,
-        ):  # fmt: skip
+            open_notifier("https://localhost", (SECRET,), s.database, transport=door, aside=False) as notifier,
+        ):
             client = GatewayClient(http, "key")
             await s.feed.declare(list(QUEUES))
             handlers = [handler for role in roles for handler in ROLES[role]]

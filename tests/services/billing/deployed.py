@@ -96,11 +96,13 @@ async def deployed(
 ) -> AsyncIterator[tuple[Running, Running]]:
     with held_ports(2) as ports:
         shared = {
-            "JWT_SECRET_KEY": "j" * 32, "WEBHOOK_SIGNING_SECRET": "w" * 32, "PAYONCE_WEBHOOK_PRIVATE": "true",
+            "JWT_SECRET_KEY": "j" * 32,
+            "WEBHOOK_SIGNING_SECRET": "w" * 32,
+            "PAYONCE_WEBHOOK_PRIVATE": "true",
             "PAYONCE_KEYS": f"k1:{base64.b64encode(bytes(32)).decode()}",
             "SUBSCRIPTION_SERVICE_URL": f"http://127.0.0.1:{ports[0]}",
             "PAYMENT_SERVICE_URL": f"http://127.0.0.1:{ports[1]}",
-        }  # fmt: skip
+        }
         services = []
         for number, (roles, port) in enumerate(zip((SUBSCRIPTIONS, PAYMENTS), ports, strict=True)):
             http = HttpClient(roles[0], f"http://127.0.0.1:{port}", timeout_s=WITHIN_S, allow_private=True)

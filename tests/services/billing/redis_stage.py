@@ -50,8 +50,14 @@ def on_redis(stage: OpenStage, server: RedisServer) -> OpenStage:
         async with stage() as s, RedisStore.open(server.url, s.database) as store:
             await declare_relays(s.database, [RedisRelay(store)])
             yield RedisStage(
-                s.scratch, s.database, s.bell, RedisFeed(store, s.bell), RedisAdmin(store, s.bell),  # type: ignore[arg-type]
-                RedisClock(s.clock, server.url), s.owner, store,
-            )  # fmt: skip
+                s.scratch,
+                s.database,
+                s.bell,
+                RedisFeed(store, s.bell),  # type: ignore[arg-type]
+                RedisAdmin(store, s.bell),  # type: ignore[arg-type]
+                RedisClock(s.clock, server.url),
+                s.owner,
+                store,
+            )
 
     return opened

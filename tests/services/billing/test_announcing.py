@@ -41,12 +41,19 @@ async def test_merchants_hear_of_every_step_of_a_life(stage: OpenStage) -> None:
         customer = await house.customer()
         subscription = await house.start_trial(customer)
         assert await names(house) == [
-            "subscription.created", "invoice.issued", "invoice.paid", "subscription.trial_started", "invoice.credited",
-        ]  # fmt: skip
+            "subscription.created",
+            "invoice.issued",
+            "invoice.paid",
+            "subscription.trial_started",
+            "invoice.credited",
+        ]
         await house.change_plan(subscription, "pro")
         assert await names(house) == [
-            "subscription.plan_change_requested", "invoice.issued", "invoice.paid", "subscription.plan_changed",
-        ]  # fmt: skip
+            "subscription.plan_change_requested",
+            "invoice.issued",
+            "invoice.paid",
+            "subscription.plan_changed",
+        ]
         house.card_will(customer, "insufficient_funds")
         await house.pass_days(28.5)
         assert await names(house) == ["invoice.issued", "invoice.payment_failed", "subscription.past_due"]
@@ -70,8 +77,12 @@ async def test_merchants_hear_of_what_never_began(stage: OpenStage) -> None:
         await house.pass_days(1)
         told = await heard(house)
         assert [name for name, _ in told] == [
-            "subscription.created", "invoice.issued", "invoice.payment_failed", "invoice.voided", "subscription.expired"
-        ]  # fmt: skip
+            "subscription.created",
+            "invoice.issued",
+            "invoice.payment_failed",
+            "invoice.voided",
+            "subscription.expired",
+        ]
         voided = told[3][1]
         assert (voided["state"], voided["due"], voided["lines"][0]["amount"]) == ("void", "29.00", "29.00")
         assert voided["credit_note"]["number"] == "CN-2026-000001"

@@ -116,9 +116,12 @@ class Life(RuleBasedStateMachine):
         charges = await transactions.listed(self.house.s.read, self.customer.id, None, None, 1)
         for charge in charges:
             asked = GiveBack(
-                transaction_id=charge.id, left_minor=charge.left.minor, outside=outside, note="a bad day",
+                transaction_id=charge.id,
+                left_minor=charge.left.minor,
+                outside=outside,
+                note="a bad day",
                 amount_minor=-(-charge.free.minor * hundredths // 100),
-            )  # fmt: skip
+            )
             with suppress(Invalid):
                 async with self.house.s.begin() as tx:
                     await ask(tx, decisions.giving_back(self.house.s.admin), asked, "ann", asked.note)
@@ -146,9 +149,14 @@ class Life(RuleBasedStateMachine):
         has = await credit.balance(self.house.s.read, self.customer.id, AED)
         most = aed("99.00") if verdict is CreditVerdict.ADD else has.amount
         asked = CreditChange(
-            account_id=self.customer.id, currency="AED", exponent=2, seen=has.revision, verdict=verdict,
-            amount_minor=-(-most.minor * hundredths // 100), note="a good day",
-        )  # fmt: skip
+            account_id=self.customer.id,
+            currency="AED",
+            exponent=2,
+            seen=has.revision,
+            verdict=verdict,
+            amount_minor=-(-most.minor * hundredths // 100),
+            note="a good day",
+        )
         with suppress(Invalid):
             async with self.house.s.begin() as tx:
                 await ask(tx, changing_credit(self.house.s.admin), asked, "ann", asked.note)
@@ -231,10 +239,14 @@ def live(postgres: ScratchServer, examples: int, steps: int) -> None:
     run_state_machine_as_test(
         type("AnyLife", (Life,), {"postgres": postgres}),
         settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, derandomize=True, database=None,
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=True,
+            database=None,
             suppress_health_check=list(HealthCheck),
         ),
-    )  # fmt: skip
+    )
 
 
 def test_any_life_keeps_every_promise(postgres: ScratchServer) -> None:

@@ -57,9 +57,16 @@ async def executed(database: ScratchDatabase, statement: str) -> None:
 async def audited(service: Running) -> list[Any]:
     """What `payonce audit run` finds on the database of a service."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "payonce", "audit", "run", "--json", env={**os.environ, **service.environment},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "payonce",
+        "audit",
+        "run",
+        "--json",
+        env={**os.environ, **service.environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     stdout, stderr = await process.communicate()
     found = json.loads(stdout)
     assert found["checks"] > 0, stderr
@@ -115,8 +122,13 @@ async def test_a_customers_life_across_both_processes_one_of_which_is_killed(
 
         await subscriptions.ask("POST", f"/v1/subscriptions/{made['id']}/cancel", token, {"at": "now"}, "order-2")
         assert await state() == "canceled"
-        told = ["subscription.created", "invoice.issued", "invoice.paid", "subscription.activated",
-                "subscription.canceled"]  # fmt: skip
+        told = [
+            "subscription.created",
+            "invoice.issued",
+            "invoice.paid",
+            "subscription.activated",
+            "subscription.canceled",
+        ]
 
         def heard() -> list[str]:
             """By the id of each event: a sender that had no answer in time tells it again under the same one."""
@@ -136,9 +148,7 @@ async def test_a_customer_subscribes_renews_upgrades_and_is_refunded_with_everyt
     async with AsyncExitStack() as stack:
         at_subscriptions = await stack.enter_async_context(open_stage(databases.subscriptions))
         at_payments = await stack.enter_async_context(open_stage(databases.payments))
-        subscriptions, payments = await stack.enter_async_context(
-            deployed(processes, databases, tmp_path, redis_url)
-        )  # fmt: skip
+        subscriptions, payments = await stack.enter_async_context(deployed(processes, databases, tmp_path, redis_url))
         await begun(subscriptions, payments)
         token = (await subscriptions.ask("POST", "/v1/auth/register", body=ADA))["access_token"]
         clock = await subscriptions.ask("POST", "/v1/test-clocks", token, {"now_at": BEGIN.isoformat()})
@@ -163,9 +173,7 @@ async def test_a_customer_subscribes_renews_upgrades_and_is_refunded_with_everyt
         await come_to([("paid", "29.00")])
         for moment in (BEGIN + timedelta(days=29), BEGIN + timedelta(days=42)):
             # The renewal on the first of March; then the middle of that month.
-            await subscriptions.ask(
-                "POST", f"/v1/test-clocks/{clock['id']}/advance", token, {"to": moment.isoformat()}
-            )  # fmt: skip
+            await subscriptions.ask("POST", f"/v1/test-clocks/{clock['id']}/advance", token, {"to": moment.isoformat()})
 
             async def arrived() -> bool:
                 return bool((await subscriptions.ask("GET", f"/v1/test-clocks/{clock['id']}", token))["arrived"])
@@ -222,20 +230,31 @@ async def test_each_process_answers_its_own_routes_and_none_of_the_others(
     async with deployed(processes, databases, tmp_path) as (subscriptions, payments):
         await begun(subscriptions, payments)
         of_payments, of_subscriptions = await payments.paths(), await subscriptions.paths()
-        for path in ("/v1/subscriptions", "/v1/auth/login", "/v1/invoices", "/v1/usage/use", "/v1/plans",
-                     "/v1/ops/accounts/{account_id}/role"):  # fmt: skip
+        for path in (
+            "/v1/subscriptions",
+            "/v1/auth/login",
+            "/v1/invoices",
+            "/v1/usage/use",
+            "/v1/plans",
+            "/v1/ops/accounts/{account_id}/role",
+        ):
             assert (path in of_subscriptions, path in of_payments) == (True, False), path
         for path in ("/v1/transactions", "/v1/payments/process", "/v1/payment-methods/"):
             assert (path in of_payments, path in of_subscriptions) == (True, False), path
         assert "/v1/ops/queues" in of_payments & of_subscriptions
         asked = [
-            (subscriptions, "GET", "/v1/plans", 200), (payments, "GET", "/v1/plans", 404),
-            (subscriptions, "POST", "/v1/webhooks/payment", 400), (payments, "POST", "/v1/webhooks/payment", 404),
-            (subscriptions, "POST", "/v1/auth/token-version", 400), (payments, "POST", "/v1/auth/token-version", 404),
-            (payments, "GET", "/v1/transactions", 401), (subscriptions, "GET", "/v1/transactions", 404),
-            (payments, "POST", "/v1/messages", 400), (subscriptions, "POST", "/v1/messages", 404),
+            (subscriptions, "GET", "/v1/plans", 200),
+            (payments, "GET", "/v1/plans", 404),
+            (subscriptions, "POST", "/v1/webhooks/payment", 400),
+            (payments, "POST", "/v1/webhooks/payment", 404),
+            (subscriptions, "POST", "/v1/auth/token-version", 400),
+            (payments, "POST", "/v1/auth/token-version", 404),
+            (payments, "GET", "/v1/transactions", 401),
+            (subscriptions, "GET", "/v1/transactions", 404),
+            (payments, "POST", "/v1/messages", 400),
+            (subscriptions, "POST", "/v1/messages", 404),
             (subscriptions, "POST", "/simulated-gateway/v1/tokens", 404),
-        ]  # fmt: skip
+        ]
         assert [await service.status(method, path) for service, method, path, _ in asked] == [
             status for *_, status in asked
         ]

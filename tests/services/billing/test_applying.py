@@ -26,8 +26,16 @@ async def give(house: House, notification: Notification) -> Applied:
 
 async def everything(house: House) -> dict[str, list[dict[str, Any]]]:
     """All that a repetition must leave as it is."""
-    tables = ("subscriptions", "subscription_events", "invoices", "invoice_lines", "credit_notes", "credits",
-              "unapplied_payments", "number_series")  # fmt: skip
+    tables = (
+        "subscriptions",
+        "subscription_events",
+        "invoices",
+        "invoice_lines",
+        "credit_notes",
+        "credits",
+        "unapplied_payments",
+        "number_series",
+    )
     found = {name: await house.s.owner.fetch(f"select * from subscriptions.{name} order by 1, 2") for name in tables}
     found["lines"] = await house.s.owner.fetch("select account_id, minor from payonce.posting_lines order by 1, 2")
     rows = {name: [dict(row) for row in rows] for name, rows in found.items()}
@@ -47,8 +55,12 @@ async def test_an_event_that_comes_again_is_a_duplicate_and_changes_nothing(stag
         before = await everything(house)
         given = list(house.door.given)
         assert {each.action for each in given} == {
-            Action.PAYMENT_METHOD, Action.TRIAL, Action.REFUND, Action.UPGRADE, Action.RENEWAL
-        }  # fmt: skip
+            Action.PAYMENT_METHOD,
+            Action.TRIAL,
+            Action.REFUND,
+            Action.UPGRADE,
+            Action.RENEWAL,
+        }
         for notification in given:
             assert await give(house, notification) == Applied("duplicate")
         await house.run()
@@ -201,9 +213,7 @@ async def test_money_that_fits_no_invoice_is_kept_apart_and_told_loudly(
 ) -> None:
     async with open_house(stage) as house:
         told = await charged(house)
-        wrong = msgspec.structs.replace(
-            told, event_id="evt-wrong", metadata={**told.metadata, **metadata}, **changes
-        )  # fmt: skip
+        wrong = msgspec.structs.replace(told, event_id="evt-wrong", metadata={**told.metadata, **metadata}, **changes)
         applied = await give(house, wrong)
         assert applied.status == "processed"
         assert applied.problem is not None
@@ -252,8 +262,9 @@ async def test_part_of_a_payment_is_given_back_with_a_credit_note(stage: OpenSta
         assert (invoice.state, invoice.refunded) == (InvoiceState.PAID, aed("29.00"))
         notes = await house.s.owner.fetch("select number, amount_minor from subscriptions.credit_notes order by number")
         assert [(note["number"], note["amount_minor"]) for note in notes] == [
-            ("CN-2026-000001", 1_000), ("CN-2026-000002", 1_900)
-        ]  # fmt: skip
+            ("CN-2026-000001", 1_000),
+            ("CN-2026-000002", 1_900),
+        ]
         assert await house.balance("refunds") == 2_900
         assert await house.state(subscription) is State.ACTIVE
         assert await house.broken() == {}

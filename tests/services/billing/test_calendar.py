@@ -49,27 +49,56 @@ def starts(begin: str, zone: str, interval: Interval, count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("begin", "zone", "interval", "shown"),
     [
-        pytest.param("2026-01-31T09:00+04:00", "Asia/Dubai", MONTH,
-                     ["2026-01-31T09:00:00", "2026-02-28T09:00:00", "2026-03-31T09:00:00", "2026-04-30T09:00:00"],
-                     id="the 31st comes back after each shorter month"),
-        pytest.param("2027-12-31T10:00Z", "UTC", Interval(Unit.MONTH, 2),
-                     ["2027-12-31T10:00:00", "2028-02-29T10:00:00", "2028-04-30T10:00:00"],
-                     id="a leap February has one more day"),
-        pytest.param("2024-02-29T00:00Z", "UTC", YEAR,
-                     ["2024-02-29T00:00:00", "2025-02-28T00:00:00", "2026-02-28T00:00:00", "2027-02-28T00:00:00",
-                      "2028-02-29T00:00:00"],
-                     id="29 February is kept for the next leap year"),
-        pytest.param("2026-03-27T02:30+01:00", "Europe/Berlin", DAY,
-                     ["2026-03-27T02:30:00", "2026-03-28T02:30:00", "2026-03-29T03:30:00", "2026-03-30T02:30:00"],
-                     id="a time the clocks skip is an hour later, on that day alone"),
-        pytest.param("2026-10-01T23:59:59+02:00", "Europe/Berlin", Interval(Unit.WEEK, 2),
-                     ["2026-10-01T23:59:59", "2026-10-15T23:59:59", "2026-10-29T23:59:59"],
-                     id="weeks keep the local time through a change of clocks"),
-        pytest.param("2011-12-28T12:00-10:00", "Pacific/Apia", DAY,
-                     ["2011-12-28T12:00:00", "2011-12-29T12:00:00", "2011-12-31T12:00:00", "2012-01-01T12:00:00"],
-                     id="a date that a country left out is not a day"),
+        pytest.param(
+            "2026-01-31T09:00+04:00",
+            "Asia/Dubai",
+            MONTH,
+            ["2026-01-31T09:00:00", "2026-02-28T09:00:00", "2026-03-31T09:00:00", "2026-04-30T09:00:00"],
+            id="the 31st comes back after each shorter month",
+        ),
+        pytest.param(
+            "2027-12-31T10:00Z",
+            "UTC",
+            Interval(Unit.MONTH, 2),
+            ["2027-12-31T10:00:00", "2028-02-29T10:00:00", "2028-04-30T10:00:00"],
+            id="a leap February has one more day",
+        ),
+        pytest.param(
+            "2024-02-29T00:00Z",
+            "UTC",
+            YEAR,
+            [
+                "2024-02-29T00:00:00",
+                "2025-02-28T00:00:00",
+                "2026-02-28T00:00:00",
+                "2027-02-28T00:00:00",
+                "2028-02-29T00:00:00",
+            ],
+            id="29 February is kept for the next leap year",
+        ),
+        pytest.param(
+            "2026-03-27T02:30+01:00",
+            "Europe/Berlin",
+            DAY,
+            ["2026-03-27T02:30:00", "2026-03-28T02:30:00", "2026-03-29T03:30:00", "2026-03-30T02:30:00"],
+            id="a time the clocks skip is an hour later, on that day alone",
+        ),
+        pytest.param(
+            "2026-10-01T23:59:59+02:00",
+            "Europe/Berlin",
+            Interval(Unit.WEEK, 2),
+            ["2026-10-01T23:59:59", "2026-10-15T23:59:59", "2026-10-29T23:59:59"],
+            id="weeks keep the local time through a change of clocks",
+        ),
+        pytest.param(
+            "2011-12-28T12:00-10:00",
+            "Pacific/Apia",
+            DAY,
+            ["2011-12-28T12:00:00", "2011-12-29T12:00:00", "2011-12-31T12:00:00", "2012-01-01T12:00:00"],
+            id="a date that a country left out is not a day",
+        ),
     ],
-)  # fmt: skip
+)
 def test_periods_begin_where_a_person_would_say(begin: str, zone: str, interval: Interval, shown: list[str]) -> None:
     assert starts(begin, zone, interval, len(shown)) == shown
 
@@ -160,7 +189,7 @@ def test_what_is_less_than_a_second_does_not_count() -> None:
         (lambda: period_at(Anchor.at(at("2026-01-01T00:00Z"), "UTC", DAY), EARLY), "before the first"),
         (lambda: share_left(at("2026-01-01T00:00Z"), at("2026-01-01T00:00Z"), at("2026-01-01T00:00Z")), "is empty"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_period_is_refused_in_one_sentence(build: Any, words: str) -> None:
     with pytest.raises(Invalid, match=words.replace("(", r"\(")):
         build()

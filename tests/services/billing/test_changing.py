@@ -36,8 +36,9 @@ async def test_an_upgrade_costs_the_difference_to_the_second(stage: OpenStage) -
         assert (changed.period, changed.period_end) == (0, subscription.period_end)
         [_, invoice] = await house.invoices(subscription)
         assert [(line.kind, line.amount) for line in invoice.lines] == [
-            (LineKind.UNUSED, aed("-18.12")), (LineKind.REMAINING, aed("61.88"))
-        ]  # fmt: skip
+            (LineKind.UNUSED, aed("-18.12")),
+            (LineKind.REMAINING, aed("61.88")),
+        ]
         assert (invoice.due, invoice.period, house.captures(invoice)) == (aed("43.76"), None, 1)
         await house.pass_days(20)
         assert (await house.invoices(subscription))[2].due == aed("99.00")
@@ -144,8 +145,9 @@ async def test_from_months_to_years_at_the_end_of_the_period(stage: OpenStage) -
         await house.pass_days(30)
         changed = await house.subscription(subscription)
         assert (changed.period_start, changed.period_end) == (
-            datetime(2026, 2, 28, 9, tzinfo=UTC), datetime(2027, 2, 28, 9, tzinfo=UTC)
-        )  # fmt: skip
+            datetime(2026, 2, 28, 9, tzinfo=UTC),
+            datetime(2027, 2, 28, 9, tzinfo=UTC),
+        )
         assert await house.broken() == {}
 
 

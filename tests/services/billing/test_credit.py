@@ -46,9 +46,13 @@ async def change_of(house: House, verdict: CreditVerdict, amount: str, **how: An
     has = await credit.balance(house.s.read, house.customers[0].id, AED)
     given = {"seen": has.revision, "note": "they wrote to us", **how}
     return CreditChange(
-        account_id=house.customers[0].id, currency="AED", exponent=2, verdict=verdict, amount_minor=aed(amount).minor,
+        account_id=house.customers[0].id,
+        currency="AED",
+        exponent=2,
+        verdict=verdict,
+        amount_minor=aed(amount).minor,
         **given,
-    )  # fmt: skip
+    )
 
 
 async def decide(house: House, asked: CreditChange, by: str = "ann") -> Any:
@@ -110,8 +114,10 @@ async def test_credit_that_is_paid_out_is_money_and_pays_no_invoice(stage: OpenS
         customer, subscription = await with_credit(house)
         payout = await pay_out(house, "970.00")
         assert (payout.state, payout.amount, payout.refund_id is not None) == (
-            PayoutState.SUCCEEDED, aed("970.00"), True,
-        )  # fmt: skip
+            PayoutState.SUCCEEDED,
+            aed("970.00"),
+            True,
+        )
         assert house.gateway.books.refunded_total("AED") == aed("970.00")
         assert await house.credit(customer) == aed("0.00")
         first = (await house.invoices(subscription))[0]
@@ -134,8 +140,10 @@ async def test_what_is_not_paid_out_pays_the_next_invoice(stage: OpenStage) -> N
         renewal = (await house.invoices(subscription))[-1]
         assert (renewal.credit, renewal.due) == (aed("29.00"), aed("0.00"))
         assert await entries_of(house, customer) == [
-            ("granted", "970.00"), ("paid_out", "-941.00"), ("used", "-29.00"),
-        ]  # fmt: skip
+            ("granted", "970.00"),
+            ("paid_out", "-941.00"),
+            ("used", "-29.00"),
+        ]
         assert await house.broken() == {}
 
 
@@ -169,8 +177,10 @@ async def test_a_payout_that_the_gateway_refuses_leaves_the_credit_and_may_be_tr
         assert payout.failure
         assert await house.credit(customer) == aed("970.00")
         assert await entries_of(house, customer) == [
-            ("granted", "970.00"), ("paid_out", "-970.00"), ("paid_out", "970.00"),
-        ]  # fmt: skip
+            ("granted", "970.00"),
+            ("paid_out", "-970.00"),
+            ("paid_out", "970.00"),
+        ]
         assert any("the customer has the credit again" in text for text in await house.loud())
         assert (await charge_of(house, (await house.invoices(subscription))[0])).paid_out_minor == 0
         assert (await pay_out(house, "99.00")).state is PayoutState.SUCCEEDED
@@ -250,11 +260,15 @@ async def test_operators_add_remove_and_expire_credit_with_an_entry_each(stage: 
         await change(house, CreditVerdict.REMOVE, "20.00")
         await change(house, CreditVerdict.EXPIRE, "1.00")
         assert await entries_of(house, customer) == [
-            ("adjusted", "50.00"), ("adjusted", "-20.00"), ("expired", "-1.00"),
-        ]  # fmt: skip
+            ("adjusted", "50.00"),
+            ("adjusted", "-20.00"),
+            ("expired", "-1.00"),
+        ]
         assert [await house.balance(path) for path in ("credit", "credit_adjustments", "credit_expired")] == [
-            -2_900, 3_000, -100,
-        ]  # fmt: skip
+            -2_900,
+            3_000,
+            -100,
+        ]
         subscription = await house.subscribe(customer)
         [invoice] = await house.invoices(subscription)
         assert (invoice.credit, invoice.due) == (aed("29.00"), aed("0.00"))
@@ -506,18 +520,28 @@ async def test_an_answer_that_does_not_fit_a_payout_changes_nothing_and_is_loud(
             "update subscriptions.credit_entries set balance_minor = 1 where kind = 'paid_out'",
             "every entry of credit has the balance that the entries before it leave",
         ),
-        ("update subscriptions.invoices set credit_minor = 2, due_minor = total_minor - 2 where credit_minor > 0",
-         "credit used is what invoices were paid with"),
-        ("update subscriptions.credit_entries set minor = 1 where kind = 'granted'",
-         "credit granted is what a change of plan gave back"),
-        ("update subscriptions.credit_payouts set amount_minor = 1",
-         "credit paid out is its payouts, and is with the customer or the credit is"),
-        ("update subscriptions.credit_payouts set state = 'pending', ended_at = null",
-         "credit on its way to a card is its pending payouts"),
-        ("update payments.transactions set paid_out_minor = 1 where paid_out_minor > 0",
-         "refunds add up to what their transaction says"),
+        (
+            "update subscriptions.invoices set credit_minor = 2, due_minor = total_minor - 2 where credit_minor > 0",
+            "credit used is what invoices were paid with",
+        ),
+        (
+            "update subscriptions.credit_entries set minor = 1 where kind = 'granted'",
+            "credit granted is what a change of plan gave back",
+        ),
+        (
+            "update subscriptions.credit_payouts set amount_minor = 1",
+            "credit paid out is its payouts, and is with the customer or the credit is",
+        ),
+        (
+            "update subscriptions.credit_payouts set state = 'pending', ended_at = null",
+            "credit on its way to a card is its pending payouts",
+        ),
+        (
+            "update payments.transactions set paid_out_minor = 1 where paid_out_minor > 0",
+            "refunds add up to what their transaction says",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_an_invariant_finds_what_breaks_it(stage: OpenStage, damage: str, invariant: str) -> None:
     async with open_house(stage, at=BEGIN) as house:
         await with_credit(house)

@@ -47,9 +47,14 @@ def decides(verdict: CreditVerdict, hundredths: int, *, locked: bool) -> Step:
             has = await credit.opened(tx, account_id, AED) if locked else seen
             most = aed("99.00") if verdict is CreditVerdict.ADD else has.amount
             asked = CreditChange(
-                account_id=account_id, currency="AED", exponent=2, seen=has.revision, verdict=verdict,
-                amount_minor=-(-most.minor * hundredths // 100), note="they wrote to us",
-            )  # fmt: skip
+                account_id=account_id,
+                currency="AED",
+                exponent=2,
+                seen=has.revision,
+                verdict=verdict,
+                amount_minor=-(-most.minor * hundredths // 100),
+                note="they wrote to us",
+            )
             await ask(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
 
     return decide
@@ -95,9 +100,11 @@ async def renewal(house: House, subscription: Subscription) -> None:
 async def refund(house: House, subscription: Subscription) -> None:
     for charge in await transactions.listed(house.s.read, subscription.account_id, None, None, 1):
         asked = GiveBack(
-            transaction_id=charge.id, left_minor=charge.left.minor, amount_minor=charge.free.minor // 2 or None,
+            transaction_id=charge.id,
+            left_minor=charge.left.minor,
+            amount_minor=charge.free.minor // 2 or None,
             note="a bad day",
-        )  # fmt: skip
+        )
         async with house.s.begin() as tx:
             await ask(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
 
@@ -155,17 +162,33 @@ async def decline(house: House, _: Subscription) -> None:
 
 DECISIONS: Final[dict[str, Step]] = {
     f"{verdict} {hundredths}% {'locked' if locked else 'seen'}": decides(verdict, hundredths, locked=locked)
-    for verdict in CreditVerdict for hundredths in (60, 100) for locked in (True, False)
-}  # fmt: skip
+    for verdict in CreditVerdict
+    for hundredths in (60, 100)
+    for locked in (True, False)
+}
 AT_ONCE: Final[dict[str, Step]] = {
-    **DECISIONS, "basic": change_to("basic"), "pro": change_to("pro"), "annual-pro": change_to("annual-pro"),
-    "cancel": cancel, "subscribe again": subscribe_again, "refund": refund, "pay": pay_invoice,
-}  # fmt: skip
+    **DECISIONS,
+    "basic": change_to("basic"),
+    "pro": change_to("pro"),
+    "annual-pro": change_to("annual-pro"),
+    "cancel": cancel,
+    "subscribe again": subscribe_again,
+    "refund": refund,
+    "pay": pay_invoice,
+}
 STEPS: Final[dict[str, Step]] = {
-    **AT_ONCE, "renewal": renewal, "desk": refund_at_the_desk, "again": tell_again, "ask again": ask_again,
-    "lose refunds": lose_refund_messages, "lose answers": lose_answers, "card declines": decline, "work": work,
-    **{f"hold {queue}": holds(queue) for queue in QUEUES}, **{f"let {queue} go": lets_go(queue) for queue in QUEUES},
-}  # fmt: skip
+    **AT_ONCE,
+    "renewal": renewal,
+    "desk": refund_at_the_desk,
+    "again": tell_again,
+    "ask again": ask_again,
+    "lose refunds": lose_refund_messages,
+    "lose answers": lose_answers,
+    "card declines": decline,
+    "work": work,
+    **{f"hold {queue}": holds(queue) for queue in QUEUES},
+    **{f"let {queue} go": lets_go(queue) for queue in QUEUES},
+}
 HELD: Final[tuple[list[list[str]], ...]] = (
     [],
     [[f"hold {REFUND_INITIATION.queue}"]],
@@ -181,8 +204,10 @@ ANY: Final = st.one_of(
 )
 GROUPS: Final = st.builds(
     lambda held, payout, others: [*held, payout, *others],
-    st.sampled_from(HELD), st.sampled_from(PAYOUTS), st.lists(ANY, min_size=2, max_size=8),
-)  # fmt: skip
+    st.sampled_from(HELD),
+    st.sampled_from(PAYOUTS),
+    st.lists(ANY, min_size=2, max_size=8),
+)
 
 
 async def any_order(stage: OpenStage, groups: list[list[str]]) -> None:
@@ -196,7 +221,7 @@ async def any_order(stage: OpenStage, groups: list[list[str]]) -> None:
         for group in groups:
             answers = await asyncio.gather(
                 *(STEPS[name](house, subscription) for name in group), return_exceptions=True
-            )  # fmt: skip
+            )
             wrong = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, REFUSALS)]
             assert wrong == []
             assert await house.broken() == {}
@@ -231,18 +256,26 @@ async def assert_all_accounted_for(house: House) -> None:
 
 
 FAILING: Final = [
-    [f"hold {REFUND_INITIATION.queue}"], ["pay_out 100% locked"], ["desk"], [f"let {REFUND_INITIATION.queue} go"],
-    ["ask again"], ["pay_out 60% seen", "expire 100% seen", "work"],
-]  # fmt: skip
+    [f"hold {REFUND_INITIATION.queue}"],
+    ["pay_out 100% locked"],
+    ["desk"],
+    [f"let {REFUND_INITIATION.queue} go"],
+    ["ask again"],
+    ["pay_out 60% seen", "expire 100% seen", "work"],
+]
 """Few orders that are made up come to a payout that the gateway refuses."""
 
 
 def race(postgres: ScratchServer, examples: int) -> None:
     # The first order that breaks a promise is told as it is: to look for a shorter one takes minutes.
     @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None,
-        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @example(groups=FAILING)
     @given(groups=GROUPS)
     def run(groups: list[list[str]]) -> None:

@@ -47,11 +47,20 @@ class Life:
 
 
 LIVES = [
-    Life("KWD", "0.105", "9.505", "29.995", ("-7.129", "22.496"), ("-14.997", "4.752"), "1.001",
-         ("0.105", "9.505", "15.367", "0.000", "0.000", "8.765")),
-    Life("JPY", "107", "1001", "4999", ("-751", "3749"), ("-2499", "500"), "101",
-         ("107", "1001", "2998", "0", "0", "3")),
-]  # fmt: skip
+    Life(
+        "KWD",
+        "0.105",
+        "9.505",
+        "29.995",
+        ("-7.129", "22.496"),
+        ("-14.997", "4.752"),
+        "1.001",
+        ("0.105", "9.505", "15.367", "0.000", "0.000", "8.765"),
+    ),
+    Life(
+        "JPY", "107", "1001", "4999", ("-751", "3749"), ("-2499", "500"), "101", ("107", "1001", "2998", "0", "0", "3")
+    ),
+]
 
 
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: life.currency)
@@ -70,8 +79,9 @@ async def test_a_whole_life_in_minor_units_of_its_currency(stage: OpenStage, lif
         await house.change_plan(subscription, "small", When.NOW)
         invoices = await house.invoices(subscription)
         assert [[line.amount for line in each.lines] for each in invoices[2:]] == [
-            [money(text) for text in life.upgrade], [money(text) for text in life.downgrade]
-        ]  # fmt: skip
+            [money(text) for text in life.upgrade],
+            [money(text) for text in life.downgrade],
+        ]
         assert invoices[1].transaction_id is not None
         async with house.s.begin() as tx:
             await refunds.ask(tx, invoices[1].transaction_id, money(life.given_back), "a bad day", "by hand")
@@ -113,9 +123,14 @@ async def test_credit_is_granted_paid_out_and_used_in_minor_units_of_its_currenc
         await house.change_plan(subscription, "small", When.PERIOD_END)
         assert (await credit.balance(house.s.read, customer.id, asset)).amount == money(granted)
         asked = CreditChange(
-            account_id=customer.id, currency=currency, exponent=asset.exponent, seen=1, verdict=CreditVerdict.PAY_OUT,
-            amount_minor=money(paid_out).minor, note="they asked for it",
-        )  # fmt: skip
+            account_id=customer.id,
+            currency=currency,
+            exponent=asset.exponent,
+            seen=1,
+            verdict=CreditVerdict.PAY_OUT,
+            amount_minor=money(paid_out).minor,
+            note="they asked for it",
+        )
         done = await decide(house, asked)
         await house.run()
         payout = await credit_payouts.find(house.s.read, done["payout"])

@@ -90,10 +90,22 @@ def test_an_invoice_shows_who_owes_whom_what_for_which_time() -> None:
     change = [line("Unused time of Basic", -1812), line("Rest of the period on Pro", 6188)]
     (text,) = pages(to_pdf(invoice(*change, credit_minor=376)))
     for said in (
-        "Invoice", "2026-000001 · 2026-02-01", "Paid on 2026-02-01", "Nord GmbH", "Hafenstraße 1", "Zoë Ångström",
-        "Unused time of Basic", "2026-02-01 to 2026-03-01", "-18.12 AED", "Rest of the period on Pro", "61.88 AED",
-        "Total\n43.76 AED", "Paid from credit\n-3.76 AED", "Amount due\n40.00 AED", "Page 1 of 1",
-    ):  # fmt: skip
+        "Invoice",
+        "2026-000001 · 2026-02-01",
+        "Paid on 2026-02-01",
+        "Nord GmbH",
+        "Hafenstraße 1",
+        "Zoë Ångström",
+        "Unused time of Basic",
+        "2026-02-01 to 2026-03-01",
+        "-18.12 AED",
+        "Rest of the period on Pro",
+        "61.88 AED",
+        "Total\n43.76 AED",
+        "Paid from credit\n-3.76 AED",
+        "Amount due\n40.00 AED",
+        "Page 1 of 1",
+    ):
         assert said in text, said
     assert EXPLANATION not in text
 
@@ -114,9 +126,14 @@ def test_a_credit_note_names_its_invoice_and_an_invoice_its_credit_notes() -> No
 def test_a_credit_note_says_what_it_leaves_of_its_invoice() -> None:
     before = PrintedNote("CN-2026-000006", ISSUED, Amount(400, AED), "half a day")
     note = invoice(
-        line("an outage", 500), kind=Kind.CREDIT_NOTE, number="CN-2026-000007", about="INV-2026-000001",
-        about_total=Amount(2900, AED), notes=(before,), status="Refunded to the visa card ending in 4242",
-    )  # fmt: skip
+        line("an outage", 500),
+        kind=Kind.CREDIT_NOTE,
+        number="CN-2026-000007",
+        about="INV-2026-000001",
+        about_total=Amount(2900, AED),
+        notes=(before,),
+        status="Refunded to the visa card ending in 4242",
+    )
     (text,) = pages(to_pdf(note))
     for said in (
         "Refunded to the visa card ending in 4242",
@@ -125,7 +142,7 @@ def test_a_credit_note_says_what_it_leaves_of_its_invoice() -> None:
         "Credit note CN-2026-000006: half a day\n2026-02-01\n-4.00 AED",
         "Credit note CN-2026-000007\n2026-02-01\n-5.00 AED",
         "Net after credit notes\n20.00 AED",
-    ):  # fmt: skip
+    ):
         assert said in text, said
 
 
@@ -361,7 +378,7 @@ def test_a_font_of_ones_own_is_used() -> None:
         (lambda: to_pdf(invoice(locale="xx_YY_zz")), "is not a known locale"),
         (lambda: to_pdf(invoice(zone="Mars")), "'Mars' is not a time zone"),
     ],
-)  # fmt: skip
+)
 def test_a_document_that_would_not_add_up_is_not_made(build: Any, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         build()

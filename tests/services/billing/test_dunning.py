@@ -22,8 +22,13 @@ def test_the_days_are_1_3_5_7_and_14_at_the_same_local_time() -> None:
     while (at := next_day(FAILED, False, "Europe/Berlin", now)) is not None:
         shown.append(local(at, "Europe/Berlin").to_plain().format_iso())
         now = at
-    assert shown == ["2026-03-21T09:00:00", "2026-03-23T09:00:00", "2026-03-25T09:00:00", "2026-03-27T09:00:00",
-                     "2026-04-03T09:00:00"]  # fmt: skip
+    assert shown == [
+        "2026-03-21T09:00:00",
+        "2026-03-23T09:00:00",
+        "2026-03-25T09:00:00",
+        "2026-03-27T09:00:00",
+        "2026-04-03T09:00:00",
+    ]
 
 
 @STEADY

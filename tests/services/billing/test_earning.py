@@ -57,8 +57,11 @@ def test_a_year_is_posted_on_each_first_of_a_month_of_the_books_and_at_its_end()
         moments.append(at)
         after = at
     shown = [local(at, "Asia/Dubai").to_plain().format_iso() for at in moments]
-    assert shown == [*(f"2026-{month:02}-01T00:00:00" for month in range(2, 13)), "2027-01-01T00:00:00",
-                     "2027-01-16T00:00:00"]  # fmt: skip
+    assert shown == [
+        *(f"2026-{month:02}-01T00:00:00" for month in range(2, 13)),
+        "2027-01-01T00:00:00",
+        "2027-01-16T00:00:00",
+    ]
 
 
 @STEADY

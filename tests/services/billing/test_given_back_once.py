@@ -120,9 +120,14 @@ def a_hold(invoice: Invoice, minor: int, asked_at: datetime) -> CreditHold:
     assert invoice.transaction_id is not None
     share = HeldCredit(transaction_id=invoice.transaction_id, minor=minor, refunded_minor=0)
     return CreditHold(
-        change_id="change-1", subscription_id=invoice.subscription_id, account_id=invoice.account_id,
-        changed_at=HALFWAY, round=1, asked_at=asked_at, credits=(share,),
-    )  # fmt: skip
+        change_id="change-1",
+        subscription_id=invoice.subscription_id,
+        account_id=invoice.account_id,
+        changed_at=HALFWAY,
+        round=1,
+        asked_at=asked_at,
+        credits=(share,),
+    )
 
 
 @asynccontextmanager

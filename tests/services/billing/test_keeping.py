@@ -76,8 +76,10 @@ async def test_tokens_that_expired_long_ago_are_cleaned_up(stage: OpenStage) -> 
                 insert into subscriptions.refresh_tokens (digest, account_id, family, expires_at)
                 values (sha256($1::text::bytea), $2, 'f', payonce.due_now() - make_interval(days => $3))
                 """,
-                str(number), customer.id, days,
-            )  # fmt: skip
+                str(number),
+                customer.id,
+                days,
+            )
         async with house.s.begin() as tx:
             await tx.send(BILLING_CLOCK, {}, action=schedules.CLEAN_UP)
         await house.drain()

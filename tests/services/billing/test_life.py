@@ -267,8 +267,13 @@ async def test_credit_is_used_up_by_the_next_invoices(stage: OpenStage) -> None:
 async def give_credit(house: House, account_id: str, minor: int) -> None:
     """As an operator does it."""
     asked = CreditChange(
-        account_id=account_id, currency="AED", exponent=2, seen=0, verdict=CreditVerdict.ADD, amount_minor=minor,
+        account_id=account_id,
+        currency="AED",
+        exponent=2,
+        seen=0,
+        verdict=CreditVerdict.ADD,
+        amount_minor=minor,
         note="an outage",
-    )  # fmt: skip
+    )
     async with house.s.begin() as tx:
         await ask(tx, changing_credit(house.s.admin), asked, "ann", asked.note)

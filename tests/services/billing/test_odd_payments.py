@@ -32,11 +32,19 @@ async def charge_the_odd_amount(house: House, of: Subscription, minor: int = ODD
     async with house.s.begin() as tx:
         await tx.send(
             CHARGE_INITIATION,
-            {"invoice_id": invoice.id, "generation": invoice.generation, "account_id": of.account_id,
-             "subscription_id": of.id, "action": invoice.action, "amount_minor": minor, "currency": currency,
-             "exponent": 2},
-            action=invoice.action, correlation_id=of.id,
-        )  # fmt: skip
+            {
+                "invoice_id": invoice.id,
+                "generation": invoice.generation,
+                "account_id": of.account_id,
+                "subscription_id": of.id,
+                "action": invoice.action,
+                "amount_minor": minor,
+                "currency": currency,
+                "exponent": 2,
+            },
+            action=invoice.action,
+            correlation_id=of.id,
+        )
     await house.s.admin.resume(CHARGES)
 
 

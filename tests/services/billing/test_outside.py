@@ -20,7 +20,7 @@ from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.subscriptions.handlers import payment_events
 from payonce.services.billing.subscriptions.model import InvoiceState, State, Subscription
 from payonce.services.billing.subscriptions.pdf.content import printed_note
-from payonce.services.billing.subscriptions.store import accounts, invoices
+from payonce.services.billing.subscriptions.store import accounts, credit_notes
 from payonce.testing import OpenStage
 from payonce.vendors.gateway.port import RefundOrder
 from tests.locks import waits_or_ended
@@ -166,9 +166,10 @@ async def test_a_credit_note_says_how_the_money_went_back(stage: OpenStage) -> N
         account = await accounts.account(house.s.read, invoice.account_id)
         printed = [
             printed_note(each, (), invoice, account, ("payonce",), "UTC")
-            for each in await invoices.credit_notes(house.s.read, invoice)
+            for each in await credit_notes.of_invoice(house.s.read, invoice)
         ]
         assert {each.total.to_text(): each.status for each in printed} == {
-            "9.00": "Refunded by another way than the card", "2.00": "Refunded to the visa card ending in 4242",
+            "9.00": "Refunded by another way than the card",
+            "2.00": "Refunded to the visa card ending in 4242",
             "1.00": "Refunded",
-        }  # fmt: skip
+        }

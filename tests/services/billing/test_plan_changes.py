@@ -222,10 +222,14 @@ async def test_a_change_by_its_queue_alone_is_on_record_like_any_other(stage: Op
         async with house.s.begin() as tx:
             await tx.send(
                 PLAN_CHANGE,
-                {"subscription_id": subscription.id, "change_id": "c-1", "plan_id": "pro-v1",
-                 "at": (await house.s.clock.now()).isoformat()},
+                {
+                    "subscription_id": subscription.id,
+                    "change_id": "c-1",
+                    "plan_id": "pro-v1",
+                    "at": (await house.s.clock.now()).isoformat(),
+                },
                 action="upgrade",
-            )  # fmt: skip
+            )
         await house.run()
         [change] = await plan_changes.of_subscription(house.s.read, subscription.id)
         assert (change.id, change.state) == ("c-1", ChangeState.APPLIED)
@@ -239,8 +243,12 @@ async def test_a_change_by_its_queue_alone_that_meets_another_one_fails_on_recor
         await house.s.admin.pause(CREDIT_HOLD.queue, LATE)
         await house.s.admin.pause(CHARGE_INITIATION.queue, LATE)
         first = await asked(house, subscription, "pro")
-        payload = {"subscription_id": subscription.id, "change_id": "c-1", "plan_id": "enterprise-v1",
-                   "at": (await house.s.clock.now()).isoformat()}  # fmt: skip
+        payload = {
+            "subscription_id": subscription.id,
+            "change_id": "c-1",
+            "plan_id": "enterprise-v1",
+            "at": (await house.s.clock.now()).isoformat(),
+        }
         for _ in range(2):
             async with house.s.begin() as tx:
                 await tx.send(PLAN_CHANGE, payload, action="upgrade")
@@ -370,14 +378,24 @@ def lets_go(queue: str) -> Step:
 
 STEPS: Final[dict[str, Step]] = {
     **{f"{plan} {when}": change_to(plan, when) for plan in ("pro", "enterprise", "annual-pro") for when in When},
-    "cancel now": ends(When.NOW), "cancel at the end": ends(When.PERIOD_END), "pause": pause, "resume": resume,
-    "renewal": renewal, "card declines": declines("insufficient_funds"),
-    "hold changes": holds(PLAN_CHANGE.queue), "let changes go": lets_go(PLAN_CHANGE.queue),
-    "hold charges": holds(CHARGE_INITIATION.queue), "let charges go": lets_go(CHARGE_INITIATION.queue),
-    "new version": new_version, "migrate": migrates(chosen=True),
-    "migrate kept": migrates(chosen=False), "migrate kept with notice": migrates(chosen=False, notice_days=14),
-    "withdraw": withdraw, "stay": stay, "work": work_off,
-}  # fmt: skip
+    "cancel now": ends(When.NOW),
+    "cancel at the end": ends(When.PERIOD_END),
+    "pause": pause,
+    "resume": resume,
+    "renewal": renewal,
+    "card declines": declines("insufficient_funds"),
+    "hold changes": holds(PLAN_CHANGE.queue),
+    "let changes go": lets_go(PLAN_CHANGE.queue),
+    "hold charges": holds(CHARGE_INITIATION.queue),
+    "let charges go": lets_go(CHARGE_INITIATION.queue),
+    "new version": new_version,
+    "migrate": migrates(chosen=True),
+    "migrate kept": migrates(chosen=False),
+    "migrate kept with notice": migrates(chosen=False, notice_days=14),
+    "withdraw": withdraw,
+    "stay": stay,
+    "work": work_off,
+}
 AT_ONCE: Final = tuple(name for name in STEPS if not name.startswith(("hold", "let", "card", "renewal", "work")))
 
 
@@ -393,7 +411,7 @@ async def any_order(stage: OpenStage, groups: list[list[str]], *, trial: bool = 
         for group in groups:
             answers = await asyncio.gather(
                 *(STEPS[name](house, subscription) for name in group), return_exceptions=True
-            )  # fmt: skip
+            )
             wrong = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, Conflict)]
             assert wrong == []
             accepted |= {each.id: each for each in answers if isinstance(each, PlanChangeRecord)}
@@ -432,9 +450,10 @@ async def assert_no_price_was_changed_without_notice(house: House, subscription:
     changes = {each.id: each for each in await plan_changes.of_subscription(house.s.read, subscription.id)}
     for invoice in later:
         told = {
-            each.to_plan_id for each in changes.values() if each.requested_at <= invoice.issued_at
-            and (each.state is ChangeState.APPLIED or each.id == invoice.id)
-        }  # fmt: skip
+            each.to_plan_id
+            for each in changes.values()
+            if each.requested_at <= invoice.issued_at and (each.state is ChangeState.APPLIED or each.id == invoice.id)
+        }
         assert invoice.plan_id in agreed | told, (invoice, changes)
         if invoice.period is not None:
             assert invoice.total == (await plans.plan(house.s.read, invoice.plan_id)).price
@@ -477,33 +496,68 @@ ANY: Final = st.one_of(
 )
 GROUPS: Final = st.builds(
     lambda held, change, others: [*held, [change], *others],
-    st.sampled_from(HELD), st.sampled_from(["pro now", "enterprise now", "annual-pro now"]),
+    st.sampled_from(HELD),
+    st.sampled_from(["pro now", "enterprise now", "annual-pro now"]),
     st.lists(ANY, min_size=1, max_size=5),
-)  # fmt: skip
+)
 
 
 CHOSEN: Final = (["migrate"], ["work"], ["pro period_end"])
 """An operator moves the subscription, and its customer chooses another plan instead."""
 MOVED: Final[tuple[list[list[str]], ...]] = (
-    [], [*CHOSEN], [*CHOSEN, ["stay"]], [*CHOSEN, ["cancel at the end"], ["resume"]],
-    *([*earlier, [migrate], ["work"], *back]
-      for migrate in ("migrate kept", "migrate kept with notice")
-      for earlier, back in (([["pro period_end"]], [["stay"]]), ([["cancel at the end"]], [["resume"]]),
-                            ([["pro period_end"]], [["cancel at the end"], ["resume"]]))),
-)  # fmt: skip
+    [],
+    [*CHOSEN],
+    [*CHOSEN, ["stay"]],
+    [*CHOSEN, ["cancel at the end"], ["resume"]],
+    *(
+        [*earlier, [migrate], ["work"], *back]
+        for migrate in ("migrate kept", "migrate kept with notice")
+        for earlier, back in (
+            ([["pro period_end"]], [["stay"]]),
+            ([["cancel at the end"]], [["resume"]]),
+            ([["pro period_end"]], [["cancel at the end"], ["resume"]]),
+        )
+    ),
+)
 TERMS: Final = st.builds(
     lambda moved, others: [["new version"], *moved, *others, ["renewal"]],
     st.sampled_from(MOVED),
     st.lists(
         st.one_of(
-            st.sampled_from(["new version", "migrate", "migrate kept", "migrate kept with notice", "withdraw", "stay",
-                             "work", "renewal"]).map(lambda name: [name]),
-            st.lists(st.sampled_from(["new version", "migrate", "migrate kept", "withdraw", "stay", "cancel at the end",
-                                      "resume", "pro now", "pro period_end"]), min_size=2, max_size=3),
+            st.sampled_from(
+                [
+                    "new version",
+                    "migrate",
+                    "migrate kept",
+                    "migrate kept with notice",
+                    "withdraw",
+                    "stay",
+                    "work",
+                    "renewal",
+                ]
+            ).map(lambda name: [name]),
+            st.lists(
+                st.sampled_from(
+                    [
+                        "new version",
+                        "migrate",
+                        "migrate kept",
+                        "withdraw",
+                        "stay",
+                        "cancel at the end",
+                        "resume",
+                        "pro now",
+                        "pro period_end",
+                    ]
+                ),
+                min_size=2,
+                max_size=3,
+            ),
         ),
-        min_size=3, max_size=8,
+        min_size=3,
+        max_size=8,
     ),
-)  # fmt: skip
+)
 
 
 FAILING: Final = [["hold changes"], ["hold charges"], ["pro now"], ["renewal"], ["let changes go"]]
@@ -517,9 +571,13 @@ ESCAPES: Final = [["pro period_end"], ["new version"], ["migrate kept"], ["work"
 def race(postgres: ScratchServer, examples: int, orders: Any = GROUPS, *, trial: bool = False) -> None:
     # The first order that breaks a promise is told as it is: to look for a shorter one takes minutes.
     @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None,
-        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @example(groups=FAILING)
     @example(groups=ESCAPES)
     @given(groups=orders)

@@ -255,9 +255,13 @@ async def test_the_notice_names_all_that_changes(stage: OpenStage) -> None:
 
 @pytest.mark.parametrize(
     ("interval", "allowance", "has"),
-    [(YEAR, None, MONTH), (YEAR, YEAR, None), (YEAR, Interval(Unit.MONTH, 3), Interval(Unit.MONTH, 3)),
-     (MONTH, None, None)],
-)  # fmt: skip
+    [
+        (YEAR, None, MONTH),
+        (YEAR, YEAR, None),
+        (YEAR, Interval(Unit.MONTH, 3), Interval(Unit.MONTH, 3)),
+        (MONTH, None, None),
+    ],
+)
 async def test_a_new_version_keeps_the_allowance_interval_unless_it_says_otherwise(
     stage: OpenStage, interval: Interval, allowance: Interval | None, has: Interval | None
 ) -> None:

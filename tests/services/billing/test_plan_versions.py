@@ -119,8 +119,11 @@ async def test_a_migration_is_previewed_announced_and_takes_effect_with_the_next
         await heard(house)
         migration = await order(house)
         assert (migration.state, migration.scheduled, migration.requested_by) == (MigrationState.DONE, 2, "ann")
-        told = {data["id"]: data["plan_change"] for name, data in await heard(house)
-                if name == "subscription.plan_change_scheduled"}  # fmt: skip
+        told = {
+            data["id"]: data["plan_change"]
+            for name, data in await heard(house)
+            if name == "subscription.plan_change_scheduled"
+        }
         assert set(told) == {active.id, trial.id}
         notice = told[active.id]
         assert (notice["previous_price"], notice["price"], notice["currency"]) == ("29.00", "39.00", "AED")
@@ -303,11 +306,13 @@ async def put_back(house: House) -> None:
 @pytest.mark.parametrize(
     ("older", "newer", "says"),
     [
-        ("basic", None, "is the version that is for sale"), ("basic-v2", None, "is the version that is for sale"),
-        ("basic-v1", "pro", "is no version of basic"), ("trial-v1", None, "is a trial"),
+        ("basic", None, "is the version that is for sale"),
+        ("basic-v2", None, "is the version that is for sale"),
+        ("basic-v1", "pro", "is no version of basic"),
+        ("trial-v1", None, "is a trial"),
         ("basic-v1", "basic-v1", "no longer for sale"),
     ],
-)  # fmt: skip
+)
 async def test_a_migration_that_makes_no_sense_is_refused(
     stage: OpenStage, older: str, newer: str | None, says: str
 ) -> None:

@@ -158,9 +158,16 @@ async def test_redis_that_lost_everything_in_mid_load_is_refilled_and_every_invo
         assert await house.broken() == {}
 
 
-@pytest.mark.parametrize(("off_s", "secret", "status"), [
-    (-301, SECRET, 400), (301, SECRET, 400), (0, NEW, 401), (-299, SECRET, 200), (299, SECRET, 200),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("off_s", "secret", "status"),
+    [
+        (-301, SECRET, 400),
+        (301, SECRET, 400),
+        (0, NEW, 401),
+        (-299, SECRET, 200),
+        (299, SECRET, 200),
+    ],
+)
 async def test_a_stale_a_future_and_a_forged_webhook_are_refused_and_change_nothing(
     stage: OpenStage, off_s: int, secret: Secret, status: int
 ) -> None:
@@ -182,10 +189,17 @@ async def test_a_new_signing_secret_loses_no_delivery(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         old, new = SECRET, NEW
         steps = (
-            ((old,), (old,)), ((old, new), (old,)), ((old,), (old, new)), ((old, new), (old, new)),
-            ((new, old), (old, new)), ((old, new), (new, old)), ((new, old), (new, old)), ((new,), (new, old)),
-            ((new, old), (new,)), ((new,), (new,)),
-        )  # fmt: skip
+            ((old,), (old,)),
+            ((old, new), (old,)),
+            ((old,), (old, new)),
+            ((old, new), (old, new)),
+            ((new, old), (old, new)),
+            ((old, new), (new, old)),
+            ((new, old), (new, old)),
+            ((new,), (new, old)),
+            ((new, old), (new,)),
+            ((new,), (new,)),
+        )
         for number, (signs, takes) in enumerate(steps):
             verdicts: list[bool] = []
 
@@ -201,8 +215,9 @@ async def test_a_new_signing_secret_loses_no_delivery(stage: OpenStage) -> None:
 
             await house.s.owner.execute(
                 "insert into payments.notifications (event_id, account_id, action, body) values ($1, 'a', 'trial', $2)",
-                f"evt-{number}", b'{"event_id": "evt"}',
-            )  # fmt: skip
+                f"evt-{number}",
+                b'{"event_id": "evt"}',
+            )
             now, body = await house.s.clock.now(), b'{"event_id": "evt"}'
             async with open_notifier(
                 "https://s.example", signs, house.s.database, transport=door, aside=False

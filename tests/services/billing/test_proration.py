@@ -47,8 +47,9 @@ def test_another_interval_begins_a_new_period_at_the_change_in_full() -> None:
 
 def test_a_second_change_gives_back_the_line_of_the_first_and_not_todays_price() -> None:
     anchor = Anchor.at(BEGIN, "UTC", EIGHT_WEEKS)
-    first = change_plan([billed(anchor, Amount(2900, AED))], Amount(9900, AED), EIGHT_WEEKS, anchor,
-                        BEGIN + timedelta(days=21))  # fmt: skip
+    first = change_plan(
+        [billed(anchor, Amount(2900, AED))], Amount(9900, AED), EIGHT_WEEKS, anchor, BEGIN + timedelta(days=21)
+    )
     assert first.debit is not None
     in_force = Billed(first.debit.amount, first.debit.start, first.debit.end)
     second = change_plan([in_force], Amount(2900, AED), EIGHT_WEEKS, anchor, BEGIN + timedelta(days=42))

@@ -12,9 +12,15 @@ from tests.services.billing.redis_house import open_redis_house
 PAYMENT = "q:sub:payment_initiation"
 CREDITS = [{"transaction_id": "none", "minor": 1, "refunded_minor": 0}]
 HOLD = {
-    "action": "hold", "change_id": "c", "subscription_id": "s", "account_id": "a", "round": 1, "credits": CREDITS,
-    "changed_at": "2026-01-01T00:00:00Z", "asked_at": "2026-01-01T00:00:00Z",
-}  # fmt: skip
+    "action": "hold",
+    "change_id": "c",
+    "subscription_id": "s",
+    "account_id": "a",
+    "round": 1,
+    "credits": CREDITS,
+    "changed_at": "2026-01-01T00:00:00Z",
+    "asked_at": "2026-01-01T00:00:00Z",
+}
 
 
 @pytest.mark.parametrize(

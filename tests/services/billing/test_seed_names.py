@@ -20,17 +20,39 @@ from tests.services.billing.redis_stage import RedisStage, on_redis
 
 SLOW, QUICK = (5, 60, 2.0, 3600, 10, 180, 300), (3, 60, 2.0, 600, 5, 120, 240)
 AGREED = {
-    "q:sub:payment_initiation": SLOW, "q:sub:trial_payment": QUICK, "q:sub:plan_change": SLOW, "q:sub:usage_sync": SLOW,
-    "q:pay:subscription_update": SLOW, "q:pay:refund_initiation": QUICK,
-}  # fmt: skip
+    "q:sub:payment_initiation": SLOW,
+    "q:sub:trial_payment": QUICK,
+    "q:sub:plan_change": SLOW,
+    "q:sub:usage_sync": SLOW,
+    "q:pay:subscription_update": SLOW,
+    "q:pay:refund_initiation": QUICK,
+}
 """Retries; base delay, multiplier, maximum and jitter; lock and visibility, in seconds."""
-JOB_LOG = {"id", "queue", "message_id", "correlation_id", "idempotency_key", "status", "attempts", "last_error",
-           "next_retry_at", "action", "created_at", "updated_at"}  # fmt: skip
+JOB_LOG = {
+    "id",
+    "queue",
+    "message_id",
+    "correlation_id",
+    "idempotency_key",
+    "status",
+    "attempts",
+    "last_error",
+    "next_retry_at",
+    "action",
+    "created_at",
+    "updated_at",
+}
 REQUESTS = {
-    "id": "integer", "event_id": "text", "payload": "jsonb", "processed": "boolean",
-    "processed_at": "timestamp with time zone", "error_message": "text", "retry_count": "integer",
-    "created_at": "timestamp with time zone", "updated_at": "timestamp with time zone",
-}  # fmt: skip
+    "id": "integer",
+    "event_id": "text",
+    "payload": "jsonb",
+    "processed": "boolean",
+    "processed_at": "timestamp with time zone",
+    "error_message": "text",
+    "retry_count": "integer",
+    "created_at": "timestamp with time zone",
+    "updated_at": "timestamp with time zone",
+}
 
 
 @pytest.mark.parametrize("queue", AGREED)
@@ -39,9 +61,14 @@ def test_a_queue_has_the_policy_that_was_agreed(queue: str) -> None:
     backoff = policy.backoff
     assert policy.max_attempts is not None
     assert (
-        policy.max_attempts - 1, backoff.base_delay_seconds, backoff.backoff_multiplier, backoff.max_delay_seconds,
-        backoff.jitter_seconds, policy.lease_s, policy.run_limit_s,
-    ) == AGREED[queue]  # fmt: skip
+        policy.max_attempts - 1,
+        backoff.base_delay_seconds,
+        backoff.backoff_multiplier,
+        backoff.max_delay_seconds,
+        backoff.jitter_seconds,
+        policy.lease_s,
+        policy.run_limit_s,
+    ) == AGREED[queue]
 
 
 async def test_webhook_requests_have_the_columns_and_the_trigger_of_the_design(stage: OpenStage) -> None:

@@ -27,8 +27,11 @@ def texts_in(path: Path) -> Iterator[tuple[int, str]]:
     """Every string of a module that is no docstring."""
     tree = ast.parse(path.read_text())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = {id(node.body[0].value) for node in ast.walk(tree)
-                  if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.lineno, node.value
@@ -61,8 +64,13 @@ def test_what_both_share_names_no_table_of_either() -> None:
     assert shared
     for schema in ("subscriptions", "payments"):
         names = objects_of(schema)
-        found = [(path.name, name) for path in shared for _, text in texts_in(path)
-                 for name in re.findall(rf"\b{schema}\.\w+", text) if name in names]  # fmt: skip
+        found = [
+            (path.name, name)
+            for path in shared
+            for _, text in texts_in(path)
+            for name in re.findall(rf"\b{schema}\.\w+", text)
+            if name in names
+        ]
         assert found == []
 
 
@@ -89,8 +97,9 @@ async def test_nothing_in_the_store_of_one_leads_to_the_other(
             select t.tgname from pg_trigger t join pg_class a on a.oid = t.tgrelid join pg_proc p on p.oid = t.tgfoid
             where a.relnamespace = $1::regnamespace and p.pronamespace = $2::regnamespace
             """,
-            schema, other,
-        )  # fmt: skip
+            schema,
+            other,
+        )
     finally:
         await owner.close()
     assert texts

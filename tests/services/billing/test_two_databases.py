@@ -112,10 +112,14 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...
 
     def said(role: str, database: ScratchDatabase, **more: str) -> None:
         variables = {
-            "DATABASE_URL": database.service_url, "BILLING_DATABASE": role.partition(".")[2],
-            "PAYONCE_DATA_DIR": str(tmp_path / role), "JWT_SECRET_KEY": SHARED, "WEBHOOK_SIGNING_SECRET": SHARED,
-            "PAYONCE_KEYS": f"k1:{base64.b64encode(bytes(32)).decode()}", **more,
-        }  # fmt: skip
+            "DATABASE_URL": database.service_url,
+            "BILLING_DATABASE": role.partition(".")[2],
+            "PAYONCE_DATA_DIR": str(tmp_path / role),
+            "JWT_SECRET_KEY": SHARED,
+            "WEBHOOK_SIGNING_SECRET": SHARED,
+            "PAYONCE_KEYS": f"k1:{base64.b64encode(bytes(32)).decode()}",
+            **more,
+        }
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
 
@@ -299,13 +303,20 @@ async def test_messages_that_nobody_would_take_any_more_are_named_at_the_start(
 @pytest.mark.parametrize(
     ("held", "other", "row"),
     [
-        ("payments", "subscriptions",
-         "insert into subscriptions.accounts (id, email, password_hash) values ('a', 'ada@example.com', 'none')"),
-        ("subscriptions", "payments",
-         """insert into payments.payment_methods (id, account_id, token, brand, last4, exp_month, exp_year, is_default)
-            values ('m', 'a', 't', 'visa', '4242', 12, 2090, true)"""),
+        (
+            "payments",
+            "subscriptions",
+            "insert into subscriptions.accounts (id, email, password_hash) values ('a', 'ada@example.com', 'none')",
+        ),
+        (
+            "subscriptions",
+            "payments",
+            """insert into payments.payment_methods
+                (id, account_id, token, brand, last4, exp_month, exp_year, is_default)
+            values ('m', 'a', 't', 'visa', '4242', 12, 2090, true)""",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_a_shared_database_is_not_taken_for_one_of_a_single_service(
     scratch: ScratchDatabase, environment: Callable[..., None], held: str, other: str, row: str
 ) -> None:

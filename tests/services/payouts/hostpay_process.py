@@ -92,10 +92,14 @@ async def serve(duty: Duty) -> None:
             for each in (pay_swap, follow_payment)
         ]
         worker = Worker(
-            unlimited, database, PostgresFeed(database, bell),
-            partial(PostgresQueue, database, bell, worker=name), [ChangeNowClient(exchange, "key"), host],
-            slots=4, checks=CHECKS,
-        )  # fmt: skip
+            unlimited,
+            database,
+            PostgresFeed(database, bell),
+            partial(PostgresQueue, database, bell, worker=name),
+            [ChangeNowClient(exchange, "key"), host],
+            slots=4,
+            checks=CHECKS,
+        )
         print("ready", flush=True)
         await worker.run()
 

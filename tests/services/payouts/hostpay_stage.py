@@ -92,9 +92,18 @@ class House:
         if usdc_to is not None:
             address, coin, network = usdc_to, "usdc", "eth"
         asked = Asked(
-            f"pay-{number}", 7_000_000_000 + number, f"-100{number}", address, None, False, coin, network, usdt(price),
-            usdt("0"), usdt(price),
-        )  # fmt: skip
+            f"pay-{number}",
+            7_000_000_000 + number,
+            f"-100{number}",
+            address,
+            None,
+            False,
+            coin,
+            network,
+            usdt(price),
+            usdt("0"),
+            usdt(price),
+        )
         async with self.s.begin() as tx:
             return (await receive(tx, asked)).payout
 
@@ -229,9 +238,15 @@ async def braked_worker(s: Stage, handlers: Sequence[Handler], resources: Sequen
 
 @asynccontextmanager
 async def open_house(
-    stage: OpenStage, at_node: Draws | None = None, at_exchange: Draws | None = None, *, opening: Amount = OPENING,
-    fee_cap_wei: int = 10**12, chain: dict[str, Any] | None = None, **exchange: Any,
-) -> AsyncIterator[House]:  # fmt: skip
+    stage: OpenStage,
+    at_node: Draws | None = None,
+    at_exchange: Draws | None = None,
+    *,
+    opening: Amount = OPENING,
+    fee_cap_wei: int = 10**12,
+    chain: dict[str, Any] | None = None,
+    **exchange: Any,
+) -> AsyncIterator[House]:
     async with stage() as s:
         clock = OutsideClock(await s.clock.freeze())
         made = Chain(clock=clock, block_s=BLOCK_S, **(chain or {}))
@@ -254,8 +269,9 @@ async def open_house(
                 host = HostWallet(wallet, s.database, "process-1", market_s=0.0, fee_cap_wei=fee_cap_wei)
                 worker = await braked_worker(s, HANDLERS, [client, terms, host])
                 await keep_list(s)
-                yield House(s, clock, made, node, changenow, desk, bridge, simulator, wallet, client, terms, host,
-                            worker)  # fmt: skip
+                yield House(
+                    s, clock, made, node, changenow, desk, bridge, simulator, wallet, client, terms, host, worker
+                )
 
 
 def refusing(code: Code) -> Any:

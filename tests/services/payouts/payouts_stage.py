@@ -112,8 +112,11 @@ class Office:
                     (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address)
                 values ($1, $2, 'eth', 'eth', $3, $4)
                 """,
-                swap.unique_id, swap.cn_api_id, swap.amount.to_decimal(), swap.payin_address,
-            )  # fmt: skip
+                swap.unique_id,
+                swap.cn_api_id,
+                swap.amount.to_decimal(),
+                swap.payin_address,
+            )
             paying = await swap_store.advance(tx, swap, SwapState.PAYING)
         if not swap.direct:
             assert swap.payin_address is not None
@@ -146,10 +149,16 @@ class Office:
 def webhook(now: datetime, **fields: Any) -> bytes:
     """The body of a webhook; a field that is None is left out."""
     body = {
-        "payment_id": "pay-1", "user_id": 6_271_402_111, "closed_channel_id": "-1003296084379",
-        "wallet_address": BTC_CLIENT, "payout_currency": "btc", "payout_network": "btc",
-        "subscription_price": "100.00", "timestamp": int(now.timestamp()), **fields,
-    }  # fmt: skip
+        "payment_id": "pay-1",
+        "user_id": 6_271_402_111,
+        "closed_channel_id": "-1003296084379",
+        "wallet_address": BTC_CLIENT,
+        "payout_currency": "btc",
+        "payout_network": "btc",
+        "subscription_price": "100.00",
+        "timestamp": int(now.timestamp()),
+        **fields,
+    }
     return json.dumps({name: value for name, value in body.items() if value is not None}).encode()
 
 
@@ -183,7 +192,7 @@ async def open_office(
     listed: bool = True,
     external: Callable[[Stage], AbstractAsyncContextManager[object]] | None = None,
     **how: Any,
-) -> AsyncIterator[Office]:  # fmt: skip
+) -> AsyncIterator[Office]:
     """`external` opens what somebody's own GCHostPay is told by; then there is no wallet."""
     async with stage() as s:
         clock = ExchangesClock(await s.clock.freeze())

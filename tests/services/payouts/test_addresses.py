@@ -23,10 +23,12 @@ from tests.services.payouts.payouts_stage import TERMS, open_office
 MIXED = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 SPELLINGS = (MIXED, MIXED.lower(), "0x" + MIXED[2:].upper())
 BTC = (
-    "1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa", "3J98t1WpEZ73CNmQviecrnyiWrnqRhWNLy",
-    "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq", "BC1QAR0SRRR7XFKVY5L643LYDNW9RE59GTZZWF5MDQ",
+    "1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa",
+    "3J98t1WpEZ73CNmQviecrnyiWrnqRhWNLy",
+    "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq",
+    "BC1QAR0SRRR7XFKVY5L643LYDNW9RE59GTZZWF5MDQ",
     "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0",
-)  # fmt: skip
+)
 """The addresses of the genesis block, of BIP 16, BIP 173 and BIP 350."""
 TRX = ("TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t", "TJRyWwFs9wTFGZg3JbrVriFbNfCug5tDeC")
 COIN = {"payout_currency": "usdt", "payout_network": "eth"}
@@ -41,11 +43,14 @@ def test_published_addresses_are_taken(network: str, address: str) -> None:
 def test_no_letter_of_an_address_can_be_mistyped(data: st.DataObject) -> None:
     hashed = data.draw(st.binary(min_size=20, max_size=20))
     network, address, letters = data.draw(
-        st.sampled_from([
-            ("btc", segwit(BITCOIN, 0, hashed), BECH32), ("btc", base58check(PAY_TO_KEY + hashed), BASE58),
-            ("trx", base58check(TRON + hashed), BASE58),
-        ])
-    )  # fmt: skip
+        st.sampled_from(
+            [
+                ("btc", segwit(BITCOIN, 0, hashed), BECH32),
+                ("btc", base58check(PAY_TO_KEY + hashed), BASE58),
+                ("trx", base58check(TRON + hashed), BASE58),
+            ]
+        )
+    )
     assert wrong_with(network, address) is None
     place = data.draw(st.integers(3, len(address) - 1))
     other = data.draw(st.sampled_from([each for each in letters if each != address[place]]))

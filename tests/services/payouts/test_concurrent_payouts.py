@@ -44,9 +44,18 @@ FOR_THREE: Final = eth("0.14")
 async def order(house: House, number: int, price: str = PRICE, to: str = OTHER_CLIENT) -> Payout:
     direct = to.startswith("0x")
     asked = Asked(
-        f"pay-{number}", 7_000_000_000 + number, f"-100{number}", to, None, False, "eth" if direct else "btc",
-        "eth" if direct else "btc", usdt(price), usdt("0"), usdt(price),
-    )  # fmt: skip
+        f"pay-{number}",
+        7_000_000_000 + number,
+        f"-100{number}",
+        to,
+        None,
+        False,
+        "eth" if direct else "btc",
+        "eth" if direct else "btc",
+        usdt(price),
+        usdt("0"),
+        usdt(price),
+    )
     async with house.s.begin() as tx:
         return (await receive(tx, asked)).payout
 

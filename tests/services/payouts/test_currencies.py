@@ -14,8 +14,10 @@ from payonce.vendors.changenow.port import Currency
 from tests.services.payouts.payouts_stage import Office, keep_list, open_office
 
 RIPPLE = {
-    "payout_currency": "xrp", "payout_network": "xrp", "wallet_address": "rEb8TK3gBgk5auZkwc6sHnwrGVJH8DuaLh",
-}  # fmt: skip
+    "payout_currency": "xrp",
+    "payout_network": "xrp",
+    "wallet_address": "rEb8TK3gBgk5auZkwc6sHnwrGVJH8DuaLh",
+}
 
 
 async def decide(office: Office, payout: Payout, **decision: Any) -> None:
@@ -37,9 +39,7 @@ async def test_a_payout_without_its_memo_is_held_when_it_came_before_the_list(st
         await office.run()
         payout = await office.payout(taken)
         assert payout.state is State.HELD
-        await decide(
-            office, payout, verdict=Verdict.READDRESS, address=RIPPLE["wallet_address"], extra_id="4711"
-        )  # fmt: skip
+        await decide(office, payout, verdict=Verdict.READDRESS, address=RIPPLE["wallet_address"], extra_id="4711")
         await office.run()
         [swap] = await office.swaps(taken)
         assert (await office.state(taken), swap.extra_id) == (State.SWAPPED, "4711")

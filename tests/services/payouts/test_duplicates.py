@@ -24,10 +24,17 @@ from payonce.vendors.changenow.port import Swap as Made
 from tests.services.payouts.payouts_stage import BTC_CLIENT, HOST_WALLET, PRICING, TERMS, TO_BTC, Office, open_office
 
 TABLES = (
-    "payouts.payouts", "payouts.parts", "payouts.swaps", "payouts.shares", "payouts.split_payout_request",
-    "payouts.split_payout_que", "payouts.split_payout_hostpay", "payonce.postings", "payonce.posting_lines",
+    "payouts.payouts",
+    "payouts.parts",
+    "payouts.swaps",
+    "payouts.shares",
+    "payouts.split_payout_request",
+    "payouts.split_payout_que",
+    "payouts.split_payout_hostpay",
+    "payonce.postings",
+    "payonce.posting_lines",
     "payonce.effects",
-)  # fmt: skip
+)
 KINDS = ("estimate", "estimated", "swap", "swapped")
 
 
@@ -43,9 +50,13 @@ async def again(office: Office, taken: Taken, kinds: Sequence[str], put: int = 7
     payout = await office.payout(taken)
     swaps = await swap_store.active_swaps(office.s.read, payout.id)
     asked = hops.EstimateRequest(
-        user_id=payout.user_id, closed_channel_id=payout.closed_channel_id, wallet_address=payout.wallet_address,
-        payout_currency="btc", payout_network="btc", adjusted_amount_usdt=payout.adjusted.to_decimal(),
-    )  # fmt: skip
+        user_id=payout.user_id,
+        closed_channel_id=payout.closed_channel_id,
+        wallet_address=payout.wallet_address,
+        payout_currency="btc",
+        payout_network="btc",
+        adjusted_amount_usdt=payout.adjusted.to_decimal(),
+    )
     async with office.s.begin() as tx:
         for number, kind in enumerate(kinds, start=put):
             if kind == "estimate":
@@ -59,9 +70,18 @@ async def again(office: Office, taken: Taken, kinds: Sequence[str], put: int = 7
                     await next_messages.send_swap(tx, payout, swap, number)
                 if kind == "swapped" and swap.cn_api_id is not None:
                     made = Made(
-                        swap.cn_api_id, TO_BTC, swap.amount.to_decimal(), Decimal(9), "elsewhere", None, "elsewhere",
-                        None, HOST_WALLET, "standard", "direct",
-                    )  # fmt: skip
+                        swap.cn_api_id,
+                        TO_BTC,
+                        swap.amount.to_decimal(),
+                        Decimal(9),
+                        "elsewhere",
+                        None,
+                        "elsewhere",
+                        None,
+                        HOST_WALLET,
+                        "standard",
+                        "direct",
+                    )
                     await next_messages.send_swapped(tx, payout, swap, number, made, HOST_WALLET)
 
 
@@ -186,9 +206,13 @@ async def test_an_estimate_that_belongs_to_no_payout_is_not_asked_for(
 ) -> None:
     async with open_office(stage, roles=("estimator",)) as office:
         asked = hops.EstimateRequest(
-            user_id=7, closed_channel_id="-100", wallet_address=BTC_CLIENT, payout_currency="btc",
-            payout_network="btc", adjusted_amount_usdt=Decimal(97),
-        )  # fmt: skip
+            user_id=7,
+            closed_channel_id="-100",
+            wallet_address=BTC_CLIENT,
+            payout_currency="btc",
+            payout_network="btc",
+            adjusted_amount_usdt=Decimal(97),
+        )
         await office.s.feed.put(
             [Message(queue=ESTIMATE.queue, payload=hops.plain(asked), correlation_id=correlation_id)]
         )
@@ -199,10 +223,16 @@ async def test_an_estimate_that_belongs_to_no_payout_is_not_asked_for(
 async def test_an_answer_or_a_batch_that_belongs_to_no_payout_is_parked(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         found = hops.EstimateResponse(
-            user_id=7, closed_channel_id="-100", wallet_address=BTC_CLIENT, payout_currency="btc",
-            payout_network="btc", from_amount_usdt=Decimal(97), to_amount_eth_post_fee=Decimal("0.04"),
-            deposit_fee=Decimal(0), withdrawal_fee=Decimal(0),
-        )  # fmt: skip
+            user_id=7,
+            closed_channel_id="-100",
+            wallet_address=BTC_CLIENT,
+            payout_currency="btc",
+            payout_network="btc",
+            from_amount_usdt=Decimal(97),
+            to_amount_eth_post_fee=Decimal("0.04"),
+            deposit_fee=Decimal(0),
+            withdrawal_fee=Decimal(0),
+        )
         await office.s.feed.put(
             [
                 Message(queue=ESTIMATED.queue, payload=hops.plain(found), correlation_id="nobody"),

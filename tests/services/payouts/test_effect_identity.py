@@ -12,10 +12,24 @@ from payonce.services.payouts.handlers.wallet import PayDeposit
 from payonce.services.payouts.model import ETH, Swap, SwapState
 
 SWAP = Swap(
-    id="s-1", unique_id="u-1", part=1, round=1, currency="btc", network="btc", address="bc1", extra_id=None,
-    amount=Amount(10**18, ETH), direct=False, state=SwapState.CREATED, cn_api_id="x-1", payin_address="0x01",
-    payin_extra_id=None, valid_until=None, triggered_at=None, reason=None,
-)  # fmt: skip
+    id="s-1",
+    unique_id="u-1",
+    part=1,
+    round=1,
+    currency="btc",
+    network="btc",
+    address="bc1",
+    extra_id=None,
+    amount=Amount(10**18, ETH),
+    direct=False,
+    state=SwapState.CREATED,
+    cn_api_id="x-1",
+    payin_address="0x01",
+    payin_extra_id=None,
+    valid_until=None,
+    triggered_at=None,
+    reason=None,
+)
 NOBODY: Any = None
 
 

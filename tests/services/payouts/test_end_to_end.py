@@ -29,8 +29,12 @@ from payonce.testing.eventually import eventually
 from payonce.vendors.changenow.books import AT_ONCE
 
 ROLES = [
-    "payouts.orchestrator", "payouts.estimator", "payouts.swapper", "payouts.hostpay", "cloudtasks.server",
-]  # fmt: skip
+    "payouts.orchestrator",
+    "payouts.estimator",
+    "payouts.swapper",
+    "payouts.hostpay",
+    "cloudtasks.server",
+]
 BTC_CLIENT = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
 ETH_CLIENT = "0x" + "ab" * 20
 STEP_S = 20.0
@@ -57,10 +61,16 @@ class House:
 
     async def order(self, payment_id: str = "pay-1", **fields: Any) -> Response:
         document = {
-            "payment_id": payment_id, "user_id": 7_000_000_001, "closed_channel_id": "-1001234567890",
-            "wallet_address": BTC_CLIENT, "payout_currency": "btc", "payout_network": "btc",
-            "subscription_price": "100", "timestamp": int((await self.clock.now()).timestamp()), **fields,
-        }  # fmt: skip
+            "payment_id": payment_id,
+            "user_id": 7_000_000_001,
+            "closed_channel_id": "-1001234567890",
+            "wallet_address": BTC_CLIENT,
+            "payout_currency": "btc",
+            "payout_network": "btc",
+            "subscription_price": "100",
+            "timestamp": int((await self.clock.now()).timestamp()),
+            **fields,
+        }
         body = msgspec.json.encode(document)
         signature = hmac.new(self.world.signing_key, body, hashlib.sha256).hexdigest()
         headers = {"X-Webhook-Signature": signature, "Content-Type": "application/json"}

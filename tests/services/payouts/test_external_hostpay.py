@@ -157,9 +157,13 @@ async def test_gchostpay_is_told_once_and_the_payout_is_followed_to_its_end(stag
 
 @pytest.mark.parametrize(
     "said",
-    [[("DEADLINE_EXCEEDED", True)], [("UNAVAILABLE", True), ("UNAVAILABLE", True)], [("UNAVAILABLE", False)],
-     [("NOT_FOUND", False), ("PERMISSION_DENIED", False)]],
-)  # fmt: skip
+    [
+        [("DEADLINE_EXCEEDED", True)],
+        [("UNAVAILABLE", True), ("UNAVAILABLE", True)],
+        [("UNAVAILABLE", False)],
+        [("NOT_FOUND", False), ("PERMISSION_DENIED", False)],
+    ],
+)
 async def test_a_lost_answer_of_the_task_service_is_asked_for_under_the_same_name(
     stage: OpenStage, said: list[tuple[str, bool]]
 ) -> None:
@@ -194,9 +198,15 @@ async def test_when_the_name_is_no_longer_known_a_person_tells(stage: OpenStage)
         yard.pay()
         async with yard.office.s.begin() as tx:
             await answer_review(
-                tx, effect["id"], Answer.HAPPENED, "ann", "GCHostPay was called", revision=effect["revision"],
-                outcome={"task": call["task"]}, vendor_ref=call["task"],
-            )  # fmt: skip
+                tx,
+                effect["id"],
+                Answer.HAPPENED,
+                "ann",
+                "GCHostPay was called",
+                revision=effect["revision"],
+                outcome={"task": call["task"]},
+                vendor_ref=call["task"],
+            )
         await yard.run(3_600)
         assert await yard.office.state(taken) is State.FINISHED
         assert len(yard.own.calls) == 1

@@ -160,16 +160,29 @@ async def test_a_payout_writes_a_log_line_at_each_step(stage: OpenStage) -> None
             await office.finish(swap)
         said = [line["event"] for line in lines if line.get("payout") == taken.payout.id]
         assert said == [
-            "payout_received", "vendor_estimated", "payout_priced", "exchange_requested", "exchange_created",
-            "hostpay_triggered", "deposit_signed", "deposit_paid", "payout_finished",
-        ]  # fmt: skip
+            "payout_received",
+            "vendor_estimated",
+            "payout_priced",
+            "exchange_requested",
+            "exchange_created",
+            "hostpay_triggered",
+            "deposit_signed",
+            "deposit_paid",
+            "payout_finished",
+        ]
         [priced] = [line for line in lines if line["event"] == "payout_priced"]
         assert (priced["unique_id"], priced["amount"]) == (taken.payout.unique_id, "0.038800000000000000 ETH")
 
 
 def test_every_step_of_a_payout_has_a_sign_in_the_log() -> None:
-    events = {*LINES.values(), "payout_received", "payout_taken_up", "vendor_estimated", "exchange_created",
-              "hostpay_task_triggered"}  # fmt: skip
+    events = {
+        *LINES.values(),
+        "payout_received",
+        "payout_taken_up",
+        "vendor_estimated",
+        "exchange_created",
+        "hostpay_task_triggered",
+    }
     assert {event for event in events if sign_of(event, "info") == NO_SIGN} == set()
     assert sign_of("payout_held", "warning") != NO_SIGN
 

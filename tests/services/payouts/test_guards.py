@@ -63,9 +63,7 @@ async def test_of_two_parts_that_move_at_once_the_later_sees_the_earlier(stage: 
         taken = await office.order()
         await office.run()
         async with office.s.begin() as tx:
-            first, second = [
-                await swaps.advance(tx, swap, SwapState.PAYING) for swap in await office.swaps(taken)
-            ]  # fmt: skip
+            first, second = [await swaps.advance(tx, swap, SwapState.PAYING) for swap in await office.swaps(taken)]
 
         async def pay_second() -> None:
             async with office.s.begin() as tx:
@@ -147,8 +145,9 @@ async def test_what_has_a_row_of_hostpay_never_lapses(stage: OpenStage) -> None:
                 (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address)
             values ($1, $2, 'eth', 'eth', 1, 'x')
             """,
-            swap.unique_id, swap.cn_api_id,
-        )  # fmt: skip
+            swap.unique_id,
+            swap.cn_api_id,
+        )
         with pytest.raises(AssertionError, match="may have been paid"):
             async with office.s.begin() as tx:
                 await swaps.lapse(tx, swap, "expired")

@@ -92,8 +92,14 @@ async def test_the_exchange_may_write_its_deposit_address_in_capitals(stage: Ope
 
 
 async def stranger(house: House) -> dict[str, object]:
-    return {"unique_id": "A" * 16, "cn_api_id": "deadbeefdeadbe", "from_currency": "eth", "from_network": "eth",
-            "from_amount": "1.5", "payin_address": "0x" + "66" * 20}  # fmt: skip
+    return {
+        "unique_id": "A" * 16,
+        "cn_api_id": "deadbeefdeadbe",
+        "from_currency": "eth",
+        "from_network": "eth",
+        "from_amount": "1.5",
+        "payin_address": "0x" + "66" * 20,
+    }
 
 
 async def test_what_is_not_on_record_is_not_paid_whoever_asks_for_it(stage: OpenStage) -> None:
@@ -118,8 +124,14 @@ async def test_a_message_that_differs_from_the_record_holds_the_payout(
         payout = await house.waiting_for_hostpay()
         swap = await house.swap(payout)
         await house.s.owner.execute("delete from payonce.messages")
-        told = {"unique_id": swap.unique_id, "cn_api_id": swap.cn_api_id, "from_currency": "eth", "from_network": "eth",
-                "from_amount": swap.amount.to_text(), "payin_address": swap.payin_address}  # fmt: skip
+        told = {
+            "unique_id": swap.unique_id,
+            "cn_api_id": swap.cn_api_id,
+            "from_currency": "eth",
+            "from_network": "eth",
+            "from_amount": swap.amount.to_text(),
+            "payin_address": swap.payin_address,
+        }
         await house.message({**told, **changed})
         await house.run(60.0)
         held = await house.payout(payout)

@@ -39,9 +39,7 @@ async def test_every_fault_in_the_broadcast_is_survived(stage: OpenStage, fault:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2))])
 async def test_many_payouts_under_faults_of_chain_and_exchange_are_paid_once_each(stage: OpenStage, seed: int) -> None:
     creating = {"POST /v2/exchange": QUIET}
-    conditions = Conditions(
-        seed, {Fate.FORGOTTEN: 0.2, Fate.STUCK: 0.2, Fate.OLD_WINS: 0.1}, reorg_share=0.4
-    )  # fmt: skip
+    conditions = Conditions(seed, {Fate.FORGOTTEN: 0.2, Fate.STUCK: 0.2, Fate.OLD_WINS: 0.1}, reorg_share=0.4)
     async with open_house(
         stage, FaultPlan(seed, 0.3), FaultPlan(seed, 0.2, routes=creating), chain={"conditions": conditions}
     ) as house:

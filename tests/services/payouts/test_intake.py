@@ -35,7 +35,7 @@ from tests.services.payouts.payouts_stage import (
     signed,
     usdt,
     webhook,
-)  # fmt: skip
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -201,13 +201,22 @@ async def test_what_the_exchange_does_not_pay_out_is_refused_by_the_list(door: O
             "wallet_address": "rEb8TK3gBgk5auZkwc6sHnwrGVJH8DuaLh",
         }
         for fields, status in (
-            ({"payout_currency": "pepe"}, 422), ({"payout_currency": "old"}, 422), ({"extra_id": "7"}, 422),
-            (ripple, 422), ({**ripple, "extra_id": ""}, 200), ({**ripple, "extra_id": "4711"}, 200), ({}, 200),
-            ({**ripple, "extra_id": " "}, 422), ({**ripple, "extra_id": "   "}, 422),
-            ({**ripple, "extraId": " 1"}, 422), ({**ripple, "extra_id": "4711 "}, 422),
-            ({**ripple, "extra_id": "\t4711"}, 422), ({**ripple, "extra_id": "my memo"}, 200),
-            ({**ripple, "extra_id": "7" * 120}, 200), ({**ripple, "extra_id": "7" * 121}, 422),
-        ):  # fmt: skip
+            ({"payout_currency": "pepe"}, 422),
+            ({"payout_currency": "old"}, 422),
+            ({"extra_id": "7"}, 422),
+            (ripple, 422),
+            ({**ripple, "extra_id": ""}, 200),
+            ({**ripple, "extra_id": "4711"}, 200),
+            ({}, 200),
+            ({**ripple, "extra_id": " "}, 422),
+            ({**ripple, "extra_id": "   "}, 422),
+            ({**ripple, "extraId": " 1"}, 422),
+            ({**ripple, "extra_id": "4711 "}, 422),
+            ({**ripple, "extra_id": "\t4711"}, 422),
+            ({**ripple, "extra_id": "my memo"}, 200),
+            ({**ripple, "extra_id": "7" * 120}, 200),
+            ({**ripple, "extra_id": "7" * 121}, 422),
+        ):
             payment = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
             answer = await at.order(**{"payment_id": payment, **fields})
             assert answer.status == status, (fields, answer.body)

@@ -34,10 +34,15 @@ def refused(body: bytes) -> tuple[int, str]:
 @pytest.mark.parametrize(
     "more",
     [
-        '"subscription_price": "1.00"', '"wallet_address": "1BoatSLRHtKNngkdXEeobR76b53LETtpyT"', '"user_id": 1',
-        '"\\u0075ser_id": 1', '"user_id": 6271402111', '"more": {"a": 1, "a": 2}', '"more": [{"a": 1, "a": 1}]',
+        '"subscription_price": "1.00"',
+        '"wallet_address": "1BoatSLRHtKNngkdXEeobR76b53LETtpyT"',
+        '"user_id": 1',
+        '"\\u0075ser_id": 1',
+        '"user_id": 6271402111',
+        '"more": {"a": 1, "a": 2}',
+        '"more": [{"a": 1, "a": 1}]',
     ],
-)  # fmt: skip
+)
 def test_a_name_that_comes_twice_is_400(more: str) -> None:
     status, reason = refused(webhook(NOW)[:-1] + f", {more}}}".encode())
     assert status == HTTPStatus.BAD_REQUEST
@@ -47,10 +52,11 @@ def test_a_name_that_comes_twice_is_400(more: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"sub_price": "99.00"}, "sub_price"), ({"extra_id": "1", "extraId": "2"}, "extraId"),
+        ({"sub_price": "99.00"}, "sub_price"),
+        ({"extra_id": "1", "extraId": "2"}, "extraId"),
         ({"extra_id": "", "extraId": "2"}, "extraId"),
     ],
-)  # fmt: skip
+)
 def test_two_names_of_one_thing_that_differ_are_400(fields: dict[str, Any], named: str) -> None:
     status, reason = refused(webhook(NOW, **fields))
     assert (status, named in reason) == (HTTPStatus.BAD_REQUEST, True)
@@ -78,11 +84,13 @@ def test_a_price_that_is_a_number_is_400_with_the_way_out(name: str, price: floa
 @pytest.mark.parametrize(
     "fields",
     [
-        {"payout_currency": f"{KELVIN}sm"}, {"payout_network": f"{KELVIN}sm"}, {"payout_currency": "\u00a0btc"},
+        {"payout_currency": f"{KELVIN}sm"},
+        {"payout_network": f"{KELVIN}sm"},
+        {"payout_currency": "\u00a0btc"},
         {"wallet_address": BTC_CLIENT.replace("k", KELVIN)},
         {"wallet_address": BTC_CLIENT.upper().replace("K", KELVIN)},
     ],
-)  # fmt: skip
+)
 def test_letters_that_only_look_like_ascii_are_refused(fields: dict[str, Any]) -> None:
     assert refused(webhook(NOW, **fields))[0] == HTTPStatus.UNPROCESSABLE_ENTITY
 

@@ -14,7 +14,7 @@ from payonce.services.payouts.model import (
     State,
     SwapState,
     state_by,
-)  # fmt: skip
+)
 from payonce.testing import OpenStage
 
 

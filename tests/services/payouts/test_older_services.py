@@ -119,10 +119,14 @@ async def test_an_address_that_is_none_is_held_and_not_lost(stage: OpenStage) ->
 @pytest.mark.parametrize(
     "changes",
     [
-        {"adjusted_amount_usdt": "0"}, {"adjusted_amount_usdt": "9e23"}, {"payout_currency": ""},
-        {"closed_channel_id": ""}, {"wallet_address": ""}, {"wallet_address": "x" * 201},
+        {"adjusted_amount_usdt": "0"},
+        {"adjusted_amount_usdt": "9e23"},
+        {"payout_currency": ""},
+        {"closed_channel_id": ""},
+        {"wallet_address": ""},
+        {"wallet_address": "x" * 201},
     ],
-)  # fmt: skip
+)
 async def test_what_cannot_become_a_payout_stays_with_its_sender(stage: OpenStage, changes: dict[str, Any]) -> None:
     async with open_office(stage) as office:
         await bring(office, ESTIMATE_REQUEST, **changes)
@@ -179,8 +183,12 @@ async def test_the_answer_of_an_older_estimator_prices_the_payout_that_asked(sta
         taken = await office.order(user_id=6_271_402, closed_channel_id="-1002345678901", subscription_price="123.47")
         [asked] = await rows(office, ESTIMATE.queue)
         assert json.loads(asked["payload"])["adjusted_amount_usdt"] == "119.765900"
-        answer = {"from_amount_usdt": "119.7659", "to_amount_eth_post_fee": "0.0471", "deposit_fee": "0",
-                  "withdrawal_fee": "0.0007"}  # fmt: skip
+        answer = {
+            "from_amount_usdt": "119.7659",
+            "to_amount_eth_post_fee": "0.0471",
+            "deposit_fee": "0",
+            "withdrawal_fee": "0.0007",
+        }
         for task in ("task-1", "task-2"):
             await bring(office, ESTIMATE_RESPONSE, task, v1="emit", **answer)
             await office.run()

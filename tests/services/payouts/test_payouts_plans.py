@@ -18,9 +18,18 @@ from tests.services.payouts.test_concurrent_payouts import busy_house, order, ru
 
 SOURCE: Final = Path(payonce.__file__).parent
 FOLDERS: Final = (
-    "services/payouts", "engine/effects", "engine/controls", "engine/webhooks", "engine/outbox", "engine/ledger",
-    "engine/controls/quarantine", "engine/audit", "queues/postgres", "queues/cloudtasks", "queues/redis",
-)  # fmt: skip
+    "services/payouts",
+    "engine/effects",
+    "engine/controls",
+    "engine/webhooks",
+    "engine/outbox",
+    "engine/ledger",
+    "engine/controls/quarantine",
+    "engine/audit",
+    "queues/postgres",
+    "queues/cloudtasks",
+    "queues/redis",
+)
 FILES: Final = (
     "engine/database/leases.py",
     "engine/messages/declarations.py",
@@ -31,10 +40,20 @@ FILES: Final = (
 VERBS: Final = ("select ", "select\n", "insert ", "update ", "delete ", "with ")
 LEAST_SENT: Final = 40
 LEAST_READING: Final = 25
-TABLES: Final = frozenset({
-    "payouts", "parts", "swaps", "shares", "wallet_payments", "wallet_attempts", "split_payout_request",
-    "split_payout_que", "split_payout_hostpay", "effects",
-})  # fmt: skip
+TABLES: Final = frozenset(
+    {
+        "payouts",
+        "parts",
+        "swaps",
+        "shares",
+        "wallet_payments",
+        "wallet_attempts",
+        "split_payout_request",
+        "split_payout_que",
+        "split_payout_hostpay",
+        "effects",
+    }
+)
 """Those that grow with every payout."""
 OF_FEW: Final = frozenset({"swaps_waiting", "effects_open"})
 """Indexes that leave nearly all rows out: these may be read to their ends."""

@@ -8,9 +8,12 @@ from payonce.services.payouts import ROLES
 from payonce.services.payouts.policies import QUEUES, VENDOR_TIMEOUT_S
 
 NAMES = (
-    "gcsplit-usdt-eth-estimate-queue", "gcsplit-usdt-eth-response-queue", "gcsplit-eth-client-swap-queue",
-    "gcsplit-eth-client-response-queue", "gcsplit-hostpay-trigger-queue",
-)  # fmt: skip
+    "gcsplit-usdt-eth-estimate-queue",
+    "gcsplit-usdt-eth-response-queue",
+    "gcsplit-eth-client-swap-queue",
+    "gcsplit-eth-client-response-queue",
+    "gcsplit-hostpay-trigger-queue",
+)
 
 
 def test_the_five_queues_have_their_names() -> None:

@@ -258,8 +258,9 @@ async def test_what_a_wallet_of_ours_sent_is_not_the_return_of_a_deposit(stage: 
         payout = await failed(house)
         await house.s.owner.execute(
             "insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, 0)",
-            OUTSIDE, house.chain.chain_id,
-        )  # fmt: skip
+            OUTSIDE,
+            house.chain.chain_id,
+        )
         house.chain.arrive(house.wallet.address, eth("0.04"), "our treasury", transaction_hash=ONE_HASH.lower())
         await agree(house, payout, Verdict.RETURNED, transaction=ONE_HASH)
         await house.run()

@@ -254,9 +254,13 @@ async def test_what_the_fees_eat_up_is_held(stage: OpenStage) -> None:
         taken = await office.order()
         async with office.s.begin() as tx:
             asked = hops.EstimateRequest(
-                user_id=1, closed_channel_id="c", wallet_address=BTC_CLIENT, payout_currency="btc",
-                payout_network="btc", adjusted_amount_usdt=Decimal(97),
-            )  # fmt: skip
+                user_id=1,
+                closed_channel_id="c",
+                wallet_address=BTC_CLIENT,
+                payout_currency="btc",
+                payout_network="btc",
+                adjusted_amount_usdt=Decimal(97),
+            )
             eaten = Estimate(PRICING, Decimal(97), Decimal(0), Decimal(97), Decimal(0))
             now = int((await office.s.clock.now()).timestamp())
             await next_messages.send_estimated(tx, asked, taken.payout, 0, eaten, now)

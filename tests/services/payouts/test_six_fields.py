@@ -15,9 +15,13 @@ from tests.services.payouts.payouts_stage import BTC_CLIENT, TERMS, open_office,
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SIX = replace(TERMS, six_fields=True)
 BODY: dict[str, Any] = {
-    "user_id": 6_271_402_111, "closed_channel_id": "-1003296084379", "wallet_address": BTC_CLIENT,
-    "payout_currency": "btc", "payout_network": "btc", "subscription_price": "29.99",
-}  # fmt: skip
+    "user_id": 6_271_402_111,
+    "closed_channel_id": "-1003296084379",
+    "wallet_address": BTC_CLIENT,
+    "payout_currency": "btc",
+    "payout_network": "btc",
+    "subscription_price": "29.99",
+}
 NONE = {"payment_id": None, "timestamp": None}
 
 

@@ -106,10 +106,12 @@ async def test_an_address_is_another_one_by_its_bytes_alone(stage: OpenStage, sh
 @pytest.mark.parametrize(
     ("got", "why"),
     [
-        ("0.0388", []), ("0.038800000000000004", []), ("0.0194", ["got 0.0194 ETH"]),
+        ("0.0388", []),
+        ("0.038800000000000004", []),
+        ("0.0194", ["got 0.0194 ETH"]),
         ("0.03880001", ["got 0.03880001 ETH"]),
     ],
-)  # fmt: skip
+)
 async def test_an_exchange_that_got_another_amount_is_told_loudly(stage: OpenStage, got: str, why: list[str]) -> None:
     """A GCHostPay that is not ours may pay less, or more; the exchange swaps what it gets."""
     async with open_office(stage, pace=AT_ONCE) as office:

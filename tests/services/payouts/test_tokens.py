@@ -222,13 +222,25 @@ def test_version_1_refuses_what_it_would_have_to_cut_and_takes_every_amount(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"user_id": -1}, {"user_id": 1 << 63}, {"user_id": "7"}, {"user_id": True}, {"wallet_address": "x" * 256},
-        {"wallet_address": "a\x00b"}, {"wallet_address": "\ud800"}, {"wallet_address": None},
-        {"adjusted_amount_usdt": 29.1}, {"adjusted_amount_usdt": 29}, {"adjusted_amount_usdt": "NaN"},
-        {"adjusted_amount_usdt": "-1"}, {"adjusted_amount_usdt": "-0"}, {"adjusted_amount_usdt": "Infinity"},
-        {"adjusted_amount_usdt": "1e24"}, {"adjusted_amount_usdt": "1e-37"}, {"adjusted_amount_usdt": "0e999999"},
+        {"user_id": -1},
+        {"user_id": 1 << 63},
+        {"user_id": "7"},
+        {"user_id": True},
+        {"wallet_address": "x" * 256},
+        {"wallet_address": "a\x00b"},
+        {"wallet_address": "\ud800"},
+        {"wallet_address": None},
+        {"adjusted_amount_usdt": 29.1},
+        {"adjusted_amount_usdt": 29},
+        {"adjusted_amount_usdt": "NaN"},
+        {"adjusted_amount_usdt": "-1"},
+        {"adjusted_amount_usdt": "-0"},
+        {"adjusted_amount_usdt": "Infinity"},
+        {"adjusted_amount_usdt": "1e24"},
+        {"adjusted_amount_usdt": "1e-37"},
+        {"adjusted_amount_usdt": "0e999999"},
     ],
-)  # fmt: skip
+)
 def test_a_payload_that_is_not_the_hops_makes_no_token(changes: dict[str, Any]) -> None:
     with pytest.raises(BadToken) as no:
         codec(ESTIMATE_REQUEST).encode(message(ESTIMATE_REQUEST, **changes))
@@ -272,8 +284,9 @@ def counted(hop: Hop, operation: str, why: Why) -> float:
 
 def test_failures_are_counted_and_told_without_a_secret_or_a_field() -> None:
     tokens = codec(HOST_PAY, v1="emit")
-    sealed, packed = (json.loads(codec(HOST_PAY, [KEY], v1=v1).encode(message(HOST_PAY)))["token"]
-                      for v1 in ("off", "emit"))  # fmt: skip
+    sealed, packed = (
+        json.loads(codec(HOST_PAY, [KEY], v1=v1).encode(message(HOST_PAY)))["token"] for v1 in ("off", "emit")
+    )
     before = counted(HOST_PAY, "decrypt", Why.FORGED), counted(HOST_PAY, "encrypt", Why.UNFIT)
     with capture_logs() as told:
         for token in (sealed, packed):
@@ -285,8 +298,10 @@ def test_failures_are_counted_and_told_without_a_secret_or_a_field() -> None:
         before[1] + 1,
     )
     assert [(line["event"], line["operation"]) for line in told] == [
-        ("token_refused", "decrypt"), ("token_refused", "decrypt"), ("token_refused", "encrypt"),
-    ]  # fmt: skip
+        ("token_refused", "decrypt"),
+        ("token_refused", "decrypt"),
+        ("token_refused", "encrypt"),
+    ]
     text = str(told)
     for secret in (*(key.reveal() for key in (*keys_of(HOST_PAY), KEY)), sealed, packed, "A1B2C3D4", "0xd2d2"):
         assert secret not in text

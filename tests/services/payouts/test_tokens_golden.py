@@ -109,8 +109,10 @@ def test_a_second_implementation_reads_version_2(hop: Hop) -> None:
     body = json.loads(codec(hop).encode(message(hop)))
     assert list(body) == ["token"]
     assert opened_again(hop, body["token"]) == {
-        "id": str(MESSAGE_ID), "made_at": NOW_S, "fields": plain(FIELDS[hop]),
-    }  # fmt: skip
+        "id": str(MESSAGE_ID),
+        "made_at": NOW_S,
+        "fields": plain(FIELDS[hop]),
+    }
 
 
 @every_hop

@@ -38,11 +38,16 @@ __all__ = ["clean_environment", "database", "payonce", "warm_parent"]
 def ordered(port: int) -> dict[str, Any]:
     body = json.dumps(
         {
-            "payment_id": str(uuid4()), "user_id": 6_271_402, "closed_channel_id": "-1002345678901",
-            "wallet_address": CLIENT, "payout_currency": "usdt", "payout_network": "eth",
-            "subscription_price": "300.00", "timestamp": int(time.time()),
+            "payment_id": str(uuid4()),
+            "user_id": 6_271_402,
+            "closed_channel_id": "-1002345678901",
+            "wallet_address": CLIENT,
+            "payout_currency": "usdt",
+            "payout_network": "eth",
+            "subscription_price": "300.00",
+            "timestamp": int(time.time()),
         }
-    )  # fmt: skip
+    )
     headers = {"X-Webhook-Signature": sign_hex(SIGNING_KEY.encode(), body.encode()), "Content-Type": "application/json"}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:

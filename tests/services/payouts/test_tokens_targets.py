@@ -15,9 +15,11 @@ from payonce.settings.payouts import PayoutsSettings
 from tests.services.payouts.tokens_made import FIELDS, MESSAGE_ID
 
 ADDRESSES = {
-    "GCSPLIT1_URL": "https://one.example", "GCSPLIT2_URL": "https://two.example",
-    "GCSPLIT3_URL": "https://three.example", "HOSTPAY_WEBHOOK_URL": "https://pay.example/",
-}  # fmt: skip
+    "GCSPLIT1_URL": "https://one.example",
+    "GCSPLIT2_URL": "https://two.example",
+    "GCSPLIT3_URL": "https://three.example",
+    "HOSTPAY_WEBHOOK_URL": "https://pay.example/",
+}
 
 
 def settings(folder: Path, **variables: str) -> Settings:

@@ -51,8 +51,10 @@ async def test_customers_hear_of_price_payment_and_end_in_the_same_commit(stage:
         await office.pay(swap)
         await office.finish(swap)
         assert await told(office) == [
-            ("payout.priced", "priced"), ("payout.paid", "paid_in"), ("payout.finished", "finished"),
-        ]  # fmt: skip
+            ("payout.priced", "priced"),
+            ("payout.paid", "paid_in"),
+            ("payout.finished", "finished"),
+        ]
 
 
 async def test_customers_hear_of_what_is_held_once(stage: OpenStage) -> None:

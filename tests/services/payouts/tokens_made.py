@@ -37,24 +37,41 @@ _CALLER: Final[dict[str, Any]] = {"user_id": 6_271_402, "closed_channel_id": "-1
 _TARGET: Final[dict[str, Any]] = {"wallet_address": CLIENT, "payout_currency": "usdt", "payout_network": "eth"}
 _ID: Final[dict[str, Any]] = {"unique_id": "A1B2C3D4E5F6G7H8"}
 _SWAP: Final[dict[str, Any]] = {
-    "cn_api_id": "6a7b8c9d0e1f2a", "from_currency": "eth", "to_currency": "usdt", "from_network": "eth",
-    "to_network": "eth", "from_amount": Decimal("0.0123"), "to_amount": Decimal("29.1"), "payin_address": PAYIN,
-    "payout_address": CLIENT, "refund_address": "", "flow": "standard", "type": "direct",
-}  # fmt: skip
+    "cn_api_id": "6a7b8c9d0e1f2a",
+    "from_currency": "eth",
+    "to_currency": "usdt",
+    "from_network": "eth",
+    "to_network": "eth",
+    "from_amount": Decimal("0.0123"),
+    "to_amount": Decimal("29.1"),
+    "payin_address": PAYIN,
+    "payout_address": CLIENT,
+    "refund_address": "",
+    "flow": "standard",
+    "type": "direct",
+}
 
 FIELDS: Final[dict[Hop, HopFields]] = {
     ESTIMATE_REQUEST: EstimateRequest(**_CALLER, **_TARGET, adjusted_amount_usdt=Decimal("29.1")),
     ESTIMATE_RESPONSE: EstimateResponse(
-        **_CALLER, **_TARGET, from_amount_usdt=Decimal("29.1"), to_amount_eth_post_fee=Decimal("0.0101"),
-        deposit_fee=Decimal("1.5"), withdrawal_fee=Decimal("0.0007"),
+        **_CALLER,
+        **_TARGET,
+        from_amount_usdt=Decimal("29.1"),
+        to_amount_eth_post_fee=Decimal("0.0101"),
+        deposit_fee=Decimal("1.5"),
+        withdrawal_fee=Decimal("0.0007"),
     ),
     SWAP_REQUEST: SwapRequest(**_ID, **_CALLER, **_TARGET, eth_amount=Decimal("0.0113869565217391")),
     SWAP_RESPONSE: SwapResponse(**_ID, **_CALLER, **_SWAP),
     HOST_PAY: HostPay(
-        **_ID, cn_api_id="6a7b8c9d0e1f2a", from_currency="eth", from_network="eth", from_amount=Decimal("0.0123"),
+        **_ID,
+        cn_api_id="6a7b8c9d0e1f2a",
+        from_currency="eth",
+        from_network="eth",
+        from_amount=Decimal("0.0123"),
         payin_address=PAYIN,
     ),
-}  # fmt: skip
+}
 
 
 class Clock:
@@ -71,9 +88,12 @@ def keys_of(hop: Hop) -> Sequence[Secret]:
 
 def codec(hop: Hop, keys: Sequence[Secret] | None = None, *, clock: Clock | None = None, v1: str = "off") -> TokenCodec:
     return TokenCodec(
-        hop, keys_of(hop) if keys is None else keys, accept_v1=v1 == "accept",
-        emit_v1=v1 == "emit", clock=clock or Clock(),
-    )  # fmt: skip
+        hop,
+        keys_of(hop) if keys is None else keys,
+        accept_v1=v1 == "accept",
+        emit_v1=v1 == "emit",
+        clock=clock or Clock(),
+    )
 
 
 def message(hop: Hop, **changes: Any) -> Message:

@@ -70,13 +70,23 @@ ABLATIONS: Ablations = {
     ),
     "the look at the amount that is said back": (
         patched(wire, "_same_amount", nothing),
-        [given(lambda _: test_answers.test_an_answer_about_something_else_is_never_paid_to(
-            test_answers.OTHERS["another amount"]))],
+        [
+            given(
+                lambda _: test_answers.test_an_answer_about_something_else_is_never_paid_to(
+                    test_answers.OTHERS["another amount"]
+                )
+            )
+        ],
     ),
     "the look at the pair that is said back": (
         patched(wire, "_same_pair", nothing),
-        [given(lambda _: test_answers.test_an_answer_about_something_else_is_never_paid_to(
-            test_answers.OTHERS["another pair"]))],
+        [
+            given(
+                lambda _: test_answers.test_an_answer_about_something_else_is_never_paid_to(
+                    test_answers.OTHERS["another pair"]
+                )
+            )
+        ],
     ),
     "room for a double": (
         patched(port, "DOUBLE_STEP", Decimal(0)),
@@ -84,24 +94,33 @@ ABLATIONS: Ablations = {
     ),
     "the bound on digits": (
         patched(wire, "DIGITS_MAX", 10**9),
-        [given(lambda _: test_answers.test_an_answer_about_something_else_is_never_paid_to(
-            test_answers.OTHERS["endless digits"]))],
+        [
+            given(
+                lambda _: test_answers.test_an_answer_about_something_else_is_never_paid_to(
+                    test_answers.OTHERS["endless digits"]
+                )
+            )
+        ],
     ),
     "the vendor's own word for a refusal": (
         patched(client, "_error", in_other_words),
-        [given(lambda _: test_answers.test_a_definite_no_has_the_vendors_word_for_it("create", "deposit_too_small")),
-         given(lambda _: test_answers.test_an_exchange_is_unknown_only_by_the_vendors_word())],
+        [
+            given(lambda _: test_answers.test_a_definite_no_has_the_vendors_word_for_it("create", "deposit_too_small")),
+            given(lambda _: test_answers.test_an_exchange_is_unknown_only_by_the_vendors_word()),
+        ],
     ),
     "the look whether a no came whole": (
         patched(client, "_is_broken", never),
-        [given(lambda _: test_answers.test_a_no_that_was_cut_on_its_way_decides_nothing("create", 400)),
-         given(lambda _: test_answers.test_a_no_that_was_cut_on_its_way_decides_nothing("estimate", 400))],
+        [
+            given(lambda _: test_answers.test_a_no_that_was_cut_on_its_way_decides_nothing("create", 400)),
+            given(lambda _: test_answers.test_a_no_that_was_cut_on_its_way_decides_nothing("estimate", 400)),
+        ],
     ),
     "taking secrets out of what the vendor says": (
         patched(client, "redact", as_it_stands),
         [given(lambda _: test_answers.test_a_long_message_with_a_secret_is_cut_and_redacted())],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))

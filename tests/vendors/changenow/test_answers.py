@@ -153,11 +153,23 @@ async def test_an_unusable_answer_is_a_question_to_repeat_or_a_create_in_doubt(n
 def created(**other: Any) -> dict[str, Any]:
     wanted = order()
     return {
-        "id": "0123456789abcd", "fromAmount": 0.05, "toAmount": 0.00196, "flow": "standard", "type": "direct",
-        "fromCurrency": "eth", "fromNetwork": "eth", "toCurrency": "btc", "toNetwork": "btc",
-        "payinAddress": "0x" + "1" * 40, "payoutAddress": wanted.address, "payinExtraId": None,
-        "payoutExtraId": None, "refundAddress": wanted.refund_address, "validUntil": None, "of_next_year": [1.5],
-    } | other  # fmt: skip
+        "id": "0123456789abcd",
+        "fromAmount": 0.05,
+        "toAmount": 0.00196,
+        "flow": "standard",
+        "type": "direct",
+        "fromCurrency": "eth",
+        "fromNetwork": "eth",
+        "toCurrency": "btc",
+        "toNetwork": "btc",
+        "payinAddress": "0x" + "1" * 40,
+        "payoutAddress": wanted.address,
+        "payinExtraId": None,
+        "payoutExtraId": None,
+        "refundAddress": wanted.refund_address,
+        "validUntil": None,
+        "of_next_year": [1.5],
+    } | other
 
 
 OTHERS = {
@@ -209,18 +221,33 @@ async def test_a_number_that_went_through_a_double_is_the_one_that_was_ordered()
     sent = json.loads(answering.asked[0][1])
     assert sent["fromAmount"] == "0.038123456789012345", "written as text, with all its digits"
     assert sorted(sent) == [
-        "address", "flow", "fromAmount", "fromCurrency", "fromNetwork", "refundAddress", "toCurrency", "toNetwork",
+        "address",
+        "flow",
+        "fromAmount",
+        "fromCurrency",
+        "fromNetwork",
+        "refundAddress",
+        "toCurrency",
+        "toNetwork",
         "type",
-    ]  # fmt: skip
+    ]
     assert (b"x-changenow-api-key", b"k") in answering.asked[0][0]["headers"]
 
 
 def shown(**other: Any) -> dict[str, Any]:
     return {
-        "id": "0123456789abcd", "status": "waiting", "fromCurrency": "eth", "fromNetwork": "eth",
-        "toCurrency": "btc", "toNetwork": "btc", "payinAddress": "0x1", "payoutAddress": "bc1", "createdAt":
-        "2026-01-31T12:00:00.000Z", "updatedAt": "2026-01-31T12:00:00", "amountFrom": None,
-    } | other  # fmt: skip
+        "id": "0123456789abcd",
+        "status": "waiting",
+        "fromCurrency": "eth",
+        "fromNetwork": "eth",
+        "toCurrency": "btc",
+        "toNetwork": "btc",
+        "payinAddress": "0x1",
+        "payoutAddress": "bc1",
+        "createdAt": "2026-01-31T12:00:00.000Z",
+        "updatedAt": "2026-01-31T12:00:00",
+        "amountFrom": None,
+    } | other
 
 
 async def test_fields_that_are_null_or_absent_are_none_and_times_without_a_zone_are_utc() -> None:

@@ -26,7 +26,7 @@ async def test_the_books_the_pool_and_the_forks_outlive_the_process(tmp_path: Pa
             wallet = EvmClient(http, key)
             return await wallet.broadcast(
                 wallet.sign(Payment.of(CLIENT, ether("1")), nonce, (await wallet.market(ETH)).fees)
-            )  # fmt: skip
+            )
 
     chain = Chain(journal)
     chain.fund(key.address, ether("10"))

@@ -70,8 +70,13 @@ ABLATIONS: Ablations = {
     ),
     "the look whether a 402 is about this charge": (
         patched(client, "_declined", lambda answer, order: port.Declined("card_declined", "no")),
-        [given(lambda _: test_answers.test_a_402_that_is_no_word_about_this_charge_leaves_it_open(
-            test_answers.no("card_declined", reference="inv-2:1")))],
+        [
+            given(
+                lambda _: test_answers.test_a_402_that_is_no_word_about_this_charge_leaves_it_open(
+                    test_answers.no("card_declined", reference="inv-2:1")
+                )
+            )
+        ],
     ),
     "the key that is not taken as no refusal": (
         patched(client, "NotAllowed", taken_for_a_no),
@@ -79,8 +84,13 @@ ABLATIONS: Ablations = {
     ),
     "the gateway's own word for a refusal": (
         patched(client, "DEFINITE", ()),
-        [given(lambda _: test_answers.test_a_definite_no_has_the_gateways_word_for_it(
-            "refund", 422, "amount_too_large"))],
+        [
+            given(
+                lambda _: test_answers.test_a_definite_no_has_the_gateways_word_for_it(
+                    "refund", 422, "amount_too_large"
+                )
+            )
+        ],
     ),
     "the look at what is handed in as a token": (
         patched(client, "_TOKEN", Anything),
@@ -88,8 +98,13 @@ ABLATIONS: Ablations = {
     ),
     "the one order of metadata": (
         patched(wire, "metadata", lambda order: order.metadata),
-        [given(lambda _:
-            test_answers.test_a_charge_goes_out_with_the_key_and_the_same_body_whatever_the_order_of_its_metadata())],
+        [
+            given(
+                lambda _: (
+                    test_answers.test_a_charge_goes_out_with_the_key_and_the_same_body_whatever_the_order_of_its_metadata()
+                )
+            )
+        ],
     ),
     "taking secrets out of what the gateway says": (
         patched(client, "redact", as_it_stands),
@@ -103,7 +118,7 @@ ABLATIONS: Ablations = {
         patched(budgeted, "RESTING", ()),
         [test_opening.test_a_rest_that_the_gateway_asks_for_holds_every_process_back],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))

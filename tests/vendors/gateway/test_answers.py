@@ -49,15 +49,28 @@ def no(code: str, message: str = "because", **other: Any) -> dict[str, Any]:
 
 def charged(**other: Any) -> dict[str, Any]:
     return {
-        "id": "ch_1", "status": "succeeded", "amount": 2_900, "amount_captured": 2_900, "amount_refunded": 0,
-        "currency": "AED", "payment_method": TOKEN, "reference": "inv-1:1", "created": 1_769_860_800,
+        "id": "ch_1",
+        "status": "succeeded",
+        "amount": 2_900,
+        "amount_captured": 2_900,
+        "amount_refunded": 0,
+        "currency": "AED",
+        "payment_method": TOKEN,
+        "reference": "inv-1:1",
+        "created": 1_769_860_800,
         "of_next_year": [1.5],
-    } | other  # fmt: skip
+    } | other
 
 
 def refunded(**other: Any) -> dict[str, Any]:
-    return {"id": "re_1", "charge": "ch_1", "amount": 1_000, "currency": "AED", "reference": "ref-1:1",
-            "created": 1_769_860_800} | other  # fmt: skip
+    return {
+        "id": "re_1",
+        "charge": "ch_1",
+        "amount": 1_000,
+        "currency": "AED",
+        "reference": "ref-1:1",
+        "created": 1_769_860_800,
+    } | other
 
 
 @pytest.mark.parametrize("code", [*DeclineCode, "do_not_honor"])
@@ -172,9 +185,10 @@ async def test_an_order_is_believed_only_when_the_answer_is_about_it(case: str) 
 async def test_of_several_charges_under_a_reference_the_one_that_captured_counts() -> None:
     failed = charged(id="ch_0", status="failed", amount_captured=0, failure_code="card_declined")
     for data, wanted in (
-        ([failed, charged()], "ch_1"), ([charged(), failed | {"id": "ch_2"}], "ch_1"),
+        ([failed, charged()], "ch_1"),
+        ([charged(), failed | {"id": "ch_2"}], "ch_1"),
         ([failed, failed | {"id": "ch_2"}], "ch_2"),
-    ):  # fmt: skip
+    ):
         said = await ask("find_charge", Answering(200, {"data": data, "has_more": False}))
         assert said.id == wanted
     declined = said.declined
@@ -231,9 +245,18 @@ async def test_nothing_that_looks_like_a_card_number_is_ever_sent() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"amount": 0}, {"amount": -1}, {"amount": AMOUNT_MAX + 1}, {"amount": True}, {"amount": 1.5}, {"key": ""},
-     {"reference": "r" * 201}, {"key": "k\n"}, {"metadata": {"note": "x" * 201}}],
-)  # fmt: skip
+    [
+        {"amount": 0},
+        {"amount": -1},
+        {"amount": AMOUNT_MAX + 1},
+        {"amount": True},
+        {"amount": 1.5},
+        {"key": ""},
+        {"reference": "r" * 201},
+        {"key": "k\n"},
+        {"metadata": {"note": "x" * 201}},
+    ],
+)
 async def test_an_order_that_could_never_be_carried_out_is_refused_before_it_is_sent(other: dict[str, Any]) -> None:
     answering = Answering(201, charged())
     async with HttpClient("gateway", "https://gateway.example", transport=answering) as http:
@@ -251,9 +274,12 @@ async def test_a_charge_goes_out_with_the_key_and_the_same_body_whatever_the_ord
     (scope, body), (_, again) = answering.asked
     assert body == again
     assert json.loads(body) == {
-        "amount": 2_900, "currency": "AED", "payment_method": TOKEN, "reference": "inv-1:1",
+        "amount": 2_900,
+        "currency": "AED",
+        "payment_method": TOKEN,
+        "reference": "inv-1:1",
         "metadata": {"a": "1", "b": "2"},
-    }  # fmt: skip
+    }
     assert (b"idempotency-key", b"inv-1:1") in scope["headers"]
     assert (b"authorization", f"Bearer {KEY}".encode()) in scope["headers"]
 

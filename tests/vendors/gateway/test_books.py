@@ -47,11 +47,17 @@ async def test_a_browser_hands_a_card_in_and_we_know_its_token_alone(open_gatewa
 
 @pytest.mark.parametrize(
     ("other", "code"),
-    [({"number": "4242424242424241"}, "invalid_number"), ({"number": 4242424242424242}, "invalid_number"),
-     ({"number": "4242"}, "invalid_number"), ({"exp_month": 13}, "invalid_expiry"),
-     ({"exp_year": 2025}, "invalid_expiry"), ({"exp_month": "12"}, "invalid_expiry"), ({"cvc": "12"}, "invalid_cvc"),
-     ({"cvc": None}, "invalid_cvc")],
-)  # fmt: skip
+    [
+        ({"number": "4242424242424241"}, "invalid_number"),
+        ({"number": 4242424242424242}, "invalid_number"),
+        ({"number": "4242"}, "invalid_number"),
+        ({"exp_month": 13}, "invalid_expiry"),
+        ({"exp_year": 2025}, "invalid_expiry"),
+        ({"exp_month": "12"}, "invalid_expiry"),
+        ({"cvc": "12"}, "invalid_cvc"),
+        ({"cvc": None}, "invalid_cvc"),
+    ],
+)
 async def test_a_card_that_cannot_be_gets_no_token_and_is_not_said_back(other: dict[str, Any], code: str) -> None:
     async with at_gateway(False) as at:
         before = len(at.simulator.cards)
@@ -74,8 +80,11 @@ async def test_a_card_that_does_not_pay_is_declined_and_that_is_on_the_books(
         found = await at.client.find_charge("inv-1:1")
         assert found is not None
         assert (found.id, found.status, found.amount, found.captured) == (
-            declined.value.charge_id, ChargeStatus.FAILED, 2_900, 0
-        )  # fmt: skip
+            declined.value.charge_id,
+            ChargeStatus.FAILED,
+            2_900,
+            0,
+        )
         assert found.declined is not None
         assert found.declined.reason == declined.value.reason
         assert at.simulator.books.declines() == {code: 1}

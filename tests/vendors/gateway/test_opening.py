@@ -84,9 +84,13 @@ async def test_half_of_it_is_refused(stage: OpenStage, tmp_path: Path, named: st
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("GATEWAY_URL", "gateway.example"), ("GATEWAY_TIMEOUT_S", "15"), ("GATEWAY_TIMEOUT_S", "nan"),
-     ("GATEWAY_REQUESTS_PER_S", "0")],
-)  # fmt: skip
+    [
+        ("GATEWAY_URL", "gateway.example"),
+        ("GATEWAY_TIMEOUT_S", "15"),
+        ("GATEWAY_TIMEOUT_S", "nan"),
+        ("GATEWAY_REQUESTS_PER_S", "0"),
+    ],
+)
 def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Invalid, match=f"^{name} is '{re.escape(value)}'; it must be "):

@@ -55,9 +55,16 @@ def list_deliveries(
         wanted = None if state is None else parsed_state(state, DeliveryState, "a delivery")
         async with opened() as app:
             found = await deliveries(
-                app.read, endpoint_id=endpoint_id, event_id=event, event_type=event_type, state=wanted, since=first,
-                until=last, before=behind, limit=limit,
-            )  # fmt: skip
+                app.read,
+                endpoint_id=endpoint_id,
+                event_id=event,
+                event_type=event_type,
+                state=wanted,
+                since=first,
+                until=last,
+                before=behind,
+                limit=limit,
+            )
         following = str(found[-1].id) if len(found) == limit else None
         result = {"deliveries": [described(each) for each in found], "next_before": following}
         show(result, as_json, _table(found) if found else "there are no such deliveries")
@@ -136,9 +143,16 @@ async def _replay_one(delivery_id: UUID, by: str, why: str, as_json: bool) -> No
 
 
 async def _replay_range(
-    endpoint_id: UUID, since: datetime, until: datetime | None, event_type: str | None, states: list[str] | None,
-    by: str, why: str, yes: bool, as_json: bool,
-) -> None:  # fmt: skip
+    endpoint_id: UUID,
+    since: datetime,
+    until: datetime | None,
+    event_type: str | None,
+    states: list[str] | None,
+    by: str,
+    why: str,
+    yes: bool,
+    as_json: bool,
+) -> None:
     from payonce.engine.webhooks import DeliveryState, Range, count_range
     from payonce.engine.webhooks.replays import MISSED
 
@@ -192,8 +206,18 @@ def _literal(text: str) -> Any:
 def _table(found: "Sequence[Delivery]") -> Any:
     columns = ("id", "event", "type", "place", "state", "attempts", "status", "announced", "ended", "reason")
     rows = [
-        (each.id, each.event_id, each.type, each.place, each.state, each.attempts, each.last_status, each.created_at,
-         each.ended_at, each.reason)
+        (
+            each.id,
+            each.event_id,
+            each.type,
+            each.place,
+            each.state,
+            each.attempts,
+            each.last_status,
+            each.created_at,
+            each.ended_at,
+            each.reason,
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     return table("Deliveries", columns, rows, right=("attempts", "status"))

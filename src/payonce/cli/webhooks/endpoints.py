@@ -53,9 +53,16 @@ def add(
 
         async with opened() as app, app.begin() as tx:
             made, secret = await add_endpoint(
-                tx, keys_of(app), url=url, events=events, tenant=tenant, description=description,
-                by=somebody(by), secret=brought, allow_private=app.settings.webhook_private,
-            )  # fmt: skip
+                tx,
+                keys_of(app),
+                url=url,
+                events=events,
+                tenant=tenant,
+                description=description,
+                by=somebody(by),
+                secret=brought,
+                allow_private=app.settings.webhook_private,
+            )
         result = {"endpoint": described(made), "secret": secret.reveal()}
         show(result, as_json, f"endpoint {made.id} of {made.place} is enabled", f"secret: {secret.reveal()}")
 
@@ -259,8 +266,16 @@ def _brought(path: Path | None) -> "Secret | None":
 def _table(found: "Sequence[Endpoint]") -> Any:
     columns = ("id", "place", "tenant", "events", "state", "reason", "failing since", "description")
     rows = [
-        (each.id, each.place, each.tenant, ", ".join(each.events), each.state, each.reason, each.failing_since,
-         each.description)
+        (
+            each.id,
+            each.place,
+            each.tenant,
+            ", ".join(each.events),
+            each.state,
+            each.reason,
+            each.failing_since,
+            each.description,
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     return table("Endpoints", columns, rows)

@@ -53,9 +53,12 @@ def verify(
     lines = [*(_read(str(headers)).decode("latin-1").splitlines() if headers else []), *(header or [])]
     moment = datetime.now(UTC) if at is None else parsed_moment(at, "--at")
     answer = verified_by(
-        [_pair(line) for line in lines if line.strip()], _read(file), secrets, moment,
+        [_pair(line) for line in lines if line.strip()],
+        _read(file),
+        secrets,
+        moment,
         tolerance_s=settings.webhook_tolerance_s,
-    )  # fmt: skip
+    )
     if isinstance(answer, Refusal):
         show({"verified": False, **answer.problem(), "why": answer.why}, as_json)
         if not as_json:

@@ -20,7 +20,7 @@ from payonce.engine.controls import (
     preview,
     threshold_change_of,
     thresholds,
-)  # fmt: skip
+)
 from payonce.engine.controls.texts import same_person
 from payonce.engine.operators import Role
 from payonce.kit.money import Amount, Asset, loads_exact
@@ -35,19 +35,27 @@ async def list_approvals(visit: Visit) -> Response:
     found = await approvals(visit.context.read, wanted, limit=PAGE_ROWS + 1, before=before)
     page = found[:PAGE_ROWS]
     return visit.page(
-        "approvals.html", "Approvals", tabs=TABS, chosen=state, rows=page,
+        "approvals.html",
+        "Approvals",
+        tabs=TABS,
+        chosen=state,
+        rows=page,
         thresholds=await thresholds(visit.context.read),
         first=link("/approvals", state=state) if before else None,
         next=link("/approvals", state=state, before=page[-1].id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 async def one_approval(visit: Visit) -> Response:
     approval = await approval_of(visit.context.read, _number(visit))
     return visit.page(
-        "approval.html", f"Approval {approval.id}", approval=approval, argument=loads_exact(approval.argument),
-        subject=_subject(visit, approval), own=same_person(visit.person.name, approval.asked_by),
-    )  # fmt: skip
+        "approval.html",
+        f"Approval {approval.id}",
+        approval=approval,
+        argument=loads_exact(approval.argument),
+        subject=_subject(visit, approval),
+        own=same_person(visit.person.name, approval.asked_by),
+    )
 
 
 async def grant_it(visit: Visit) -> Response:
@@ -88,11 +96,21 @@ async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) ->
         verb = "remove" if above is None else "set"
         typed = {name: text_of(visit.form, name) for name in ("asset", "amount", "decimals")}
         return visit.page(
-            "check_change.html", "Ask for less?", crumbs=[("Approvals", "/approvals")],
-            sentences=[f"You want to {seen.weighed.text}."], amounts=(), because=seen.because, document=None, note="",
-            action=f"/approvals/thresholds/{verb}", back="/approvals", button="Ask a second person",
-            hidden={**typed, "sure": "yes"}, danger=False, asks_why=True,
-        )  # fmt: skip
+            "check_change.html",
+            "Ask for less?",
+            crumbs=[("Approvals", "/approvals")],
+            sentences=[f"You want to {seen.weighed.text}."],
+            amounts=(),
+            because=seen.because,
+            document=None,
+            note="",
+            action=f"/approvals/thresholds/{verb}",
+            back="/approvals",
+            button="Ask a second person",
+            hidden={**typed, "sure": "yes"},
+            danger=False,
+            asks_why=True,
+        )
     if isinstance(end, Done):
         return visit.done("/approvals", f"Above {above} a second person is asked.")
     return visit.left_to_another(end.id)

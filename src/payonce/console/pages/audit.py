@@ -26,11 +26,16 @@ async def log(visit: Visit) -> Response:
     )
     page, typed = found[:PAGE_ROWS], {name: visit.asked.get(name, "") for name in FILTERS}
     return visit.page(
-        "audit.html", "Audit log", rows=page, typed=typed, severities=("all", *Severity),
-        seals=await seal_state(visit.context.read), filtered=any(typed.values()),
+        "audit.html",
+        "Audit log",
+        rows=page,
+        typed=typed,
+        severities=("all", *Severity),
+        seals=await seal_state(visit.context.read),
+        filtered=any(typed.values()),
         first=link("/audit", **typed) if before else None,
         next=link("/audit", **typed, before=page[-1].id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 PAGE = Page("Audit log", "/audit", (get("/audit", log),), group="Record")

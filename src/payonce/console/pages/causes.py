@@ -10,9 +10,13 @@ async def list_causes(visit: Visit) -> Response:
     depths = visit.summary.depths
     found = await parked_causes(visit.context, depths)
     return visit.page(
-        "parked.html", "Parked messages", causes=found.found, read=found.read, parked=visit.summary.alerts.parked,
+        "parked.html",
+        "Parked messages",
+        causes=found.found,
+        read=found.read,
+        parked=visit.summary.alerts.parked,
         by_queue=[depth for depth in depths if depth.parked],
-    )  # fmt: skip
+    )
 
 
 PAGE = Page("Parked messages", "/parked", (get("/parked", list_causes),))

@@ -45,15 +45,27 @@ async def inbox(visit: Visit) -> Response:
     after = id_of(visit.asked, "after")
     read = visit.context.read
     found = await effects(
-        read, [state], vendor=vendor, asset=asset, queue=queue, limit=PAGE_ROWS + 1, after=after,
+        read,
+        [state],
+        vendor=vendor,
+        asset=asset,
+        queue=queue,
+        limit=PAGE_ROWS + 1,
+        after=after,
         newest_first=state not in OPEN,
-    )  # fmt: skip
+    )
     page, query = found[:PAGE_ROWS], {"state": state, "vendor": vendor, "asset": asset, "queue": queue}
     return visit.page(
-        "effects.html", "Effects", counts=await open_counts(read), tabs=TABS, chosen=state, rows=page, query=query,
+        "effects.html",
+        "Effects",
+        counts=await open_counts(read),
+        tabs=TABS,
+        chosen=state,
+        rows=page,
+        query=query,
         first=link("/effects", **query) if after else None,
         next=link("/effects", **query, after=page[-1].effect.id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 async def one_effect(visit: Visit) -> Response:
@@ -108,24 +120,40 @@ async def _check(visit: Visit, found: Shown, given: ReviewAnswer) -> Response:
     hidden = {name: text_of(visit.form, name) for name in ("answer", "revision", "outcome", "vendor_ref", "why")}
     path = f"/effects/{found.listed.effect.id}"
     return visit.page(
-        "check_change.html", f"{label}?", crumbs=[("Effects", "/effects"), (found.listed.effect.label, path)],
-        sentences=[found.question, consequence], amounts=seen.weighed.amounts, because=seen.because,
-        document=given.outcome, note=given.note, action=f"{path}/answer", back=path,
-        button="Ask a second person" if seen.because else label, hidden={**hidden, "sure": "yes"}, danger=False,
-    )  # fmt: skip
+        "check_change.html",
+        f"{label}?",
+        crumbs=[("Effects", "/effects"), (found.listed.effect.label, path)],
+        sentences=[found.question, consequence],
+        amounts=seen.weighed.amounts,
+        because=seen.because,
+        document=given.outcome,
+        note=given.note,
+        action=f"{path}/answer",
+        back=path,
+        button="Ask a second person" if seen.because else label,
+        hidden={**hidden, "sure": "yes"},
+        danger=False,
+    )
 
 
 async def _page(visit: Visit, found: Shown, problem: PayonceError | None = None) -> Response:
     effect = found.listed.effect
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
-        "effect.html", f"{effect.kind} {effect.key}", status=status, shown=found, listed=found.listed, effect=effect,
-        request=_document(effect.request), outcome=_document(effect.outcome), example=_document(found.example_outcome),
+        "effect.html",
+        f"{effect.kind} {effect.key}",
+        status=status,
+        shown=found,
+        listed=found.listed,
+        effect=effect,
+        request=_document(effect.request),
+        outcome=_document(effect.outcome),
+        example=_document(found.example_outcome),
         choices=[(each, *CHOICES[each]) for each in Answer if each in found.allowed],
         waiting=await waiting_about(visit.context.read, ACTION, str(effect.id)),
         problem="" if problem is None else str(problem),
         typed={name: text_of(visit.form, name) for name in ("answer", "outcome", "vendor_ref", "why")},
-    )  # fmt: skip
+    )
 
 
 def _document(text: str | None) -> Any:

@@ -16,11 +16,14 @@ async def list_freezes(visit: Visit) -> Response:
     found = await freezes(visit.context.read, ended=ended, limit=PAGE_ROWS + 1, before=before)
     page, query = found[:PAGE_ROWS], {"ended": "yes" if ended else None}
     return visit.page(
-        "freezes.html", "Freezes", rows=page, ended=ended,
+        "freezes.html",
+        "Freezes",
+        rows=page,
+        ended=ended,
         typed={name: visit.asked.get(name, "") for name in CONDITIONS},
         first=link("/freezes", **query) if before else None,
         next=link("/freezes", **query, before=page[-1].id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 async def one_freeze(visit: Visit) -> Response:
@@ -37,10 +40,16 @@ async def add_freeze(visit: Visit) -> Response:
         await check_asset(visit.context.read, asset)
     async with visit.context.begin() as tx:
         made = await freeze(
-            tx, by=visit.person.name, reason=reason_of(visit.form), vendor=vendor, asset=asset, tenant=tenant,
-            service=service, everything=text_of(visit.form, "everything") == "yes",
+            tx,
+            by=visit.person.name,
+            reason=reason_of(visit.form),
+            vendor=vendor,
+            asset=asset,
+            tenant=tenant,
+            service=service,
+            everything=text_of(visit.form, "everything") == "yes",
             for_s=parsed_duration_s(lasts, "the time") if lasts else None,
-        )  # fmt: skip
+        )
     doubts = await never_seen(visit.context.read, vendor, asset)
     begun = f" Sends may still go out: {made.under_way}." if made.under_way else " Nothing that it stops is under way."
     doubted = f" But {'; '.join(doubts)}" if doubts else ""

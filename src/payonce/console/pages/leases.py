@@ -13,9 +13,12 @@ async def list_leases(visit: Visit) -> Response:
     found = await holdings(visit.context.read, PAGE_ROWS + 1, after)
     page = found[:PAGE_ROWS]
     return visit.page(
-        "leases.html", "Leases", rows=page, first=link("/leases") if after else None,
+        "leases.html",
+        "Leases",
+        rows=page,
+        first=link("/leases") if after else None,
         next=link("/leases", after=page[-1].name) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 PAGE = Page("Leases", "/leases", (get("/leases", list_leases),), group="Work")

@@ -32,11 +32,20 @@ async def remove_one(visit: Visit) -> Response:
             [used] = found
             said = f"At most {used.limit.what} may leave now; {used.used} of it are used."
             return visit.page(
-                "check_change.html", f"Remove limit {number}?", crumbs=[("Limits", "/limits")], amounts=(),
-                sentences=[said, "Without it, what waits goes on within five minutes."], because="", document=None,
-                note="", action=f"/limits/{number}/remove", back="/limits", button="Remove it", hidden={"sure": "yes"},
+                "check_change.html",
+                f"Remove limit {number}?",
+                crumbs=[("Limits", "/limits")],
+                amounts=(),
+                sentences=[said, "Without it, what waits goes on within five minutes."],
+                because="",
+                document=None,
+                note="",
+                action=f"/limits/{number}/remove",
+                back="/limits",
+                button="Remove it",
+                hidden={"sure": "yes"},
                 danger=True,
-            )  # fmt: skip
+            )
     async with visit.context.begin() as tx:
         removed = await remove_limit(tx, number, visit.person.name)
     return visit.done("/limits", f"The limit of {removed.what} is removed.")

@@ -21,7 +21,7 @@ from payonce.engine.outbox import (
     redrive_all,
     redrive_entries,
     resume_relay,
-)  # fmt: skip
+)
 from payonce.kit.outcomes import Invalid
 from payonce.kit.words import counted
 
@@ -38,9 +38,14 @@ async def one_relay(visit: Visit) -> Response:
     found = await parked_entries(visit.context.database, relay.relay, PAGE_ROWS + 1, after)
     page, path = found[:PAGE_ROWS], f"/outbox/{relay.relay}"
     return visit.page(
-        "relay.html", relay.relay, relay=relay, rows=page, path=path, first=link(path) if after else None,
+        "relay.html",
+        relay.relay,
+        relay=relay,
+        rows=page,
+        path=path,
+        first=link(path) if after else None,
         next=link(path, after=page[-1].message.id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 async def pause(visit: Visit) -> Response:
@@ -93,7 +98,7 @@ async def discard(visit: Visit) -> Response:
         return _check(visit, relay, "discard", f"Discard {_entries(len(ids))}", [said], kept, danger=True)
     count = await discard_entries(
         visit.context.database, relay.relay, ids, by=visit.person.name, why=reason_of(visit.form)
-    )  # fmt: skip
+    )
     return visit.done(f"/outbox/{relay.relay}", f"{_entries(count)} of {relay.relay} discarded.")
 
 
@@ -109,15 +114,34 @@ def _shown(visit: Visit) -> ParkedThen:
 
 
 def _check(
-    visit: Visit, relay: Lag, verb: str, button: str, sentences: list[str], kept: dict[str, str],
-    *, danger: bool = False, offers_as_new: bool = False,
-) -> Response:  # fmt: skip
+    visit: Visit,
+    relay: Lag,
+    verb: str,
+    button: str,
+    sentences: list[str],
+    kept: dict[str, str],
+    *,
+    danger: bool = False,
+    offers_as_new: bool = False,
+) -> Response:
     path = f"/outbox/{relay.relay}"
     return visit.page(
-        "check_change.html", f"{button}?", crumbs=[("Outbox", "/outbox"), (relay.relay, path)], sentences=sentences,
-        amounts=(), because="", document=None, note="", action=f"{path}/{verb}", back=path, button=button,
-        hidden={**kept, "sure": "yes"}, danger=danger, asks_why=danger, offers_as_new=offers_as_new,
-    )  # fmt: skip
+        "check_change.html",
+        f"{button}?",
+        crumbs=[("Outbox", "/outbox"), (relay.relay, path)],
+        sentences=sentences,
+        amounts=(),
+        because="",
+        document=None,
+        note="",
+        action=f"{path}/{verb}",
+        back=path,
+        button=button,
+        hidden={**kept, "sure": "yes"},
+        danger=danger,
+        asks_why=danger,
+        offers_as_new=offers_as_new,
+    )
 
 
 async def _relay(visit: Visit) -> Lag:

@@ -20,7 +20,7 @@ from payonce.engine.controls import (
     ids_of,
     needs_second_person,
     redrive_of,
-)  # fmt: skip
+)
 from payonce.engine.messages import bulk
 from payonce.engine.messages.model import State
 from payonce.engine.messages.ports import Filter
@@ -97,7 +97,7 @@ async def purge(visit: Visit) -> Response:
         async with visit.context.begin() as tx:
             begun = await bulk.start(
                 tx, bulk.Kind.PURGE, queue, State(state), asked.which, asked.count, visit.person.name, why
-            )  # fmt: skip
+            )
         return visit.done(f"/queues/{queue}", _begun(begun.id, "purges", asked))
     async with visit.context.begin() as tx:
         which = Filter(ids=await ids_of(tx, admin, asked, State(state)))

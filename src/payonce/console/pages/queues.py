@@ -47,7 +47,7 @@ async def show_queue(visit: Visit) -> Response:
         declared=await declared(visit.context.read, queue),
         operations=await bulk.operations(visit.context.read, queue, OPERATIONS_SHOWN),
         chart=None if visit.renews else columns(await history(visit.context.read, 60, queue)),
-    )  # fmt: skip
+    )
 
 
 async def ask_pause(visit: Visit) -> Response:

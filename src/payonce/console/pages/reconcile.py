@@ -19,7 +19,7 @@ from payonce.engine.reconcile import (
     last_runs,
     suspense_totals,
     unmatched,
-)  # fmt: skip
+)
 from payonce.kit.redact import redact
 
 ACTION: Final = "write off"
@@ -31,19 +31,27 @@ async def books(visit: Visit) -> Response:
     found = await unmatched(read, vendor, PAGE_ROWS + 1, after)
     page = found[:PAGE_ROWS]
     return visit.page(
-        "reconcile.html", "Reconciliation", totals=await suspense_totals(read), coverages=await coverages(read),
-        runs=await last_runs(read, vendor, RUNS_SHOWN), rows=page, vendor=vendor or "",
+        "reconcile.html",
+        "Reconciliation",
+        totals=await suspense_totals(read),
+        coverages=await coverages(read),
+        runs=await last_runs(read, vendor, RUNS_SHOWN),
+        rows=page,
+        vendor=vendor or "",
         first=link("/reconcile", vendor=vendor) if after else None,
         next=link("/reconcile", vendor=vendor, after=page[-1].id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 async def one_item(visit: Visit) -> Response:
     item = await item_of(visit.context.read, _id(visit))
     return visit.page(
-        "item.html", f"{item.subject.vendor} {item.subject.kind}", item=item, open=item.state is ItemState.OPEN,
+        "item.html",
+        f"{item.subject.vendor} {item.subject.kind}",
+        item=item,
+        open=item.state is ItemState.OPEN,
         waiting=await waiting_about(visit.context.read, ACTION, str(item.id)),
-    )  # fmt: skip
+    )
 
 
 async def explain_item(visit: Visit) -> Response:
@@ -78,11 +86,20 @@ async def _check(visit: Visit, item: Item, given: WriteOff) -> Response:
         "Should it match later after all, it is posted back.",
     ]
     return visit.page(
-        "check_change.html", "Write it off?", crumbs=[("Reconciliation", "/reconcile"), (describe(item), path)],
-        sentences=said, amounts=seen.weighed.amounts, because=seen.because, document=None, note=given.note,
-        action=f"{path}/write-off", back=path, button="Ask a second person" if seen.because else "Write it off",
-        hidden={"account": given.account, "why": given.note, "sure": "yes"}, danger=True,
-    )  # fmt: skip
+        "check_change.html",
+        "Write it off?",
+        crumbs=[("Reconciliation", "/reconcile"), (describe(item), path)],
+        sentences=said,
+        amounts=seen.weighed.amounts,
+        because=seen.because,
+        document=None,
+        note=given.note,
+        action=f"{path}/write-off",
+        back=path,
+        button="Ask a second person" if seen.because else "Write it off",
+        hidden={"account": given.account, "why": given.note, "sure": "yes"},
+        danger=True,
+    )
 
 
 def _id(visit: Visit) -> UUID:

@@ -33,9 +33,17 @@ async def show_trace(visit: Visit) -> Response:
         known.setdefault(each.path, each)
     waiting = None if found.scenes or matches else await find_anywhere(visit.context.admin, what)
     return visit.page(
-        "trace.html", f"Trace of {what}", what=what, matches=list(known.values()), slow=slow, story=found, about=about,
-        newest=_cut(matches), kinds=Kind, waiting=waiting,
-    )  # fmt: skip
+        "trace.html",
+        f"Trace of {what}",
+        what=what,
+        matches=list(known.values()),
+        slow=slow,
+        story=found,
+        about=about,
+        newest=_cut(matches),
+        kinds=Kind,
+        waiting=waiting,
+    )
 
 
 async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> tuple[Story, Match | None]:

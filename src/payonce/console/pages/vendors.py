@@ -13,10 +13,15 @@ async def show_vendors(visit: Visit) -> Response:
     paused = [(depth.queue, await declared(read, depth.queue)) for depth in visit.summary.depths if depth.paused]
     loaded = [(each, await each.load(visit)) for each in visit.site.vendor_sections]
     return visit.page(
-        "vendors.html", "Vendors", recent=await vendor_calls(read), tries=await tries(read), calls=calls(),
-        budgets=await budgets(read), paused=paused,
+        "vendors.html",
+        "Vendors",
+        recent=await vendor_calls(read),
+        tries=await tries(read),
+        calls=calls(),
+        budgets=await budgets(read),
+        paused=paused,
         sections=[(each, found) for each, found in loaded if found is not None],
-    )  # fmt: skip
+    )
 
 
 PAGE = Page("Vendors", "/vendors", (get("/vendors", show_vendors),), group="Work", badge="vendors")

@@ -60,8 +60,11 @@ class ChainWalk:
         if number != self.head.number + 1:
             self.find("missing seal", f"{self.seal_name}s {self.head.number + 1} to {number - 1} are gone")
         elif (previous or NO_HASH) != self.head.hash:
-            self.find("broken link", f"{self.seal_name} {number} was made after another {self.seal_name} "
-                      f"{self.head.number} than the one on record")  # fmt: skip
+            self.find(
+                "broken link",
+                f"{self.seal_name} {number} was made after another {self.seal_name} "
+                f"{self.head.number} than the one on record",
+            )
         if seal_format != readable:
             self.find(
                 "unreadable seal",
@@ -71,12 +74,18 @@ class ChainWalk:
     def pass_seal(self, number: int, hash_on_record: bytes) -> None:
         """Holds a seal against a head from elsewhere, and goes on to the next one."""
         if self.anchored.get(number, hash_on_record) != hash_on_record:
-            self.find("rewritten history", f"{self.seal_name} {number} was {self.anchored[number].hex()} when its head "
-                      f"was kept elsewhere, and is {hash_on_record.hex()} now")  # fmt: skip
+            self.find(
+                "rewritten history",
+                f"{self.seal_name} {number} was {self.anchored[number].hex()} when its head "
+                f"was kept elsewhere, and is {hash_on_record.hex()} now",
+            )
         self.head = Head(number, hash_on_record)
         self.seals += 1
 
     def check_end(self) -> None:
         for number in sorted(number for number in self.anchored if number > self.head.number):
-            self.find("cut chain", f"{self.seal_name} {number} was on record when its head was kept elsewhere, and the "
-                      f"chain ends with {self.seal_name} {self.head.number} now")  # fmt: skip
+            self.find(
+                "cut chain",
+                f"{self.seal_name} {number} was on record when its head was kept elsewhere, and the "
+                f"chain ends with {self.seal_name} {self.head.number} now",
+            )

@@ -79,8 +79,14 @@ class LedgerSeal:
 
     def hash(self) -> bytes:
         """Over everything in the seal, the seal before it, and its postings in their order."""
-        fields = ("payonce ledger seal", self.format, self.number, (self.previous or b"").hex(), len(self.postings),
-                  self.sealed_at)  # fmt: skip
+        fields = (
+            "payonce ledger seal",
+            self.format,
+            self.number,
+            (self.previous or b"").hex(),
+            len(self.postings),
+            self.sealed_at,
+        )
         ids = b"".join(posting.to_bytes(8, "big", signed=True) for posting in self.postings)
         return hashlib.sha256(encoded(*map(str, fields)) + ids + self.digests).digest()
 
@@ -90,9 +96,13 @@ def posting_digest(lines: Sequence[Any]) -> bytes:
     posting = lines[0]
     ordered = sorted((line for line in lines if line["place"] is not None), key=itemgetter("place"))
     fields = [
-        "payonce posting", str(LEDGER_FORMAT), str(posting["id"]), *(posting[name] for name in POSTING_FIELDS),
-        str(len(ordered)), *(line[name] for line in ordered for name in LINE_FIELDS),
-    ]  # fmt: skip
+        "payonce posting",
+        str(LEDGER_FORMAT),
+        str(posting["id"]),
+        *(posting[name] for name in POSTING_FIELDS),
+        str(len(ordered)),
+        *(line[name] for line in ordered for name in LINE_FIELDS),
+    ]
     return hashlib.sha256(encoded(*fields)).digest()
 
 
@@ -231,13 +241,23 @@ async def _end_of_chain(connection: Connection, mark: _Mark) -> Any:
 async def _write(connection: Connection, end: Any, postings: Sequence[PostingDigest]) -> None:
     previous = None if end["hash"] is None else bytes(end["hash"])
     seal = LedgerSeal(
-        (end["number"] or 0) + 1, previous, LEDGER_FORMAT, [posting.id for posting in postings],
-        b"".join(posting.digest for posting in postings), end["at_us"],
-    )  # fmt: skip
+        (end["number"] or 0) + 1,
+        previous,
+        LEDGER_FORMAT,
+        [posting.id for posting in postings],
+        b"".join(posting.digest for posting in postings),
+        end["at_us"],
+    )
     await connection.execute(
         """
         insert into payonce.ledger_seals (number, previous, format, postings, digests, hash, sealed_at)
         values ($1, $2, $3, $4, $5, $6, $7)
         """,
-        seal.number, seal.previous, seal.format, seal.postings, seal.digests, seal.hash(), end["at"],
-    )  # fmt: skip
+        seal.number,
+        seal.previous,
+        seal.format,
+        seal.postings,
+        seal.digests,
+        seal.hash(),
+        end["at"],
+    )

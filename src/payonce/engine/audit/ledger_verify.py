@@ -85,13 +85,19 @@ class _Walk(ChainWalk):
         self.check_link(seal.number, seal.previous, seal.format, LEDGER_FORMAT)
         readable = seal.format == LEDGER_FORMAT
         if readable and seal.hash() != stored.hash:
-            self.find("changed seal", f"ledger seal {seal.number} does not have the hash of what it covers: the seal "
-                      "or the list of its postings was changed")  # fmt: skip
+            self.find(
+                "changed seal",
+                f"ledger seal {seal.number} does not have the hash of what it covers: the seal "
+                "or the list of its postings was changed",
+            )
         last = self.through
         for place, posting in enumerate(seal.postings):
             if posting <= last:
-                self.find("changed seal", f"ledger seal {seal.number} names posting {posting} out of order: the seals "
-                          "before it end behind it")  # fmt: skip
+                self.find(
+                    "changed seal",
+                    f"ledger seal {seal.number} names posting {posting} out of order: the seals "
+                    "before it end behind it",
+                )
                 continue
             last = posting
             digest = seal.digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
@@ -103,11 +109,17 @@ class _Walk(ChainWalk):
     def check_posting(self, posting: PostingDigest) -> None:
         sealed = self.expected.pop(posting.id, None)
         if sealed is None:
-            self.find("posting inserted late", f"posting {posting.id} ({posting.key}) has no seal, and postings with "
-                      "higher ids were sealed: it was written when its transaction was over")  # fmt: skip
+            self.find(
+                "posting inserted late",
+                f"posting {posting.id} ({posting.key}) has no seal, and postings with "
+                "higher ids were sealed: it was written when its transaction was over",
+            )
         elif sealed.digest is not None and sealed.digest != posting.digest:
-            self.find("changed posting", f"posting {posting.id} ({posting.key}), sealed by ledger seal {sealed.seal}, "
-                      "was changed after it was sealed: itself, its lines or the names of its accounts")  # fmt: skip
+            self.find(
+                "changed posting",
+                f"posting {posting.id} ({posting.key}), sealed by ledger seal {sealed.seal}, "
+                "was changed after it was sealed: itself, its lines or the names of its accounts",
+            )
 
     def check_missing(self) -> None:
         for posting, sealed in self.expected.items():

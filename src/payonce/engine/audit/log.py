@@ -41,8 +41,12 @@ async def note(
     (`brakes.freeze`), `reference` what it is about (an effect's id, a vendor, a queue)."""
     await connection.execute(
         "insert into payonce.audit_log (severity, location, reference, text, actor) values ($1, $2, $3, $4, $5)",
-        severity, location, clean_text(reference), clean_text(redact(text)), clean_text(actor),
-    )  # fmt: skip
+        severity,
+        location,
+        clean_text(reference),
+        clean_text(redact(text)),
+        clean_text(actor),
+    )
 
 
 async def notes(
@@ -78,10 +82,25 @@ async def notes(
         ) l left join payonce.audit_sealed s on s.note = l.id
         order by l.created_at desc, l.id desc
         """,
-        reference, severity, actor, since, until, before, limit, location,
-    )  # fmt: skip
+        reference,
+        severity,
+        actor,
+        since,
+        until,
+        before,
+        limit,
+        location,
+    )
     return [
-        Note(row["id"], row["created_at"], Severity(row["severity"]), row["location"], row["reference"], row["text"],
-             row["actor"], row["seal"])
+        Note(
+            row["id"],
+            row["created_at"],
+            Severity(row["severity"]),
+            row["location"],
+            row["reference"],
+            row["text"],
+            row["actor"],
+            row["seal"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]

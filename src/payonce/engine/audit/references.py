@@ -51,8 +51,10 @@ async def _page(read: Reads, kind: str, after: str) -> list[Any]:
         select reference_id, count(*) as postings, min(id) as first from payonce.postings
         where reference_kind = $1 and reference_id > $2 group by reference_id order by reference_id limit $3
         """,
-        kind, after, PAGE_REFERENCES,
-    )  # fmt: skip
+        kind,
+        after,
+        PAGE_REFERENCES,
+    )
 
 
 def _missing(kind: str, row: Any) -> Finding:

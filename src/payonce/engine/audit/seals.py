@@ -72,8 +72,16 @@ class Seal:
 
     def hash(self, digests: Iterable[bytes]) -> bytes:
         """Over everything in the seal, the seal before it, and its notes in their order."""
-        fields = ("payonce seal", self.format, self.number, (self.previous or b"").hex(), self.notes, self.server,
-                  self.horizon, self.sealed_at)  # fmt: skip
+        fields = (
+            "payonce seal",
+            self.format,
+            self.number,
+            (self.previous or b"").hex(),
+            self.notes,
+            self.server,
+            self.horizon,
+            self.sealed_at,
+        )
         return hashlib.sha256(encoded(*map(str, fields), *(digest.hex() for digest in digests))).digest()
 
 
@@ -163,9 +171,14 @@ async def _seal_batch(database: Database, lease: Lease, batch_notes: int) -> int
             return 0
         server, horizon = _covered(place, notes, complete=len(notes) < batch_notes)
         seal = Seal(
-            place.head.number + 1, place.head.hash if place.head.number else None, FORMAT, len(notes), server, horizon,
+            place.head.number + 1,
+            place.head.hash if place.head.number else None,
+            FORMAT,
+            len(notes),
+            server,
+            horizon,
             place.at_us,
-        )  # fmt: skip
+        )
         digests = [digest(note) for note in notes]
         try:
             await _write(connection, seal, place.at, [int(note["id"]) for note in notes], digests)
@@ -213,8 +226,9 @@ async def _final_notes(connection: Connection, place: _Place, limit: int) -> lis
         where {final} and not exists (select from payonce.audit_sealed s where s.note = l.id)
         order by l.xact, l.id limit $2
         """,
-        "0" if place.moved else place.horizon, limit,
-    )  # fmt: skip
+        "0" if place.moved else place.horizon,
+        limit,
+    )
     return rows
 
 
@@ -226,13 +240,22 @@ async def _write(
         insert into payonce.audit_seals (number, previous, format, notes, server, horizon, hash, sealed_at)
         values ($1, $2, $3, $4, $5, $6::text::xid8, $7, $8)
         """,
-        seal.number, seal.previous, seal.format, seal.notes, seal.server, seal.horizon, seal.hash(digests), at,
-    )  # fmt: skip
+        seal.number,
+        seal.previous,
+        seal.format,
+        seal.notes,
+        seal.server,
+        seal.horizon,
+        seal.hash(digests),
+        at,
+    )
     await connection.execute(
         """
         insert into payonce.audit_sealed (seal, place, note, digest)
         select $1, covered.place, covered.note, covered.digest
         from unnest($2::bigint[], $3::bytea[]) with ordinality as covered (note, digest, place)
         """,
-        seal.number, note_ids, digests,
-    )  # fmt: skip
+        seal.number,
+        note_ids,
+        digests,
+    )

@@ -65,8 +65,11 @@ class _Walk(ChainWalk):
         self.check_link(seal.number, seal.previous, seal.format, FORMAT)
         self._check_notes(seal, covered)
         if seal.format == FORMAT and seal.hash(bytes(row["digest"]) for row in covered) != stored.hash:
-            self.find("changed seal", f"seal {seal.number} does not have the hash of what it covers: the seal or the "
-                      "list of its notes was changed")  # fmt: skip
+            self.find(
+                "changed seal",
+                f"seal {seal.number} does not have the hash of what it covers: the seal or the "
+                "list of its notes was changed",
+            )
         self.pass_seal(seal.number, stored.hash)
 
     def _check_notes(self, seal: Seal, covered: Sequence[Any]) -> None:
@@ -104,8 +107,9 @@ async def _pages(read: Reads) -> AsyncIterator[list[_Stored]]:
 
 def _stored(row: Any) -> _Stored:
     previous = None if row["previous"] is None else bytes(row["previous"])
-    seal = Seal(row["number"], previous, row["format"], row["notes"], row["server"], row["horizon_text"],
-                row["sealed_at_us"])  # fmt: skip
+    seal = Seal(
+        row["number"], previous, row["format"], row["notes"], row["server"], row["horizon_text"], row["sealed_at_us"]
+    )
     return _Stored(seal, bytes(row["hash"]))
 
 
@@ -117,8 +121,9 @@ async def _covered(read: Reads, first: int, last: int) -> dict[int, list[Any]]:
         from payonce.audit_sealed s left join payonce.audit_log l on l.id = s.note
         where s.seal between $1 and $2 order by s.seal, s.place
         """,
-        first, last,
-    )  # fmt: skip
+        first,
+        last,
+    )
     covered: dict[int, list[Any]] = defaultdict(list)
     for row in rows:
         covered[row["seal"]].append(row)

@@ -75,15 +75,26 @@ class ThresholdChange(msgspec.Struct, frozen=True):
 def answering(_: Admin) -> Action[ReviewAnswer]:
     async def execute(tx: Tx, given: ReviewAnswer, by: str) -> dict[str, Any]:
         answered = await answer_review(
-            tx, given.effect_id, given.answer, by, given.note, revision=given.revision, outcome=given.outcome,
+            tx,
+            given.effect_id,
+            given.answer,
+            by,
+            given.note,
+            revision=given.revision,
+            outcome=given.outcome,
             vendor_ref=given.vendor_ref,
-        )  # fmt: skip
+        )
         # In the same commit: a message that is parked, or waits for its next attempt, goes on with the answer.
         if (woken := await wake_message(tx.connection, answered.message_id)) is not None:
             tx.sent_to.add(woken)
         lives = "select exists (select from payonce.live_messages where id = $1)"
-        return {"effect": answered.effect_id, "state": answered.state, "message": answered.message_id,
-                "redriven": woken is not None, "gone": not await tx.fetchval(lives, answered.message_id)}  # fmt: skip
+        return {
+            "effect": answered.effect_id,
+            "state": answered.state,
+            "message": answered.message_id,
+            "redriven": woken is not None,
+            "gone": not await tx.fetchval(lives, answered.message_id),
+        }
 
     return Action("answer review", ReviewAnswer, _weigh_answer, execute, _effect)
 
@@ -122,7 +133,7 @@ def redriving(admin: Admin) -> Action[Redrive]:
             why = f"redrive of {asked.count:,} parked messages"
             begun = await bulk.start(
                 tx, bulk.Kind.REDRIVE, asked.queue, State.PARKED, asked.which, asked.count, by, why
-            )  # fmt: skip
+            )
             return {"queue": asked.queue, "redriven": 0, "operation": begun.id}
         ids = await ids_of(tx, admin, asked)
         redriven = await admin.redrive(asked.queue, Filter(ids=ids), within=tx.connection) if ids else 0

@@ -192,8 +192,10 @@ async def withdraw(tx: Tx, action: str, subjects: Sequence[str], by: str, why: s
         update payonce.approvals set state = 'expired', decided_why = $3
         where action = $1 and subject = any($2::text[]) and state = 'waiting' returning id, subject, text
         """,
-        action, subjects, texts.reason(why),
-    )  # fmt: skip
+        action,
+        subjects,
+        texts.reason(why),
+    )
     for row in rows:
         text = f"withdrew approval {row['id']} to {row['text']}: {why}"
         await note(tx.connection, f"brakes.{action}", row["subject"], text, actor=by)
@@ -208,8 +210,10 @@ async def approvals(
         select * from (select {_COLUMNS} from payonce.approvals) a
         where ($1::text is null or state = $1) and ($2::bigint is null or id < $2) order by id desc limit $3
         """,
-        state, before, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        state,
+        before,
+        min(limit, LISTED_MAX),
+    )
     return [_as_approval(row) for row in rows]
 
 
@@ -228,8 +232,9 @@ async def waiting_about(read: Reader | Tx, action: str, subject: str) -> Approva
         select {_COLUMNS} from payonce.approvals
         where action = $1 and subject = $2 and state = 'waiting' and expires_at > payonce.due_now()
         """,
-        action, subject,
-    )  # fmt: skip
+        action,
+        subject,
+    )
     return None if row is None else _as_approval(row)
 
 
@@ -253,9 +258,7 @@ async def _try_and_take_back(tx: Tx, action: Action[Argument], argument: Argumen
         pass
 
 
-async def _insert(
-    tx: Tx, action: str, weighed: Weighed, document: str, by: str, why: str, lifetime_s: float
-) -> Any:  # fmt: skip
+async def _insert(tx: Tx, action: str, weighed: Weighed, document: str, by: str, why: str, lifetime_s: float) -> Any:
     """None when one waits already."""
     if not 0 < lifetime_s <= LIFETIME_MAX_S:
         raise Invalid(f"an approval waits for {lifetime_s:g} s; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
@@ -264,8 +267,9 @@ async def _insert(
         update payonce.approvals set state = 'expired'
         where action = $1 and subject = $2 and state = 'waiting' and expires_at <= payonce.due_now()
         """,
-        action, weighed.subject,
-    )  # fmt: skip
+        action,
+        weighed.subject,
+    )
     return await tx.fetchrow(
         f"""
         insert into payonce.approvals (action, subject, argument, text, amounts, why, asked_by, expires_at)
@@ -274,15 +278,23 @@ async def _insert(
         on conflict (action, subject) where state = 'waiting' do nothing
         returning {_COLUMNS}
         """,
-        action, weighed.subject, document, weighed.text, _encoded_amounts(weighed.amounts), why, by, lifetime_s,
-    )  # fmt: skip
+        action,
+        weighed.subject,
+        document,
+        weighed.text,
+        _encoded_amounts(weighed.amounts),
+        why,
+        by,
+        lifetime_s,
+    )
 
 
 async def _waiting_already(tx: Tx, action: str, subject: str, document: str) -> Approval:
     row = await tx.fetchrow(
         f"select {_COLUMNS} from payonce.approvals where action = $1 and subject = $2 and state = 'waiting'",
-        action, subject,
-    )  # fmt: skip
+        action,
+        subject,
+    )
     if row is None:
         raise Stale(f"the approval of {subject} was decided this moment; look again")
     waiting = _as_approval(row)
@@ -324,8 +336,12 @@ async def _decide(tx: Tx, approval: Approval, verdict: Verdict, by: str, why: st
         where id = $1
         returning {_COLUMNS}
         """,
-        approval.id, verdict, by, why, None if result is None else msgspec.json.encode(result).decode(),
-    )  # fmt: skip
+        approval.id,
+        verdict,
+        by,
+        why,
+        None if result is None else msgspec.json.encode(result).decode(),
+    )
     text = f"{verdict} approval {approval.id} of {approval.asked_by} to {approval.text}: {why}"
     text += f" ({result})" if verdict is Verdict.DENIED and result else ""
     await note(tx.connection, f"brakes.{approval.action}", approval.subject, text, actor=by, severity=Severity.WARNING)

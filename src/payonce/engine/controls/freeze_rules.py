@@ -83,9 +83,18 @@ class Freeze:
 
 
 async def freeze(
-    tx: Tx, *, by: str, reason: str, vendor: str | None = None, asset: str | None = None, tenant: str | None = None,
-    service: str | None = None, everything: bool = False, until: datetime | None = None, for_s: float | None = None,
-) -> Freeze:  # fmt: skip
+    tx: Tx,
+    *,
+    by: str,
+    reason: str,
+    vendor: str | None = None,
+    asset: str | None = None,
+    tenant: str | None = None,
+    service: str | None = None,
+    everything: bool = False,
+    until: datetime | None = None,
+    for_s: float | None = None,
+) -> Freeze:
     """Stops what matches every given condition: no intent that commits after this transaction is sent.
 
     Waits for intents that are just being written, and holds new ones back meanwhile, so commit soon. What was intended
@@ -108,8 +117,12 @@ async def freeze(
         values ($1, $2, $3, $4, $5, $6, $7, $8)
         returning *, true as in_force
         """,
-        everything, *conditions.values(), reason, by, until,
-    )  # fmt: skip
+        everything,
+        *conditions.values(),
+        reason,
+        by,
+        until,
+    )
     made = _as_freeze(row)
     made = replace(made, under_way=await sends_under_way(tx, made))
     ends = "" if until is None else f" until {until.isoformat()}"
@@ -130,8 +143,11 @@ async def sends_under_way(read: Reader | Tx, frozen: Freeze) -> UnderWay:
           and ($3::text is null or tenant = $3) and ($4::text is null or service = $4)
         group by asset, exponent order by asset, exponent
         """,
-        frozen.vendor, frozen.asset, frozen.tenant, frozen.service,
-    )  # fmt: skip
+        frozen.vendor,
+        frozen.asset,
+        frozen.tenant,
+        frozen.service,
+    )
     if not rows:
         return UnderWay()
     amounts = [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in rows if row["asset"]]
@@ -159,8 +175,10 @@ async def lift(tx: Tx, freeze_id: int, by: str, why: str) -> Freeze:
         where id = $1 and lifted_at is null
         returning *, false as in_force
         """,
-        freeze_id, by, why,
-    )  # fmt: skip
+        freeze_id,
+        by,
+        why,
+    )
     if row is None:
         raise await _not_to_be_lifted(tx, freeze_id)
     lifted = _as_freeze(row)
@@ -180,8 +198,10 @@ async def freezes(
             from payonce.freezes
         ) f where ($1 or in_force) and ($2::bigint is null or id < $2) order by id desc limit $3
         """,
-        ended, before, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        ended,
+        before,
+        min(limit, LISTED_MAX),
+    )
     return [_as_freeze(row) for row in rows]
 
 
@@ -223,8 +243,11 @@ async def check_freezes(tx: Tx, sending: Sending) -> None:
 async def _check_freezes_of(tx: Tx, sending: Sending, tenant: str | None) -> None:
     row = await tx.fetchrow(
         "select *, true as in_force, payonce.due_now() as now from payonce.freeze_on($1, $2, $3, $4)",
-        sending.vendor, None if sending.amount is None else sending.amount.asset.code, tenant, sending.service,
-    )  # fmt: skip
+        sending.vendor,
+        None if sending.amount is None else sending.amount.asset.code,
+        tenant,
+        sending.service,
+    )
     if row is None:
         return
     found = _as_freeze(row)

@@ -33,10 +33,19 @@ async def set_threshold(tx: Tx, above: Amount, by: str) -> Threshold:
         do update set above_minor = excluded.above_minor, set_by = excluded.set_by, set_at = payonce.due_now()
         returning *
         """,
-        above.asset.code, above.asset.exponent, above.minor, texts.name(by, "by"),
-    )  # fmt: skip
-    await note(tx.connection, "brakes.threshold", above.asset.code, f"a second person is asked above {above}",
-               actor=by, severity=Severity.WARNING)  # fmt: skip
+        above.asset.code,
+        above.asset.exponent,
+        above.minor,
+        texts.name(by, "by"),
+    )
+    await note(
+        tx.connection,
+        "brakes.threshold",
+        above.asset.code,
+        f"a second person is asked above {above}",
+        actor=by,
+        severity=Severity.WARNING,
+    )
     return _as_threshold(row)
 
 
@@ -44,12 +53,19 @@ async def remove_threshold(tx: Tx, asset: Asset, by: str) -> None:
     by = texts.name(by, "by")
     gone = await tx.fetchval(
         "delete from payonce.approval_thresholds where asset = $1 and exponent = $2 returning true",
-        asset.code, asset.exponent,
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+    )
     if gone is None:
         raise Invalid(f"{asset} of {asset.exponent} decimals has no threshold; see: payonce approvals threshold")
-    await note(tx.connection, "brakes.threshold", asset.code, f"no second person is asked for {asset} any more",
-               actor=by, severity=Severity.WARNING)  # fmt: skip
+    await note(
+        tx.connection,
+        "brakes.threshold",
+        asset.code,
+        f"no second person is asked for {asset} any more",
+        actor=by,
+        severity=Severity.WARNING,
+    )
 
 
 async def locked_threshold(tx: Tx, asset: Asset) -> Amount | None:

@@ -63,11 +63,22 @@ async def set_limit(
         do update set most_minor = excluded.most_minor, set_by = excluded.set_by, set_at = payonce.due_now()
         returning *
         """,
-        most.asset.code, most.asset.exponent, vendor, window_s, most.minor, by,
-    )  # fmt: skip
+        most.asset.code,
+        most.asset.exponent,
+        vendor,
+        window_s,
+        most.minor,
+        by,
+    )
     made = _as_limit(row)
-    await note(tx.connection, "brakes.limit", f"limit {made.id}", f"set a limit of {made.what}", actor=by,
-               severity=Severity.WARNING)  # fmt: skip
+    await note(
+        tx.connection,
+        "brakes.limit",
+        f"limit {made.id}",
+        f"set a limit of {made.what}",
+        actor=by,
+        severity=Severity.WARNING,
+    )
     return made
 
 
@@ -77,8 +88,14 @@ async def remove_limit(tx: Tx, limit_id: int, by: str) -> Limit:
     if row is None:
         raise Invalid(f"there is no limit {limit_id}; see: payonce limits list")
     removed = _as_limit(row)
-    await note(tx.connection, "brakes.limit", f"limit {limit_id}", f"removed the limit of {removed.what}", actor=by,
-               severity=Severity.WARNING)  # fmt: skip
+    await note(
+        tx.connection,
+        "brakes.limit",
+        f"limit {limit_id}",
+        f"removed the limit of {removed.what}",
+        actor=by,
+        severity=Severity.WARNING,
+    )
     return removed
 
 
@@ -99,8 +116,10 @@ async def check_limits(tx: Tx, sending: Sending) -> None:
         select * from payonce.velocity_limits
         where asset = $1 and exponent = $2 and (vendor is null or vendor = $3) order by id for update
         """,
-        amount.asset.code, amount.asset.exponent, sending.vendor,
-    )  # fmt: skip
+        amount.asset.code,
+        amount.asset.exponent,
+        sending.vendor,
+    )
     for limit in map(_as_limit, rows):
         if amount > limit.most:
             metrics.HELD.labels("above_limit").inc()
@@ -139,8 +158,9 @@ async def _room_after_s(tx: Tx, limit: Limit, asking: UUID | None, missing: Amou
             select first_attempt_at, sum(amount_minor) over (order by first_attempt_at, id) as freed {_COUNTED}
         ) leaving where freed >= $6
         """,
-        *_arguments(limit, asking), missing.minor,
-    )  # fmt: skip
+        *_arguments(limit, asking),
+        missing.minor,
+    )
     return max(0.0, float(after_s or 0.0))
 
 

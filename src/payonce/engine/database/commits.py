@@ -204,8 +204,9 @@ async def forget_tokens(database: Pooled) -> int:
                 select ctid from payonce.commits
                 where written_at < payonce.lease_now() - make_interval(secs => $1::float8) limit $2))
             """,
-            TOKENS_KEPT_S, FORGET_BATCH,
-        )  # fmt: skip
+            TOKENS_KEPT_S,
+            FORGET_BATCH,
+        )
         deleted = int(tag.split()[-1])
         forgotten += deleted
         if deleted < FORGET_BATCH:

@@ -65,10 +65,16 @@ class Database:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, *, work_pool_size: int = 10, shortest_lease_s: float = 30.0,
-                   application_name: str = "payonce", connection_class: type[PlainConnection] = PlainConnection,
-                   settings: dict[str, str] | None = None,
-                   ) -> AsyncIterator["Database"]:  # fmt: skip
+    async def open(
+        cls,
+        url: str,
+        *,
+        work_pool_size: int = 10,
+        shortest_lease_s: float = 30.0,
+        application_name: str = "payonce",
+        connection_class: type[PlainConnection] = PlainConnection,
+        settings: dict[str, str] | None = None,
+    ) -> AsyncIterator["Database"]:
         """`connection_class` is the seam at which tests watch, stop or end what goes to the store. `settings` are those
         of another database of the same server, for who has looked at that before."""
         if settings is None:

@@ -57,8 +57,11 @@ async def acquire(database: Database, name: str, holder: str, ttl_s: float) -> L
             where held.expires_at <= payonce.lease_now()
         returning epoch
         """,
-        name, holder, ttl_s, CLOCK_STEP_MIN_S,
-    )  # fmt: skip
+        name,
+        holder,
+        ttl_s,
+        CLOCK_STEP_MIN_S,
+    )
     if epoch is None:
         return None
     LEASE_CHANGES.labels(name).inc()
@@ -73,8 +76,11 @@ async def renew(database: Database, lease: Lease) -> bool:
         where name = $1 and holder = $2 and epoch = $3 and expires_at > payonce.lease_now()
         returning true
         """,
-        lease.name, lease.holder, lease.epoch, lease.ttl_s,
-    )  # fmt: skip
+        lease.name,
+        lease.holder,
+        lease.epoch,
+        lease.ttl_s,
+    )
     return renewed is not None
 
 
@@ -84,8 +90,10 @@ async def release(database: Database, lease: Lease) -> None:
         """
         update payonce.leases set expires_at = '-infinity' where name = $1 and holder = $2 and epoch = $3
         """,
-        lease.name, lease.holder, lease.epoch,
-    )  # fmt: skip
+        lease.name,
+        lease.holder,
+        lease.epoch,
+    )
 
 
 async def fence(connection: Connection, lease: Lease) -> None:
@@ -100,8 +108,10 @@ async def fence(connection: Connection, lease: Lease) -> None:
         where name = $1 and holder = $2 and epoch = $3 and expires_at > payonce.lease_now()
         for share
         """,
-        lease.name, lease.holder, lease.epoch,
-    )  # fmt: skip
+        lease.name,
+        lease.holder,
+        lease.epoch,
+    )
     if held is None:
         raise Stale(
             f"lease {lease.name} of epoch {lease.epoch} is no longer held by {lease.holder}; nothing was written"
@@ -128,8 +138,9 @@ async def holdings(read: Reads, limit: int = HOLDINGS_MAX, after: str | None = N
                 then extract(epoch from expires_at - payonce.lease_now())::float8 else 0 end as rest_s
         from payonce.leases where $1::text is null or name > $1 order by name limit $2
         """,
-        after, min(limit, HOLDINGS_MAX),
-    )  # fmt: skip
+        after,
+        min(limit, HOLDINGS_MAX),
+    )
     return [Holding(**dict(row)) for row in rows]
 
 

@@ -75,8 +75,11 @@ async def migrate(connection: asyncpg.Connection, known: Sequence[Migration]) ->
                 insert into payonce.migrations (component, number, name, checksum, applied_at)
                 values ($1, $2, $3, $4, payonce.due_now())
                 """,
-                migration.component, migration.number, migration.name, migration.checksum,
-            )  # fmt: skip
+                migration.component,
+                migration.number,
+                migration.name,
+                migration.checksum,
+            )
     return list(pending)
 
 

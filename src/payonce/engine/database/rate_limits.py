@@ -254,8 +254,10 @@ async def declare_budget(database: Database, name: str, rate_per_s: float, burst
             where (known.rate_per_s, known.burst) is distinct from ($2, $3)
         returning xmax <> 0
         """,
-        name, rate_per_s, burst,
-    )  # fmt: skip
+        name,
+        rate_per_s,
+        burst,
+    )
     if changed:
         # Meant after a change of settings; told, because another process may still state the old numbers.
         log.warning("budget_changed", budget=name, rate_per_s=rate_per_s, burst=burst)
@@ -276,8 +278,10 @@ async def take_turn(database: Database, name: str, cost: int, wait_max_s: float)
             returning greatest(payonce.due_now(), arrival_at - make_interval(secs => burst / rate_per_s)) as at,
                 payonce.due_now() as asked_at
             """,
-            name, float(cost), wait_max_s,
-        )  # fmt: skip
+            name,
+            float(cost),
+            wait_max_s,
+        )
         if row is None:
             return await _next_turn(connection, name, cost)
     wait_s = (row["at"] - row["asked_at"]).total_seconds()
@@ -305,8 +309,10 @@ async def take_turns(database: Database, name: str, count: int, wait_max_s: floa
             from given where b.name = given.name and given.count >= 1
             returning given.count::integer as count, given.ahead_s, given.rate_per_s, given.burst, given.now
             """,
-            name, float(count), wait_max_s,
-        )  # fmt: skip
+            name,
+            float(count),
+            wait_max_s,
+        )
     if row is None:
         return []
     waits_s = [
@@ -325,15 +331,18 @@ async def penalise(database: Database, name: str, seconds: float) -> None:
                 arrival_at, payonce.due_now() + make_interval(secs => $2::float8 + (burst - 1) / rate_per_s))
         where name = $1
         """,
-        name, seconds,
-    )  # fmt: skip
+        name,
+        seconds,
+    )
 
 
 async def is_held(database: Database, name: str) -> bool:
     """Whether a penalty holds."""
-    return bool(await database.engine.fetchval(
-        "select held_until > payonce.due_now() from payonce.budgets where name = $1", name
-    ))  # fmt: skip
+    return bool(
+        await database.engine.fetchval(
+            "select held_until > payonce.due_now() from payonce.budgets where name = $1", name
+        )
+    )
 
 
 async def budgets_in_use(read: Reads) -> list[Use]:
@@ -359,8 +368,9 @@ async def _next_turn(connection: Connection, name: str, cost: int) -> Turn:
             payonce.due_now(), arrival_at + make_interval(secs => ($2 - burst) / rate_per_s)) as at
         from payonce.budgets where name = $1
         """,
-        name, float(cost),
-    )  # fmt: skip
+        name,
+        float(cost),
+    )
     if row is None:
         raise Invalid(f"there is no budget {name!r}; declare it first")
     if cost > row["burst"]:

@@ -11,7 +11,7 @@ from payonce.engine.effects.declaration import (
     Keyed,
     Rebroadcast,
     Safety,
-)  # fmt: skip
+)
 from payonce.engine.effects.model import OPEN, TRANSITIONS, Cause, Event, State, Stored
 from payonce.engine.effects.review import (
     Answer,
@@ -22,11 +22,34 @@ from payonce.engine.effects.review import (
     give_up_effects,
     next_generation,
     reviews,
-)  # fmt: skip
+)
 from payonce.engine.effects.send import IntentCheck, Sending
 
 __all__ = [
-    "OPEN", "TRANSITIONS", "Answer", "Answered", "Blind", "CannotTell", "Cause", "DidNot", "Effect", "Event",
-    "Evidence", "Findable", "Happened", "Harmless", "IntentCheck", "Keyed", "Rebroadcast", "Review", "Safety",
-    "Sending", "State", "Stored", "answer_review", "give_up_effects", "next_generation", "reviews",
-]  # fmt: skip
+    "OPEN",
+    "TRANSITIONS",
+    "Answer",
+    "Answered",
+    "Blind",
+    "CannotTell",
+    "Cause",
+    "DidNot",
+    "Effect",
+    "Event",
+    "Evidence",
+    "Findable",
+    "Happened",
+    "Harmless",
+    "IntentCheck",
+    "Keyed",
+    "Rebroadcast",
+    "Review",
+    "Safety",
+    "Sending",
+    "State",
+    "Stored",
+    "answer_review",
+    "give_up_effects",
+    "next_generation",
+    "reviews",
+]

@@ -15,9 +15,17 @@ ON_STATEMENT: Final = "on the vendor's statement"
 
 
 async def adopt(
-    connection: Connection, *, kind: str, key: str, generation: int, amount: Amount, at: datetime, vendor_ref: str,
-    outcome: str | None, run_id: UUID,
-) -> Stored | None:  # fmt: skip
+    connection: Connection,
+    *,
+    kind: str,
+    key: str,
+    generation: int,
+    amount: Amount,
+    at: datetime,
+    vendor_ref: str,
+    outcome: str | None,
+    run_id: UUID,
+) -> Stored | None:
     """Records an effect that happened and is not on record: a handler that comes later gets its outcome from here
     instead of sending. Without an outcome a person is asked for it first. None when somebody was quicker.
 
@@ -38,9 +46,21 @@ async def adopt(
         on conflict do nothing
         returning *, payonce.due_now() as now
         """,
-        new_id(), kind, key, generation, state, outcome, vendor_ref, cause, at, run_id, str(run_id),
-        amount.asset.code, amount.asset.exponent, abs(amount.minor),
-    )  # fmt: skip
+        new_id(),
+        kind,
+        key,
+        generation,
+        state,
+        outcome,
+        vendor_ref,
+        cause,
+        at,
+        run_id,
+        str(run_id),
+        amount.asset.code,
+        amount.asset.exponent,
+        abs(amount.minor),
+    )
     if row is None:
         return None
     adopted = store.as_stored(row)
@@ -86,8 +106,10 @@ async def _abandon_earlier(connection: Connection, adopted: Stored) -> None:
         select *, payonce.due_now() as now from payonce.effects
         where kind = $1 and key = $2 and generation < $3 for update
         """,
-        adopted.kind, adopted.key, adopted.generation,
-    )  # fmt: skip
+        adopted.kind,
+        adopted.key,
+        adopted.generation,
+    )
     reason = f"generation {adopted.generation} is {ON_STATEMENT}"
     for stored in map(store.as_stored, rows):
         if stored.state in OPEN:

@@ -44,9 +44,10 @@ async def has_loose_ends(read: Reader, message_id: UUID, since: datetime | None)
                   and (e.state in ('intended', 'unknown', 'review')
                        or e.updated_at >= coalesce($2::timestamptz, '-infinity') or {UNHEEDED}))
             """,
-            message_id, since,
+            message_id,
+            since,
         )
-    )  # fmt: skip
+    )
 
 
 async def hold_effects(
@@ -68,8 +69,9 @@ async def hold_effects(
                or e.updated_at >= coalesce($2::timestamptz, '-infinity') or {UNHEEDED})
         order by e.id for update of e
         """,
-        message_id, since,
-    )  # fmt: skip
+        message_id,
+        since,
+    )
     still_open: Stored | None = None
     news = False
     for row, stored in ((row, store.as_stored(row)) for row in rows):

@@ -32,8 +32,10 @@ async def find_orphans(database: Database, state: State, after: UUID, limit: int
         select e.id from payonce.effects e
         where {ORPHANED} and e.state = $1 and e.id > $2 order by e.id limit $3
         """,
-        state, after, limit,
-    )  # fmt: skip
+        state,
+        after,
+        limit,
+    )
     return [row["id"] for row in rows]
 
 
@@ -56,9 +58,13 @@ async def review_orphan(database: Database, effect_id: UUID) -> bool:
         stored = store.as_stored(row)
         why = await _why(connection, stored.message_id)
         moved = await store.move(
-            connection, stored, State.REVIEW, Result(Event.GAVE_UP, why), reason=store.redacted(why),
+            connection,
+            stored,
+            State.REVIEW,
+            Result(Event.GAVE_UP, why),
+            reason=store.redacted(why),
             cause=Cause.GAVE_UP,
-        )  # fmt: skip
+        )
         if moved:
             text = f"{stored.label} was {stored.state} and is put before a person: {why}"
             await note(connection, "effects.orphans", str(stored.id), text, actor="payonce", severity=Severity.WARNING)

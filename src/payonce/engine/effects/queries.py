@@ -55,9 +55,16 @@ class OpenCount:
 
 
 async def effects(
-    read: Reader | Tx, states: Sequence[State] = tuple(OPEN), *, vendor: str | None = None, asset: str | None = None,
-    queue: str | None = None, limit: int = 100, after: UUID | None = None, newest_first: bool = False,
-) -> list[Listed]:  # fmt: skip
+    read: Reader | Tx,
+    states: Sequence[State] = tuple(OPEN),
+    *,
+    vendor: str | None = None,
+    asset: str | None = None,
+    queue: str | None = None,
+    limit: int = 100,
+    after: UUID | None = None,
+    newest_first: bool = False,
+) -> list[Listed]:
     """The oldest first, or the newest; `after` is the last id of the previous page. Of a queue: those whose messages
     are there now."""
     behind, direction = ("<", "desc") if newest_first else (">", "asc")
@@ -70,8 +77,13 @@ async def effects(
               select from payonce.live_messages m where m.id = effects.message_id and m.queue = $6))
         order by id {direction} limit $5
         """,
-        list(states), vendor, asset, after, min(limit, LISTED_MAX), queue,
-    )  # fmt: skip
+        list(states),
+        vendor,
+        asset,
+        after,
+        min(limit, LISTED_MAX),
+        queue,
+    )
     return [_as_listed(row) for row in rows]
 
 
@@ -122,8 +134,9 @@ async def _example(read: Reader | Tx, listed: Listed) -> str | None:
         select outcome from payonce.effects where vendor = $1 and kind = $2 and state = 'performed'
         order by created_at desc limit 1
         """,
-        listed.vendor, listed.effect.kind,
-    )  # fmt: skip
+        listed.vendor,
+        listed.effect.kind,
+    )
     return found
 
 

@@ -17,7 +17,7 @@ from payonce.engine.effects.declaration import (
     Request,
     decode,
     encode,
-)  # fmt: skip
+)
 from payonce.engine.effects.model import Cause, Event, Result, State, Stored
 from payonce.engine.effects.send import BEGIN_SHARE, Run, send_again
 from payonce.engine.monitoring import metrics
@@ -55,9 +55,13 @@ async def resolve(run: Run, effect: Effect[Request, Outcome], stored: Stored) ->
 
 
 async def _fence_and_send(
-    run: Run, effect: Effect[Request, Outcome], stored: Stored, request: Request,
-    fence: Callable[[Any], Awaitable[None]], burns: bool,
-) -> Happened[Outcome] | Burnt | None:  # fmt: skip
+    run: Run,
+    effect: Effect[Request, Outcome],
+    stored: Stored,
+    request: Request,
+    fence: Callable[[Any], Awaitable[None]],
+    burns: bool,
+) -> Happened[Outcome] | Burnt | None:
     sent_at = time.monotonic()
     async with run.intent() as tx:
         # A fence changes the vendor's side too, and would be paid for in vain if the send after it is held back.

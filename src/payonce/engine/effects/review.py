@@ -70,17 +70,26 @@ async def reviews(read: Reader | Tx, limit: int = 100, after: UUID | None = None
         select *, payonce.due_now() as now from payonce.effects
         where state = 'review' and ($1::uuid is null or id > $1) order by id limit $2
         """,
-        after, min(limit, REVIEWS_MAX),
-    )  # fmt: skip
+        after,
+        min(limit, REVIEWS_MAX),
+    )
     found = [store.as_stored(row) for row in rows]
     evidence = await evidence_of(read, [stored.id for stored in found])
     return [Review(each, question(each), evidence.get(each.id, ()), allowed_answers(each)) for each in found]
 
 
 async def answer_review(
-    tx: Tx, effect_id: UUID, answer: Answer, by: str, note: str, *, revision: int, outcome: object = None,
-    vendor_ref: str | None = None, effect: type[Effect[Any, Any]] | None = None,
-) -> Answered:  # fmt: skip
+    tx: Tx,
+    effect_id: UUID,
+    answer: Answer,
+    by: str,
+    note: str,
+    *,
+    revision: int,
+    outcome: object = None,
+    vendor_ref: str | None = None,
+    effect: type[Effect[Any, Any]] | None = None,
+) -> Answered:
     """Takes a person's answer to what they saw at `revision`; Stale when there is news since.
 
     HAPPENED needs the outcome that the handler is to get. It is held against the type that `effect` declares, or that
@@ -139,9 +148,13 @@ async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[Stored]:
     given_up = [store.as_stored(row) for row in rows]
     for stored in given_up:
         await store.move(
-            tx.connection, stored, State.REVIEW, Result(Event.GAVE_UP, why), reason=store.redacted(why),
+            tx.connection,
+            stored,
+            State.REVIEW,
+            Result(Event.GAVE_UP, why),
+            reason=store.redacted(why),
             cause=Cause.GAVE_UP,
-        )  # fmt: skip
+        )
     return given_up
 
 
@@ -153,8 +166,10 @@ async def next_generation(tx: Tx, kind: str, key: str, after: int) -> int:
     """
     state = await tx.fetchval(
         "select state from payonce.effects where kind = $1 and key = $2 and generation = $3 for update",
-        kind, key, after,
-    )  # fmt: skip
+        kind,
+        key,
+        after,
+    )
     if state not in (State.REFUSED, State.ABANDONED):
         raise Invalid(
             f"{kind} {key}:{after} is {state or 'unknown here'}; a next generation needs a refusal or an abandonment"
@@ -165,8 +180,10 @@ async def next_generation(tx: Tx, kind: str, key: str, after: int) -> int:
         set superseded = true, intent_due = true, revision = revision + 1, updated_at = payonce.due_now()
         where kind = $1 and key = $2 and generation = $3 and not superseded
         """,
-        kind, key, after,
-    )  # fmt: skip
+        kind,
+        key,
+        after,
+    )
     return after + 1
 
 
@@ -230,13 +247,19 @@ async def evidence_of(read: Reader | Tx, effect_ids: Sequence[UUID]) -> dict[UUI
             select * from payonce.effect_attempts where effect_id = asked.id order by id desc limit $2
         ) line order by line.effect_id, line.id
         """,
-        list(effect_ids), EVIDENCE_MAX,
-    )  # fmt: skip
+        list(effect_ids),
+        EVIDENCE_MAX,
+    )
     found: dict[UUID, list[Evidence]] = {}
     for row in rows:
         line = Evidence(
-            row["attempt"], Event(row["event"]), row["detail"], row["outcome"], row["vendor_ref"], row["message_id"],
+            row["attempt"],
+            Event(row["event"]),
+            row["detail"],
+            row["outcome"],
+            row["vendor_ref"],
+            row["message_id"],
             row["created_at"],
-        )  # fmt: skip
+        )
         found.setdefault(row["effect_id"], []).append(line)
     return found

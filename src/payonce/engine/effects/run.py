@@ -26,7 +26,7 @@ from payonce.engine.effects.model import (
     Step,
     Stored,
     next_move,
-)  # fmt: skip
+)
 from payonce.engine.effects.resolve import Burnt, open_review, resolve
 from payonce.engine.effects.send import Run, send, send_again
 from payonce.engine.messages.model import NAME_MAX_LENGTH
@@ -134,9 +134,14 @@ async def _after_all(
 
 
 async def _first(
-    run: Run, effect: Effect[Request, Outcome], key: str, before: Stored | None, intent: Intent | None,
-    scope: str | None, abandoning: Move | None = None,
-) -> Happened[Outcome] | None:  # fmt: skip
+    run: Run,
+    effect: Effect[Request, Outcome],
+    key: str,
+    before: Stored | None,
+    intent: Intent | None,
+    scope: str | None,
+    abandoning: Move | None = None,
+) -> Happened[Outcome] | None:
     """The first try of a generation. The intent moves the business state in the commit that records the request."""
     generation = 1 if before is None else before.generation + 1
     effect.reference = f"{key}:{generation}"
@@ -149,16 +154,29 @@ async def _first(
         if abandoning is not None and before is not None:
             result = Result(Event.ABANDONED, abandoning.reason)
             abandoned = await store.move(
-                tx.connection, before, State.ABANDONED, result, claim=run.claim, reason=abandoning.reason,
+                tx.connection,
+                before,
+                State.ABANDONED,
+                result,
+                claim=run.claim,
+                reason=abandoning.reason,
                 burnt=abandoning.burnt,
-            )  # fmt: skip
+            )
             if not abandoned:
                 return None
         await run.check(tx, effect, key, scope, request, again=abandoning is not None)
         stored = await store.insert(
-            tx.connection, run.claim, effect, key=key, generation=generation, request=prepared.document,
-            identity=prepared.identity, scope=scope, amount=effect.amount(request), service=run.service,
-        )  # fmt: skip
+            tx.connection,
+            run.claim,
+            effect,
+            key=key,
+            generation=generation,
+            request=prepared.document,
+            identity=prepared.identity,
+            scope=scope,
+            amount=effect.amount(request),
+            service=run.service,
+        )
         if stored is None:
             if abandoning is None:
                 return None

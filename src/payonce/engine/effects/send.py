@@ -105,15 +105,33 @@ class Run:
         tx.write_lines()
 
     async def check(
-        self, tx: Tx, effect: Effect[Request, Outcome], key: str, scope: str | None, request: Request, *, again: bool,
-        effect_id: UUID | None = None, replay: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        tx: Tx,
+        effect: Effect[Request, Outcome],
+        key: str,
+        scope: str | None,
+        request: Request,
+        *,
+        again: bool,
+        effect_id: UUID | None = None,
+        replay: bool = False,
+    ) -> None:
         """Asks those who may forbid the send. They raise Retry or Refused."""
         amount, kind, vendor = effect.amount(request), effect.kind, effect.vendor_name
         sending = Sending(
-            kind, vendor, key, scope, request, amount, self.service, self.tenant, again, effect_id, replay,
+            kind,
+            vendor,
+            key,
+            scope,
+            request,
+            amount,
+            self.service,
+            self.tenant,
+            again,
+            effect_id,
+            replay,
             tuple(effect.tenants),
-        )  # fmt: skip
+        )
         for check in self.checks:
             await check(tx, sending)
 

@@ -21,7 +21,7 @@ from payonce.engine.effects.model import (
     Stored,
     kept_reference,
     state_after,
-)  # fmt: skip
+)
 from payonce.engine.effects.wakeup import wake_message
 from payonce.engine.messages.model import Claim, clean_text
 from payonce.engine.messages.transaction import Reader, Tx
@@ -43,8 +43,9 @@ async def standing(read: Reader | Tx, kind: str, key: str) -> list[Stored]:
                or generation = (select max(generation) from payonce.effects where kind = $1 and key = $2))
         order by generation
         """,
-        kind, key,
-    )  # fmt: skip
+        kind,
+        key,
+    )
     return [as_stored(row) for row in rows]
 
 
@@ -58,8 +59,10 @@ async def check_earlier(connection: Connection, kind: str, key: str, below: int)
         select generation, state from payonce.effects
         where kind = $1 and key = $2 and generation < $3 and safety <> 'harmless' order by generation for update
         """,
-        kind, key, below,
-    )  # fmt: skip
+        kind,
+        key,
+        below,
+    )
     for row in rows:
         if State(row["state"]) not in UNDONE:
             raise Retry(f"{kind} {key}:{row['generation']} is {row['state']}; no later generation goes out meanwhile")
@@ -72,24 +75,49 @@ async def take_intent(connection: Connection, kind: str, key: str) -> bool:
         update payonce.effects set intent_due = false, revision = revision + 1, updated_at = payonce.due_now()
         where kind = $1 and key = $2 and intent_due returning id
         """,
-        kind, key,
-    )  # fmt: skip
+        kind,
+        key,
+    )
     return bool(taken)
 
 
 async def insert(
-    connection: Connection, claim: Claim, effect: Effect[Any, Any], *, key: str, generation: int, request: str,
-    identity: str, scope: str | None, amount: Amount | None, service: str,
-) -> Stored | None:  # fmt: skip
+    connection: Connection,
+    claim: Claim,
+    effect: Effect[Any, Any],
+    *,
+    key: str,
+    generation: int,
+    request: str,
+    identity: str,
+    scope: str | None,
+    amount: Amount | None,
+    service: str,
+) -> Stored | None:
     """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
     safety = effect.safety
     new = writes.New(
-        new_id(), effect.kind, key, generation, effect.version, type(safety).__name__.lower(), scope, request,
-        claim.message.id, claim.message.trace, effect.timeout_s,
-        safety.valid_for_s if isinstance(safety, Keyed) else None, service, claim.message.lane,
-        None if amount is None else amount.asset.code, None if amount is None else amount.asset.exponent,
-        None if amount is None else amount.minor, _horizon_s(safety), claim.token, identity,
-    )  # fmt: skip
+        new_id(),
+        effect.kind,
+        key,
+        generation,
+        effect.version,
+        type(safety).__name__.lower(),
+        scope,
+        request,
+        claim.message.id,
+        claim.message.trace,
+        effect.timeout_s,
+        safety.valid_for_s if isinstance(safety, Keyed) else None,
+        service,
+        claim.message.lane,
+        None if amount is None else amount.asset.code,
+        None if amount is None else amount.asset.exponent,
+        None if amount is None else amount.minor,
+        safety.horizon_s if isinstance(safety, Findable) else None,
+        claim.token,
+        identity,
+    )
     try:
         row = await writes.insert(connection, new)
     except asyncpg.UniqueViolationError as error:
@@ -116,9 +144,14 @@ async def begin_again(
         where id = $1 and revision = $2
         returning *, payonce.due_now() as now
         """,
-        stored.id, stored.revision, checked(stored.state, to), claim.message.id, timeout_s,
-        safety.valid_for_s if isinstance(safety, Keyed) else None, _horizon_s(safety),
-    )  # fmt: skip
+        stored.id,
+        stored.revision,
+        checked(stored.state, to),
+        claim.message.id,
+        timeout_s,
+        safety.valid_for_s if isinstance(safety, Keyed) else None,
+        safety.horizon_s if isinstance(safety, Findable) else None,
+    )
     if row is None:
         return None
     await append(connection, stored.id, row["attempt"], Result(Event.STARTED), claim)
@@ -135,15 +168,25 @@ async def hold_for_fencing(connection: Connection, stored: Stored, timeout_s: fl
         where id = $1 and revision = $2 and state in ('intended', 'unknown')
         returning *, payonce.due_now() as now
         """,
-        stored.id, stored.revision, timeout_s,
-    )  # fmt: skip
+        stored.id,
+        stored.revision,
+        timeout_s,
+    )
     return None if row is None else as_stored(row)
 
 
 async def move(
-    connection: Connection, stored: Stored, to: State, result: Result, *, claim: Claim | None = None,
-    reason: str | None = None, cause: Cause | None = None, ruled_out: bool = False, burnt: bool = False,
-) -> bool:  # fmt: skip
+    connection: Connection,
+    stored: Stored,
+    to: State,
+    result: Result,
+    *,
+    claim: Claim | None = None,
+    reason: str | None = None,
+    cause: Cause | None = None,
+    ruled_out: bool = False,
+    burnt: bool = False,
+) -> bool:
     """Changes the state unless the effect has changed since it was read, and says why in the attempts.
 
     What a person ruled out holds until the next move or send; a burnt reference stays burnt.
@@ -158,9 +201,16 @@ async def move(
         where id = $1 and revision = $2
         returning true
         """,
-        stored.id, stored.revision, checked(stored.state, to), reason, cause, result.outcome, result.vendor_ref,
-        ruled_out, burnt,
-    )  # fmt: skip
+        stored.id,
+        stored.revision,
+        checked(stored.state, to),
+        reason,
+        cause,
+        result.outcome,
+        result.vendor_ref,
+        ruled_out,
+        burnt,
+    )
     if moved is None:
         return False
     await append(connection, stored.id, stored.attempt, result, claim)
@@ -212,8 +262,11 @@ async def _is_known(connection: Connection, effect_id: UUID, attempt: int, claim
         select exists (select from payonce.effect_attempts
             where effect_id = $1 and attempt = $2 and event = 'performed' and message_id = $3 and token = $4)
         """,
-        effect_id, attempt, claim.message.id, claim.token,
-    )  # fmt: skip
+        effect_id,
+        attempt,
+        claim.message.id,
+        claim.token,
+    )
     return known
 
 
@@ -225,9 +278,14 @@ async def record_plain(
     if result.event is not Event.PERFORMED:
         return None
     performed = writes.Performed(
-        effect_id, attempt, result.outcome, kept_reference(result.vendor_ref), redacted(result.detail),
-        None if claim is None else claim.message.id, None if claim is None else claim.token,
-    )  # fmt: skip
+        effect_id,
+        attempt,
+        result.outcome,
+        kept_reference(result.vendor_ref),
+        redacted(result.detail),
+        None if claim is None else claim.message.id,
+        None if claim is None else claim.token,
+    )
     try:
         async with pool.acquire() as connection:
             row = await writes.record_performed(connection, performed)
@@ -274,10 +332,17 @@ async def _apply(
         where id = $1
         returning *, payonce.due_now() as now
         """,
-        stored.id, checked(stored.state, to), newly_performed, result.outcome, result.vendor_ref,
-        redacted(result.detail) if to in (State.REFUSED, State.UNKNOWN) else None, cause,
-        ends_the_try or to not in OPEN, unsent, result.event is Event.UNKNOWN,
-    )  # fmt: skip
+        stored.id,
+        checked(stored.state, to),
+        newly_performed,
+        result.outcome,
+        result.vendor_ref,
+        redacted(result.detail) if to in (State.REFUSED, State.UNKNOWN) else None,
+        cause,
+        ends_the_try or to not in OPEN,
+        unsent,
+        result.event is Event.UNKNOWN,
+    )
 
 
 async def append(
@@ -288,9 +353,15 @@ async def append(
         insert into payonce.effect_attempts (effect_id, attempt, event, detail, outcome, vendor_ref, message_id, token)
         values ($1, $2, $3, $4, $5::text::json, $6, $7, $8)
         """,
-        effect_id, attempt, result.event, redacted(result.detail), result.outcome, result.vendor_ref,
-        None if claim is None else claim.message.id, None if claim is None else claim.token,
-    )  # fmt: skip
+        effect_id,
+        attempt,
+        result.event,
+        redacted(result.detail),
+        result.outcome,
+        result.vendor_ref,
+        None if claim is None else claim.message.id,
+        None if claim is None else claim.token,
+    )
 
 
 def did_not_counts(stored: Stored, horizon_s: float) -> float:
@@ -298,10 +369,6 @@ def did_not_counts(stored: Stored, horizon_s: float) -> float:
     if stored.sent_until is None:
         return 0.0
     return (stored.sent_until + timedelta(seconds=horizon_s) - stored.now).total_seconds()
-
-
-def _horizon_s(safety: Safety) -> float | None:
-    return safety.horizon_s if isinstance(safety, Findable) else None
 
 
 def checked(before: State, after: State) -> State:

@@ -61,8 +61,11 @@ async def may_be_answered(read: Reader, message_id: UUID, since: datetime | None
         f"""
         select exists (select from payonce.effects e where e.message_id = $1 and (e.state = 'review' or {_ANSWERED}))
         """,
-        message_id, since, list(seen), list(seen.values()),
-    )  # fmt: skip
+        message_id,
+        since,
+        list(seen),
+        list(seen.values()),
+    )
     return found
 
 
@@ -73,6 +76,9 @@ async def answered_since(tx: Tx, message_id: UUID, since: datetime | None, seen:
     await tx.fetch("select from payonce.effects where message_id = $1 order by id for update", message_id)
     found: bool = await tx.fetchval(
         f"select exists (select from payonce.effects e where e.message_id = $1 and {_ANSWERED})",
-        message_id, since, list(seen), list(seen.values()),
-    )  # fmt: skip
+        message_id,
+        since,
+        list(seen),
+        list(seen.values()),
+    )
     return found

@@ -54,8 +54,9 @@ async def insert(connection: Connection, new: New) -> Any:
         )
         select * from made
         """,
-        *new, Event.STARTED,
-    )  # fmt: skip
+        *new,
+        Event.STARTED,
+    )
 
 
 class Performed(NamedTuple):
@@ -86,5 +87,6 @@ async def record_performed(connection: Connection, performed: Performed) -> Any:
         )
         select * from ended
         """,
-        *performed, Event.PERFORMED,
-    )  # fmt: skip
+        *performed,
+        Event.PERFORMED,
+    )

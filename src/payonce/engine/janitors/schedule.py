@@ -37,8 +37,10 @@ class Every:
 
     def __post_init__(self) -> None:
         if type(self.seconds) is not int or not 1 <= self.seconds <= EVERY_MAX_S:
-            raise Invalid(f"Every({self.seconds!r}) must be 1 to {EVERY_MAX_S} whole seconds; "
-                          "to run once a day at a local time use Daily")  # fmt: skip
+            raise Invalid(
+                f"Every({self.seconds!r}) must be 1 to {EVERY_MAX_S} whole seconds; "
+                "to run once a day at a local time use Daily"
+            )
 
     def after(self, moment: datetime) -> datetime:
         """The first regular time later than the moment."""
@@ -172,8 +174,10 @@ class Scheduler:
                 on conflict (name) do update set rule = excluded.rule, next_at = excluded.next_at
                     where known.rule <> excluded.rule
                 """,
-                schedule.name, repr(schedule.every), next_at,
-            )  # fmt: skip
+                schedule.name,
+                repr(schedule.every),
+                next_at,
+            )
         log.info("schedule_begun", schedule=schedule.name, rule=repr(schedule.every), next_at=next_at.isoformat())
 
     async def _fire(self, schedule: Schedule, lease: Lease) -> bool:
@@ -186,8 +190,9 @@ class Scheduler:
                 select next_at, last_at, payonce.due_now() as due_now from payonce.schedules
                 where name = $1 and rule = $2 and next_at <= payonce.due_now() for update
                 """,
-                schedule.name, repr(schedule.every),
-            )  # fmt: skip
+                schedule.name,
+                repr(schedule.every),
+            )
             if row is None:
                 return False
             following = schedule.every.after(row["due_now"])
@@ -198,8 +203,9 @@ class Scheduler:
             await tx.send(schedule.policy, dict(schedule.payload), action=schedule.action, key=key)
             await tx.execute(
                 "update payonce.schedules set last_at = next_at, next_at = $2 where name = $1",
-                schedule.name, following,
-            )  # fmt: skip
+                schedule.name,
+                following,
+            )
         log.info("schedule_fired", schedule=schedule.name, due_at=row["next_at"].isoformat())
         return True
 
@@ -211,6 +217,8 @@ async def _waits(tx: Tx, schedule: Schedule, due_at: datetime) -> bool:
         select exists (select from payonce.live_messages
             where queue = $1 and state = 'ready' and ready_at >= $2 and attempts = 0 and idempotency_key = $3)
         """,
-        schedule.policy.queue, due_at, schedule.key(due_at),
-    )  # fmt: skip
+        schedule.policy.queue,
+        due_at,
+        schedule.key(due_at),
+    )
     return found

@@ -63,9 +63,11 @@ async def _post_many(connection: Connection, entries: Sequence[_Entry]) -> list[
     ids: list[PostingId] = await connection.fetchval(
         "select payonce.post_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         *map(list, zip(*map(_head, entries), strict=True)),
-        [path for path, _ in places], [asset.code for _, asset in places], [asset.exponent for _, asset in places],
+        [path for path, _ in places],
+        [asset.code for _, asset in places],
+        [asset.exponent for _, asset in places],
         *map(list, zip(*lines, strict=True)),
-    )  # fmt: skip
+    )
     return ids
 
 
@@ -78,10 +80,16 @@ async def _post_one(connection: Connection, posting: Posting, trace_id: str | No
     lines, assets = posting.lines, [line.amount.asset for line in posting.lines]
     posting_id: PostingId = await connection.fetchval(
         "select payonce.post($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-        posting.key, posting.reference.kind, posting.reference.id, trace_id, posting.text,
-        [line.path for line in lines], [asset.code for asset in assets], [asset.exponent for asset in assets],
+        posting.key,
+        posting.reference.kind,
+        posting.reference.id,
+        trace_id,
+        posting.text,
+        [line.path for line in lines],
+        [asset.code for asset in assets],
+        [asset.exponent for asset in assets],
         [line.amount.minor for line in lines],
-    )  # fmt: skip
+    )
     return posting_id
 
 
@@ -91,8 +99,10 @@ async def declare(within: Connection | OpenTransaction, *accounts: Account) -> N
     assets = [account.asset for account in accounts]
     await _inside_a_transaction(within).execute(
         "select payonce.open_accounts($1, $2, $3)",
-        [account.path for account in accounts], [asset.code for asset in assets], [asset.exponent for asset in assets],
-    )  # fmt: skip
+        [account.path for account in accounts],
+        [asset.code for asset in assets],
+        [asset.exponent for asset in assets],
+    )
 
 
 async def guard(
@@ -115,8 +125,12 @@ async def guard(
     try:
         await connection.fetchval(
             "select payonce.guard_account($1, $2, $3, $4, $5)",
-            account.path, account.asset.code, account.asset.exponent, _minor(minimum), _minor(maximum),
-        )  # fmt: skip
+            account.path,
+            account.asset.code,
+            account.asset.exponent,
+            _minor(minimum),
+            _minor(maximum),
+        )
     except asyncpg.PostgresError as error:
         raise _refusal(error) from error
 

@@ -90,9 +90,12 @@ async def statement(
         ) l join payonce.postings p on p.id = l.posting_id
         order by l.xact, l.posting_id, l.number
         """,
-        *_named(account), *(("0", 0, 0) if after is None else (after.xact, after.posting_id, after.number)),
-        begin, end, limit + 1,
-    )  # fmt: skip
+        *_named(account),
+        *(("0", 0, 0) if after is None else (after.xact, after.posting_id, after.number)),
+        begin,
+        end,
+        limit + 1,
+    )
     entries, running = [], opening
     for row in rows[:limit]:
         entry = _entry(row, running)
@@ -126,8 +129,10 @@ async def _balance_before(read: Reads, account: Account, moment: datetime, settl
         ) s on true
         where a.path = $1 and a.asset = $2 and a.exponent = $3
         """,
-        *_named(account), moment, settled_only,
-    )  # fmt: skip
+        *_named(account),
+        moment,
+        settled_only,
+    )
     return Amount(int(minor or 0), account.asset)
 
 

@@ -40,7 +40,9 @@ async def snapshot_batch(database: Database, after_account: int, lines_wanted: i
         raise Invalid(f"lines_wanted is {lines_wanted} and batch_accounts {batch_accounts}; both are at least 1")
     batch = await database.engine.fetchrow(
         "select last_account, made from payonce.snapshot_accounts($1, $2, $3)",
-        after_account, batch_accounts, lines_wanted,
-    )  # fmt: skip
+        after_account,
+        batch_accounts,
+        lines_wanted,
+    )
     assert batch is not None
     return Batch(batch["made"], batch["last_account"])

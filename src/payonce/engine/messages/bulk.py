@@ -90,7 +90,7 @@ class Operation:
 
 async def start(
     tx: Tx, kind: Kind, queue: str, state: State, which: Filter, total: int, by: str, why: str
-) -> Operation:  # fmt: skip
+) -> Operation:
     """Begins with the commit of the caller's transaction. What is parked later than now is not meant."""
     if state is State.PARKED:
         end: datetime = await tx.fetchval("select payonce.due_now() + interval '1 microsecond'")
@@ -100,8 +100,14 @@ async def start(
         insert into payonce.queue_operations (kind, queue, message_state, which, asked_by, why, total)
         values ($1, $2, $3, $4::text::json, $5, $6, $7) returning {_COLUMNS}
         """,
-        kind, queue, state, msgspec.json.encode(which).decode(), clean_text(by), clean_text(why), total,
-    )  # fmt: skip
+        kind,
+        queue,
+        state,
+        msgspec.json.encode(which).decode(),
+        clean_text(by),
+        clean_text(why),
+        total,
+    )
     operation = _operation(row)
     text = f"operation {operation.id}: {kind} of {total:,} {state} messages in batches: {why}"
     await note(tx.connection, f"queues.{kind}", queue, clean_text(text), actor=by, severity=Severity.WARNING)
@@ -120,8 +126,9 @@ async def operations(read: Reader | Tx, queue: str | None = None, limit: int = 2
         select {_COLUMNS} from payonce.queue_operations where $1::text is null or queue = $1
         order by id desc limit $2
         """,
-        queue, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        queue,
+        min(limit, LISTED_MAX),
+    )
     return [_operation(row) for row in rows]
 
 
@@ -176,8 +183,9 @@ async def step(database: Database, admin: Admin, feed: RingingFeed, operation: O
             update payonce.queue_operations set changed = changed + $2, updated_at = payonce.due_now()
             where id = $1 returning {_COLUMNS}
             """,
-            operation.id, changed,
-        )  # fmt: skip
+            operation.id,
+            changed,
+        )
         operation = _operation(row)
         if operation.kind is Kind.REDRIVE:
             feed.ring({operation.queue})
@@ -203,7 +211,7 @@ async def _batch(admin: Admin, operation: Operation) -> tuple[int, bool]:
 
 async def _ended(
     database: Database, operation: Operation, status: Status, error: str | None, kept: int = 0
-) -> Operation:  # fmt: skip
+) -> Operation:
     """Unless it has ended otherwise meanwhile."""
     row = await database.engine.fetchrow(
         f"""
@@ -212,8 +220,11 @@ async def _ended(
             kept = greatest(kept, $4), updated_at = payonce.due_now()
         where id = $1 returning {_COLUMNS}
         """,
-        operation.id, status, error, kept,
-    )  # fmt: skip
+        operation.id,
+        status,
+        error,
+        kept,
+    )
     return _operation(row)
 
 
@@ -225,6 +236,9 @@ def _operation(row: Any) -> Operation:
     fields = dict(row)
     which = msgspec.json.decode(fields.pop("which"), type=Filter)
     return Operation(
-        state=State(fields.pop("message_state")), kind=Kind(fields.pop("kind")), status=Status(fields.pop("status")),
-        which=which, **fields,
-    )  # fmt: skip
+        state=State(fields.pop("message_state")),
+        kind=Kind(fields.pop("kind")),
+        status=Status(fields.pop("status")),
+        which=which,
+        **fields,
+    )

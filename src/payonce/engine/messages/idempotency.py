@@ -146,8 +146,11 @@ async def _expire_slice(database: Database, walk: Walk) -> int:
             select queue, key from slice order by queue desc, key desc limit 1
         ) last on true
         """,
-        walk.queue, walk.key, SLICE_KEYS, RETENTION_DEFAULT_S,
-    )  # fmt: skip
+        walk.queue,
+        walk.key,
+        SLICE_KEYS,
+        RETENTION_DEFAULT_S,
+    )
     assert row is not None
     at_end = row["seen"] < SLICE_KEYS
     walk.queue, walk.key = ("", "") if at_end else (row["queue"], row["key"])

@@ -62,6 +62,7 @@ async def _forget_batch(database: Database, keep_s: float) -> int:
         )
         select count(*) from forgotten
         """,
-        keep_s, FORGET_IDS,
-    )  # fmt: skip
+        keep_s,
+        FORGET_IDS,
+    )
     return int(count)

@@ -151,16 +151,18 @@ async def trace(reader: Readable, what: str) -> Trace:
         where trace_id = any($1::text[]) or (message_id = any($2::uuid[]) and trace_id is null)
         order by created_at desc, id desc limit {RUNS_MAX + 1}
         """,
-        shown, message_ids,
-    )  # fmt: skip
+        shown,
+        message_ids,
+    )
     live = await reader.fetch(
         f"""
         select {_LIVE_COLUMNS} from payonce.live_messages
         where trace_id = any($1::text[]) or (id = any($2::uuid[]) and trace_id is null)
         order by created_at desc, id desc limit {RUNS_MAX + 1}
         """,
-        shown, message_ids,
-    )  # fmt: skip
+        shown,
+        message_ids,
+    )
     truncated = len(trace_ids) > TRACES_MAX or len(rows) > RUNS_MAX or len(live) > RUNS_MAX
     return Trace(tuple(shown), tuple(_in_time_order(rows[:RUNS_MAX] + live[:RUNS_MAX])), truncated)
 
@@ -196,8 +198,9 @@ async def _traces_behind(reader: Readable, what: str) -> list[str]:
             join payonce.live_messages m on m.id = known.message_id
         ) found group by trace order by seen_at desc, trace limit {TRACES_MAX + 1}
         """,
-        what, _parsed_id(what),
-    )  # fmt: skip
+        what,
+        _parsed_id(what),
+    )
     return [row["trace"] for row in rows]
 
 

@@ -45,5 +45,10 @@ async def write_upkeep(source: Database | Connection, entry: Message, info: str,
                                       created_at, updated_at)
         values ($1, $2, $3, 'success', 1, $4, $5, $6, payonce.due_now(), payonce.due_now())
         """,
-        entry.queue, entry.id, entry.correlation_id, info[:INFO_MAX_LENGTH], entry.action, worker,
-    )  # fmt: skip
+        entry.queue,
+        entry.id,
+        entry.correlation_id,
+        info[:INFO_MAX_LENGTH],
+        entry.action,
+        worker,
+    )

@@ -62,9 +62,14 @@ def Steps(*delays_s: float, jitter_s: float = 0.0) -> Exponential:  # noqa: N802
 
 LEAST_RATE: Final = 1 / 86_400
 _MOST: Final = {
-    "max_attempts": ATTEMPTS_MAX, "give_up_after_s": DELAY_MAX_S, "lease_s": 86_400, "run_limit_s": 7 * 86_400,
-    "concurrency": 1_000_000, "rate": 1_000_000, "burst": 1_000_000,
-}  # fmt: skip
+    "max_attempts": ATTEMPTS_MAX,
+    "give_up_after_s": DELAY_MAX_S,
+    "lease_s": 86_400,
+    "run_limit_s": 7 * 86_400,
+    "concurrency": 1_000_000,
+    "rate": 1_000_000,
+    "burst": 1_000_000,
+}
 
 GiveUp = Callable[[Any], Awaitable[None]]
 
@@ -292,8 +297,10 @@ def _check_backoff(policy: Policy) -> None:
                 f"policy of {policy.queue}: {name} is {value!r}; it must be 0 or more, and less than five years"
             )
     if not all(0 <= step <= DELAY_MAX_S / 2 for step in backoff.steps_seconds):
-        raise Invalid(f"policy of {policy.queue}: steps_seconds is {backoff.steps_seconds!r}; each must be 0 or more, "
-                      "and less than five years")  # fmt: skip
+        raise Invalid(
+            f"policy of {policy.queue}: steps_seconds is {backoff.steps_seconds!r}; each must be 0 or more, "
+            "and less than five years"
+        )
     if backoff.max_doublings is not None and backoff.max_doublings < 0:
         raise Invalid(f"policy of {policy.queue}: max_doublings is {backoff.max_doublings}; it must be 0 or more")
 

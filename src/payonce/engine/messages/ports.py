@@ -196,9 +196,15 @@ class Admin(Protocol):
         ...
 
     async def purge(
-        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        self,
+        queue: str,
+        state: State,
+        which: Filter,
+        by: str,
+        *,
+        limit: int | None = None,
         put_before: datetime | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Messages with open effects stay: without them nobody would find out what became of the money. With a limit,
         about so many at most, and none only when none is left. What was put later than `put_before`, or than now,
         stays too."""

@@ -228,8 +228,12 @@ def _insist(run: Run, server: QueueServer) -> None:
     if time.monotonic() - run.cancelled_at < ABANDON_AFTER_S:
         run.task.cancel()
     elif server.runs.pop(id(run), None) is not None:
-        log.error("run_abandoned", queue=server.policy.queue, message_id=str(run.claim.message.id),
-                  reason=f"the handler did not end within {ABANDON_AFTER_S:g} s of being cancelled")  # fmt: skip
+        log.error(
+            "run_abandoned",
+            queue=server.policy.queue,
+            message_id=str(run.claim.message.id),
+            reason=f"the handler did not end within {ABANDON_AFTER_S:g} s of being cancelled",
+        )
         server.queue.wake()
 
 

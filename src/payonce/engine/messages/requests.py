@@ -51,8 +51,9 @@ async def take(tx: Tx, caller: str, key: str, fingerprint: bytes) -> Kept | None
         select fingerprint, status, body, media_type, location, expires_at <= payonce.due_now() as over
         from payonce.http_answers where caller = $1 and key = $2
         """,
-        caller, key,
-    )  # fmt: skip
+        caller,
+        key,
+    )
     if row is None:
         return None
     if row["over"]:
@@ -72,8 +73,16 @@ async def keep(tx: Tx, caller: str, key: str, fingerprint: bytes, answer: Kept, 
                                           expires_at)
         values ($1, $2, $3, $4, $5, $6, $7, $8, payonce.due_now() + make_interval(secs => $9::float8))
         """,
-        caller, key, fingerprint, answer.status, answer.media_type, answer.location, answer.body, trace_id, KEPT_S,
-    )  # fmt: skip
+        caller,
+        key,
+        fingerprint,
+        answer.status,
+        answer.media_type,
+        answer.location,
+        answer.body,
+        trace_id,
+        KEPT_S,
+    )
 
 
 async def forget_answers(database: Database) -> int:

@@ -156,7 +156,7 @@ class Work:
         self._refuse_inside_a_transaction(f"effect() {effect.kind} {key}")
         run = EffectRun(
             self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks, self._seen
-        )  # fmt: skip
+        )
         self._called = True
         self._under_way.append(f"{effect.kind} {key}")
         try:

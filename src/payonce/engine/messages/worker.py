@@ -33,7 +33,7 @@ from payonce.kit.outcomes import (
     Unavailable,
     Unknown,
     Unprocessable,
-)  # fmt: skip
+)
 from payonce.kit.redact import redact
 
 CLAIM_MAX: Final = 500
@@ -269,8 +269,13 @@ class QueueServer:
         event = next((name for kind, name in HOPELESS.items() if isinstance(error, kind)), None)
         # Not log.exception: a logger may be set up to show local values, and those are customers' data.
         story = redact(story_of(error) if event is None else str(error))
-        log.error(event or "handler_failed", queue=message.queue, message_id=str(message.id), trace_id=message.trace,
-                  error=story)  # fmt: skip
+        log.error(
+            event or "handler_failed",
+            queue=message.queue,
+            message_id=str(message.id),
+            trace_id=message.trace,
+            error=story,
+        )
         return Ended(Ending.RETRY if event is None else Ending.PARKED, story)
 
     async def _settlement(self, run: Run, work: Work, ended: Ended) -> Settlement | None:

@@ -73,8 +73,9 @@ class RunCounts:
                 set success = m.success + excluded.success, retry = m.retry + excluded.retry,
                     failed = m.failed + excluded.failed, parked = m.parked + excluded.parked
                 """,
-                queues, *columns,
-            )  # fmt: skip
+                queues,
+                *columns,
+            )
         self._written = counted
         return len(queues)
 
@@ -115,8 +116,9 @@ async def history(read: Reads, minutes: int = 60, queue: str | None = None) -> l
         left join payonce.queue_minutes m on m.minute = c.minute and ($2::text is null or m.queue = $2)
         group by c.minute order by c.minute
         """,
-        minutes, queue,
-    )  # fmt: skip
+        minutes,
+        queue,
+    )
     return [_minute(row) for row in rows]
 
 

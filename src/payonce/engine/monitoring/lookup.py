@@ -50,11 +50,15 @@ async def _message(read: Reads, what: str) -> list[Match]:
     rows = await read.fetch("select id, queue, state from payonce.live_messages where id = $1 limit 1", _parsed(what))
     return [
         Match(
-            "message", f"{row['id']} in {row['queue']}", f"/queues/{row['queue']}/messages/{row['id']}", row["state"],
-            "id", str(row["id"]),
+            "message",
+            f"{row['id']} in {row['queue']}",
+            f"/queues/{row['queue']}/messages/{row['id']}",
+            row["state"],
+            "id",
+            str(row["id"]),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def _effects(read: Reads, what: str) -> list[Match]:
@@ -73,15 +77,21 @@ async def _effects(read: Reads, what: str) -> list[Match]:
         from kinds k join payonce.effects e on e.kind = k.kind and e.vendor_ref = $1
         limit $3
         """,
-        what, _parsed(what), MATCHES_MAX,
-    )  # fmt: skip
+        what,
+        _parsed(what),
+        MATCHES_MAX,
+    )
     return [
         Match(
-            "effect", f"{row['kind']} {row['key']}:{row['generation']}", f"/effects/{row['id']}", row["state"],
-            row["matched"], str(row["message_id"]),
+            "effect",
+            f"{row['kind']} {row['key']}:{row['generation']}",
+            f"/effects/{row['id']}",
+            row["state"],
+            row["matched"],
+            str(row["message_id"]),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _parsed(text: str) -> UUID | None:

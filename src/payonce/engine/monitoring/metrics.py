@@ -62,29 +62,35 @@ UPKEEP = Counter(
     "payonce_upkeep_total", "Messages moved by what keeps queues moving.", ["task", "queue"], registry=REGISTRY
 )
 RETRY_LATENCY_SECONDS = Histogram(
-    "retry_latency_seconds", "From the first attempt to the success that followed retries.", ["queue"], buckets=WAITS_S,
+    "retry_latency_seconds",
+    "From the first attempt to the success that followed retries.",
+    ["queue"],
+    buckets=WAITS_S,
     registry=REGISTRY,
-)  # fmt: skip
+)
 LEASE_CHANGES = Counter("payonce_lease_changes_total", "Named leases taken over.", ["name"], registry=REGISTRY)
 DB_WRITES = Counter("payonce_db_writes_total", "Groups of rows written.", ["table", "outcome"], registry=REGISTRY)
 
 OBSERVED_TIMESTAMP_SECONDS = Gauge(
-    "payonce_observed_timestamp_seconds", "When this process last read the gauges below from the store.",
+    "payonce_observed_timestamp_seconds",
+    "When this process last read the gauges below from the store.",
     registry=REGISTRY,
-)  # fmt: skip
+)
 DEPTH = Gauge("payonce_queue_depth", "Messages by state, counted up to a bound.", ["queue", "state"], registry=REGISTRY)
 OLDEST_READY_SECONDS = Gauge(
     "payonce_queue_oldest_ready_seconds", "Age of the oldest message that could run.", ["queue"], registry=REGISTRY
 )
 PAUSED = Gauge("payonce_queue_paused", "1 while the queue is paused.", ["queue"], registry=REGISTRY)
 OLDEST_SNAPSHOT_SECONDS = Gauge(
-    "payonce_oldest_snapshot_seconds", "Age of the oldest transaction that keeps dead rows from being cleaned up.",
+    "payonce_oldest_snapshot_seconds",
+    "Age of the oldest transaction that keeps dead rows from being cleaned up.",
     registry=REGISTRY,
-)  # fmt: skip
+)
 ORPHANED_EFFECTS = Counter(
-    "payonce_orphaned_effects_total", "Open effects of parked or vanished messages, put before a person.",
+    "payonce_orphaned_effects_total",
+    "Open effects of parked or vanished messages, put before a person.",
     registry=REGISTRY,
-)  # fmt: skip
+)
 AUDIT_HEAD = Gauge(
     "payonce_audit_head", "Number of the last seal of the audit log, in the leader's process.", registry=REGISTRY
 )
@@ -92,33 +98,42 @@ LEDGER_HEAD = Gauge(
     "payonce_ledger_head", "Number of the last seal of the ledger, in the leader's process.", registry=REGISTRY
 )
 LEDGER_UNSEALED = Gauge(
-    "payonce_ledger_unsealed", "Ids of postings handed out behind the ledger's last seal, in the leader's process.",
+    "payonce_ledger_unsealed",
+    "Ids of postings handed out behind the ledger's last seal, in the leader's process.",
     registry=REGISTRY,
-)  # fmt: skip
+)
 UNMATCHED = Gauge(
-    "payonce_unmatched", "Open items between our effects and vendors' statements.", ["vendor", "direction"],
+    "payonce_unmatched",
+    "Open items between our effects and vendors' statements.",
+    ["vendor", "direction"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 UNMATCHED_AMOUNT = Gauge(
-    "payonce_unmatched_amount", "What they come to in major units, whichever way.", ["vendor", "asset"],
+    "payonce_unmatched_amount",
+    "What they come to in major units, whichever way.",
+    ["vendor", "asset"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 UNMATCHED_OLDEST_SECONDS = Gauge(
     "payonce_unmatched_oldest_seconds", "Age of the oldest one; 0 when there is none.", ["vendor"], registry=REGISTRY
 )
 RECONCILED_SECONDS = Gauge(
-    "payonce_reconciled_seconds", "Since the end of what was reconciled of a vendor's statement.", ["vendor"],
+    "payonce_reconciled_seconds",
+    "Since the end of what was reconciled of a vendor's statement.",
+    ["vendor"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 DATABASE_WEAKNESSES = Gauge(
     "payonce_database_weaknesses", "Settings of the database under which commits can be lost.", registry=REGISTRY
 )
 QUARANTINED = Gauge("payonce_quarantined", "1 while nothing is sent because of a quarantine.", registry=REGISTRY)
 
 OUTBOX_DELIVERIES = Counter(
-    "payonce_outbox_deliveries_total", "Entries handed over, by what came of it.", ["relay", "outcome"],
+    "payonce_outbox_deliveries_total",
+    "Entries handed over, by what came of it.",
+    ["relay", "outcome"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 OUTBOX_WAITING = Gauge(
     "payonce_outbox_waiting", "Entries not delivered yet, counted up to a bound.", ["relay"], registry=REGISTRY
 )
@@ -126,50 +141,68 @@ OUTBOX_PARKED = Gauge(
     "payonce_outbox_parked", "Entries that the relay gave up, counted up to a bound.", ["relay"], registry=REGISTRY
 )
 OUTBOX_LAG_SECONDS = Gauge(
-    "payonce_outbox_lag_seconds", "For how long the oldest undelivered entry has been due.", ["relay"],
+    "payonce_outbox_lag_seconds",
+    "For how long the oldest undelivered entry has been due.",
+    ["relay"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 
 PUSHED_DELIVERIES = Counter(
-    "payonce_pushed_deliveries_total", "Tasks that the task service brought, by how they were answered.",
-    ["queue", "outcome"], registry=REGISTRY,
-)  # fmt: skip
-TASKS_PUT_BACK = Counter(
-    "payonce_tasks_put_back_total", "Messages brought anew because the task service had lost their task.", ["queue"],
+    "payonce_pushed_deliveries_total",
+    "Tasks that the task service brought, by how they were answered.",
+    ["queue", "outcome"],
     registry=REGISTRY,
-)  # fmt: skip
+)
+TASKS_PUT_BACK = Counter(
+    "payonce_tasks_put_back_total",
+    "Messages brought anew because the task service had lost their task.",
+    ["queue"],
+    registry=REGISTRY,
+)
 
 CLOUDTASKS_CREATED = Counter(
     "payonce_cloudtasks_created_total", "Tasks that our Cloud Tasks server took.", ["queue"], registry=REGISTRY
 )
 CLOUDTASKS_DISPATCHES = Counter(
-    "payonce_cloudtasks_dispatches_total", "Requests that it sent for tasks, by how they were answered.",
-    ["queue", "answer"], registry=REGISTRY,
-)  # fmt: skip
+    "payonce_cloudtasks_dispatches_total",
+    "Requests that it sent for tasks, by how they were answered.",
+    ["queue", "answer"],
+    registry=REGISTRY,
+)
 CLOUDTASKS_DISPATCH_SECONDS = Durations(
-    "payonce_cloudtasks_dispatch_seconds", "From the beginning of such a request to its answer, or to giving it up.",
+    "payonce_cloudtasks_dispatch_seconds",
+    "From the beginning of such a request to its answer, or to giving it up.",
     _SECONDS,
-)  # fmt: skip
+)
 CLOUDTASKS_RETRIES = Counter(
-    "payonce_cloudtasks_retries_total", "Of those, the ones after which a task is tried again.", ["queue"],
+    "payonce_cloudtasks_retries_total",
+    "Of those, the ones after which a task is tried again.",
+    ["queue"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 CLOUDTASKS_GIVEN_UP = Counter(
-    "payonce_cloudtasks_given_up_total", "Tasks that had their last attempt without success.", ["queue"],
+    "payonce_cloudtasks_given_up_total",
+    "Tasks that had their last attempt without success.",
+    ["queue"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 CLOUDTASKS_WAITING = Gauge(
     "payonce_cloudtasks_waiting", "Tasks that are not under way, counted up to a bound.", ["queue"], registry=REGISTRY
 )
 
 BUDGET_WAIT_SECONDS = Histogram(
-    "payonce_budget_wait_seconds", "From asking for a turn at a vendor to having it.", ["budget"], buckets=_SECONDS,
+    "payonce_budget_wait_seconds",
+    "From asking for a turn at a vendor to having it.",
+    ["budget"],
+    buckets=_SECONDS,
     registry=REGISTRY,
-)  # fmt: skip
+)
 BUDGET_REFUSALS = Counter(
-    "payonce_budget_refusals_total", "Calls not made because their turn would come too late.", ["budget"],
+    "payonce_budget_refusals_total",
+    "Calls not made because their turn would come too late.",
+    ["budget"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 BUDGET_PENALTIES = Counter(
     "payonce_budget_penalties_total", "Times that a vendor said we call too often.", ["budget"], registry=REGISTRY
 )
@@ -178,45 +211,62 @@ HTTP_REQUESTS = Counter(
     "payonce_http_requests_total", "Answers over HTTP.", ["method", "route", "status"], registry=REGISTRY
 )
 HTTP_CONNECTIONS_CLOSED = Counter(
-    "payonce_http_connections_closed_total", "HTTP connections that a limit closed or refused, by why.", ["reason"],
+    "payonce_http_connections_closed_total",
+    "HTTP connections that a limit closed or refused, by why.",
+    ["reason"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 TOKEN_FAILURES = Counter(
     "payonce_token_failures_total", "Keys and access tokens that were refused, by why.", ["reason"], registry=REGISTRY
 )
 WEBHOOK_DELIVERY_SECONDS = Histogram(
-    "webhook_delivery_seconds", "One attempt to deliver a webhook, from its first byte to what came of it.",
-    ["outcome"], buckets=_SECONDS, registry=REGISTRY,
-)  # fmt: skip
-WEBHOOK_ENDPOINTS_DISABLED = Counter(
-    "payonce_webhook_endpoints_disabled_total", "Endpoints that were disabled because of how they answered.", ["why"],
+    "webhook_delivery_seconds",
+    "One attempt to deliver a webhook, from its first byte to what came of it.",
+    ["outcome"],
+    buckets=_SECONDS,
     registry=REGISTRY,
-)  # fmt: skip
+)
+WEBHOOK_ENDPOINTS_DISABLED = Counter(
+    "payonce_webhook_endpoints_disabled_total",
+    "Endpoints that were disabled because of how they answered.",
+    ["why"],
+    registry=REGISTRY,
+)
 SIGNATURE_FAILURES = Counter(
     "payonce_signature_failures_total", "Incoming webhooks that were refused.", ["consumer", "why"], registry=REGISTRY
 )
 VENDOR_SECONDS = Histogram(
-    "payonce_vendor_seconds", "One call to a vendor by an effect, the wait for its turn included.", ["kind", "call"],
-    buckets=_SECONDS, registry=REGISTRY,
-)  # fmt: skip
+    "payonce_vendor_seconds",
+    "One call to a vendor by an effect, the wait for its turn included.",
+    ["kind", "call"],
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
 VENDOR_CALL_SECONDS = Histogram(
-    "payonce_vendor_call_seconds", "One request to a vendor without the wait for its turn, by how it was answered.",
-    ["vendor", "call", "outcome"], buckets=_SECONDS, registry=REGISTRY,
-)  # fmt: skip
+    "payonce_vendor_call_seconds",
+    "One request to a vendor without the wait for its turn, by how it was answered.",
+    ["vendor", "call", "outcome"],
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
 
 HELD = Counter("payonce_sends_held_total", "Sends that a brake held back.", ["brake"], registry=REGISTRY)
 EFFECT_EVENTS = Counter(
-    "payonce_effect_events_total", "What tries of effects and questions about them came to.", ["kind", "event"],
+    "payonce_effect_events_total",
+    "What tries of effects and questions about them came to.",
+    ["kind", "event"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 OPEN_EFFECTS = Gauge("payonce_open_effects", "Effects whose end is open.", ["state", "kind"], registry=REGISTRY)
 OPEN_EFFECTS_AMOUNT = Gauge(
     "payonce_open_effects_amount", "What open effects move, in major units.", ["state", "asset"], registry=REGISTRY
 )
 OLDEST_OPEN_EFFECT_SECONDS = Gauge(
-    "payonce_oldest_open_effect_seconds", "Age of the oldest effect whose end is open; 0 without one.", ["state"],
+    "payonce_oldest_open_effect_seconds",
+    "Age of the oldest effect whose end is open; 0 without one.",
+    ["state"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 FREEZES = Gauge("payonce_freezes", "Freezes in force.", registry=REGISTRY)
 APPROVALS_WAITING = Gauge("payonce_approvals_waiting", "What waits for a second person.", registry=REGISTRY)
 

@@ -87,8 +87,9 @@ async def _trace_of_effect(read: Reads, what: str) -> list[str]:
         union select trace_id from payonce.effects where trace_id = $1
         union select trace_id from payonce.postings where trace_id = $1
         """,
-        what, _parsed(what),
-    )  # fmt: skip
+        what,
+        _parsed(what),
+    )
     return [row["trace_id"] for row in rows]
 
 
@@ -171,10 +172,16 @@ async def _outbox(read: Reads, trace_ids: Sequence[str]) -> list[Scene]:
         list(trace_ids),
     )
     return [
-        Scene(row["created_at"], Kind.OUTBOX, f"{row['queue']} {row['action']} by {row['relay']}".replace("  ", " "),
-              row["state"], row["last_error"], message_id=row["id"])
+        Scene(
+            row["created_at"],
+            Kind.OUTBOX,
+            f"{row['queue']} {row['action']} by {row['relay']}".replace("  ", " "),
+            row["state"],
+            row["last_error"],
+            message_id=row["id"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def notes_about(read: Reads, references: Sequence[str]) -> list[Scene]:
@@ -195,8 +202,16 @@ def _run_scene(entry: job_log.Entry) -> Scene:
     kind = Kind.MESSAGE if entry.live else Kind.RUN
     action = f"{entry.action} " if entry.action else ""
     title = f"{action}in {entry.queue}" + ("" if entry.live else f", run {entry.attempts}")
-    return Scene(entry.at, kind, title, entry.status, entry.last_error or entry.info, message_id=entry.message_id,
-                 queue=entry.queue, who=entry.worker)  # fmt: skip
+    return Scene(
+        entry.at,
+        kind,
+        title,
+        entry.status,
+        entry.last_error or entry.info,
+        message_id=entry.message_id,
+        queue=entry.queue,
+        who=entry.worker,
+    )
 
 
 def _moved(effects: Sequence[Any]) -> list[Amount]:

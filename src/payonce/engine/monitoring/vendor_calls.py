@@ -22,8 +22,10 @@ FAILING_PERCENT: Final = 20
 CALLS_MIN: Final = 3
 """Fewer calls than this say nothing about a vendor."""
 LOST_WORDS: Final[Mapping[str, str]] = {
-    "no_answer": "got no answer", "error": "answered with a server error", "resting": "refused as too many",
-}  # fmt: skip
+    "no_answer": "got no answer",
+    "error": "answered with a server error",
+    "resting": "refused as too many",
+}
 
 
 @dataclass(frozen=True)

@@ -69,13 +69,16 @@ async def tries(read: Reads) -> list[Tries]:
             count(*) filter (where t.event = 'unknown') as unknown
         from ended t join payonce.effects e on e.id = t.effect_id group by 1, 2 order by 1, 2
         """,
-        LINES_MAX, list(ENDINGS), WINDOW_S,
-    )  # fmt: skip
+        LINES_MAX,
+        list(ENDINGS),
+        WINDOW_S,
+    )
     return [
-        Tries(row["vendor"], row["kind"], row["count"], {name: row[name] for name in ENDINGS}, row["p50_s"],
-              row["p95_s"])
+        Tries(
+            row["vendor"], row["kind"], row["count"], {name: row[name] for name in ENDINGS}, row["p50_s"], row["p95_s"]
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def calls() -> list[Calls]:
@@ -92,8 +95,9 @@ def calls() -> list[Calls]:
             below[bound] = below.get(bound, 0) + sample.value
     return [
         Calls(*about, sum(found.values()), found, quantile(buckets[about], 0.5), quantile(buckets[about], 0.95))
-        for about, found in sorted(counts.items()) if sum(found.values())
-    ]  # fmt: skip
+        for about, found in sorted(counts.items())
+        if sum(found.values())
+    ]
 
 
 def quantile(below: Mapping[float, float], share: float) -> float | None:

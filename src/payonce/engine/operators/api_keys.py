@@ -81,8 +81,15 @@ async def make_key(
         values ($1, $2, $3, $4, $5, $6, $7, payonce.due_now() + make_interval(secs => $8::float8))
         returning {_COLUMNS}
         """,
-        new_id(), prefix, digest_of(secret), holder, tenant, wanted, by, lifetime_s,
-    )  # fmt: skip
+        new_id(),
+        prefix,
+        digest_of(secret),
+        holder,
+        tenant,
+        wanted,
+        by,
+        lifetime_s,
+    )
     whose = holder if tenant is None else f"{holder} of tenant {tenant}"
     text = f"made key {prefix} for {whose}: {', '.join(wanted)}"
     await note(tx.connection, "keys.add", prefix, text, actor=by, severity=Severity.WARNING)
@@ -103,8 +110,10 @@ async def revoke_key(tx: Tx, prefix: str, by: str, why: str) -> ApiKey:
         update payonce.api_keys set revoked_by = $2, revoked_at = payonce.due_now(), revoked_why = $3
         where prefix = $1 returning {_COLUMNS}
         """,
-        known.prefix, by, why,
-    )  # fmt: skip
+        known.prefix,
+        by,
+        why,
+    )
     text = f"revoked key {known.prefix} of {known.holder}: {why}"
     await note(tx.connection, "keys.revoke", known.prefix, text, actor=by, severity=Severity.WARNING)
     return _as_key(row)
@@ -119,8 +128,10 @@ async def keys(read: Reader | Tx, *, holder: str | None = None, also_ended: bool
           and ($2 or (revoked_at is null and (expires_at is null or expires_at > payonce.due_now())))
         order by id desc limit $3
         """,
-        holder, also_ended, LISTED_MAX,
-    )  # fmt: skip
+        holder,
+        also_ended,
+        LISTED_MAX,
+    )
     return [_as_key(row) for row in rows]
 
 
@@ -134,8 +145,9 @@ async def recognised(database: Database, text: str) -> ApiKey | None:
             coalesce(last_used_at < payonce.due_now() - make_interval(secs => $2::float8), true) as use_is_news
         from payonce.api_keys where prefix = $1
         """,
-        match["prefix"] if match else "", USED_TO_THE_S,
-    )  # fmt: skip
+        match["prefix"] if match else "",
+        USED_TO_THE_S,
+    )
     same = hmac.compare_digest(_NOBODY if row is None else row["digest"], digest_of(text))
     if row is None or not same:
         return None
@@ -158,8 +170,9 @@ async def _note_use(database: Database, prefix: str) -> None:
               and coalesce(last_used_at < payonce.due_now() - make_interval(secs => $2::float8), true)
             for no key update skip locked)
         """,
-        prefix, USED_TO_THE_S,
-    )  # fmt: skip
+        prefix,
+        USED_TO_THE_S,
+    )
 
 
 _COLUMNS: Final = """prefix, holder, tenant, scopes, made_by, made_at, expires_at, last_used_at, revoked_by, revoked_at,

@@ -74,8 +74,15 @@ async def count_attempt(database: Database, name: str, address: str, endpoint: s
         from payonce.login_failures
         where (address = $1 or name = $2) and failed_at > payonce.due_now() - make_interval(secs => $3)
         """,
-        counted_at, whose, WINDOW_S, attempt, NAME_PAUSE_S, endpoint, network, KNOWN_FOR_S,
-    )  # fmt: skip
+        counted_at,
+        whose,
+        WINDOW_S,
+        attempt,
+        NAME_PAUSE_S,
+        endpoint,
+        network,
+        KNOWN_FOR_S,
+    )
     assert row is not None
     wait_s, of_address = 0, False
     if row["of_both"] > FAILURES_MAX:
@@ -110,8 +117,10 @@ async def remember_network(connection: Connection, name: str, address: str, endp
         insert into payonce.login_networks (endpoint, name, network) values ($1, $2, $3)
         on conflict (endpoint, name, network) do update set last_at = payonce.due_now()
         """,
-        endpoint, _digest(name), network_of(address),
-    )  # fmt: skip
+        endpoint,
+        _digest(name),
+        network_of(address),
+    )
 
 
 async def take_back(connection: Connection | asyncpg.Pool, attempt: int) -> None:
@@ -130,8 +139,9 @@ async def take_turn(connection: Connection, what: str, whose: str, most: int) ->
         select count(*) from payonce.login_failures
         where address = $1 and failed_at > payonce.due_now() - make_interval(secs => $2)
         """,
-        key, WINDOW_S,
-    )  # fmt: skip
+        key,
+        WINDOW_S,
+    )
     if taken >= most:
         raise TooMany(WINDOW_S, f"too many {what}")
     await connection.execute("insert into payonce.login_failures (name, address) values ('', $1)", key)

@@ -77,9 +77,14 @@ async def is_password(password: str, stored: str | None, endpoint: str = CONSOLE
 async def _digest(endpoint: str, password: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
     def compute() -> bytes:
         return hashlib.scrypt(
-            password.encode("utf-8", "surrogatepass"), salt=salt, n=cost, r=block, p=lanes, maxmem=MEMORY_MAX_BYTES,
+            password.encode("utf-8", "surrogatepass"),
+            salt=salt,
+            n=cost,
+            r=block,
+            p=lanes,
+            maxmem=MEMORY_MAX_BYTES,
             dklen=_HASH_BYTES,
-        )  # fmt: skip
+        )
 
     crowd = _crowd_of(endpoint)
     if len(crowd.under_way) >= AT_ONCE + WAITING_MAX:

@@ -61,8 +61,14 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
         # A name that nobody has may be a password that was typed a field too early: it is kept nowhere.
         reference, actor = ("unknown name", "nobody") if stored is None else (name, name)
         async with database.transaction() as connection:
-            await note(connection, "console.login", reference, f"a login from {address} failed", actor=actor,
-                       severity=Severity.WARNING)  # fmt: skip
+            await note(
+                connection,
+                "console.login",
+                reference,
+                f"a login from {address} failed",
+                actor=actor,
+                severity=Severity.WARNING,
+            )
         raise NotAdmitted("the name or the password is wrong")
     token = secrets.token_urlsafe(TOKEN_BYTES)
     async with database.transaction() as connection:
@@ -73,8 +79,9 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
             delete from payonce.sessions where person = $1 and (
                 ends_at <= payonce.due_now() or seen_at <= payonce.due_now() - make_interval(secs => $2))
             """,
-            name, IDLE_S,
-        )  # fmt: skip
+            name,
+            IDLE_S,
+        )
         opened = await connection.fetchval(
             """
             insert into payonce.sessions (token_hash, person, ends_at)
@@ -82,8 +89,11 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
             where name = $2 and password = $4
             returning true
             """,
-            _hash(token), name, ABSOLUTE_S, stored,
-        )  # fmt: skip
+            _hash(token),
+            name,
+            ABSOLUTE_S,
+            stored,
+        )
         if opened is None:
             raise NotAdmitted("the name or the password is wrong")
         await note(connection, "console.login", name, f"logged in from {address}", actor=name)
@@ -105,8 +115,9 @@ async def standing(read: Reader, token: str | None, *, active: bool = True) -> S
             and s.seen_at > payonce.due_now() - make_interval(secs => $2)
         left join payonce.people p on p.name = s.person
         """,
-        None if token is None else _hash(token), IDLE_S,
-    )  # fmt: skip
+        None if token is None else _hash(token),
+        IDLE_S,
+    )
     if row["name"] is None:
         return Standing(row["now"], None, row["anybody"])
     assert token is not None

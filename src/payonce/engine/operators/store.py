@@ -38,8 +38,11 @@ async def add_person(tx: Tx, name: str, role: Role, password: str, by: str) -> s
         insert into payonce.people (name, role, password, added_by) values ($1, $2, $3, $4)
         on conflict do nothing returning name
         """,
-        name, role, await hash_password(password), by,
-    )  # fmt: skip
+        name,
+        role,
+        await hash_password(password),
+        by,
+    )
     if added is None:
         raise Invalid(f"{name} is there already; change them with: payonce users role, or payonce users passwd")
     await note(tx.connection, LOCATION, name, f"added as {role}", actor=by, severity=Severity.WARNING)
@@ -53,8 +56,9 @@ async def set_password(tx: Tx, name: str, password: str, by: str) -> None:
     check_password(password)
     changed = await tx.fetchval(
         "update payonce.people set password = $2, password_at = payonce.due_now() where name = $1 returning name",
-        name, await hash_password(password),
-    )  # fmt: skip
+        name,
+        await hash_password(password),
+    )
     if changed is None:
         raise await _unknown(tx, name)
     await tx.execute("delete from payonce.sessions where person = $1", name)

@@ -109,13 +109,23 @@ async def parked_entries(
                 select try_at, id from payonce.outbox where relay = $1 and id = $3))
             order by o.try_at, o.id limit $2
             """,
-            relay, limit, after,
-        )  # fmt: skip
+            relay,
+            limit,
+            after,
+        )
     return [
-        Stored(message_shown(row), State(row["state"]), row["tries"], row["refusals"], row["crashes"], row["try_at"],
-               row["first_tried_at"], row["last_error"])
+        Stored(
+            message_shown(row),
+            State(row["state"]),
+            row["tries"],
+            row["refusals"],
+            row["crashes"],
+            row["try_at"],
+            row["first_tried_at"],
+            row["last_error"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 class ParkedThen(msgspec.Struct, frozen=True):
@@ -192,8 +202,9 @@ async def discard_entries(database: Database, relay: str, ids: Sequence[UUID], *
             delete from payonce.outbox where relay = $1 and id = any($2) and state = 'parked'
             returning id, queue, action, last_error
             """,
-            relay, list(ids),
-        )  # fmt: skip
+            relay,
+            list(ids),
+        )
         for row in rows:
             text = f"{row['queue']} {row['action']} to {relay} was parked ({row['last_error']}); discarded: {why}"
             await note(connection, "outbox.discard", str(row["id"]), text, actor=by, severity=Severity.WARNING)
@@ -216,17 +227,24 @@ async def _parked_ids(connection: Connection, relay: str, before: datetime) -> l
         select id from payonce.outbox where relay = $1 and state = 'parked' and try_at < $2
         order by try_at, id limit $3
         """,
-        relay, before, REDRIVE_MAX + 1,
-    )  # fmt: skip
+        relay,
+        before,
+        REDRIVE_MAX + 1,
+    )
     if len(rows) > REDRIVE_MAX:
         raise Invalid(f"more than {REDRIVE_MAX:,} entries of {relay} are parked; use: payonce outbox redrive {relay}")
     return [row["id"] for row in rows]
 
 
 async def _redrive_batch(
-    database: Database, connection: Connection, relay: str, ids: list[UUID] | None, begun_at: datetime, by: str,
+    database: Database,
+    connection: Connection,
+    relay: str,
+    ids: list[UUID] | None,
+    begun_at: datetime,
+    by: str,
     as_new: bool,
-) -> int:  # fmt: skip
+) -> int:
     async with settled_transaction(database, connection):
         anew = _DELIVERED_ANEW if await _known(connection, relay) else STARTS_OVER
         rows = await connection.fetch(
@@ -241,8 +259,11 @@ async def _redrive_batch(
             from chosen where entry.relay = $1 and entry.id = chosen.id
             returning entry.id
             """,
-            relay, ids, begun_at, as_new,
-        )  # fmt: skip
+            relay,
+            ids,
+            begun_at,
+            as_new,
+        )
         if rows:
             named = (
                 f": {', '.join(str(row['id']) for row in rows)}" if ids is not None and len(ids) <= NAMED_MAX else ""
@@ -257,8 +278,10 @@ async def _set_paused(database: Database, relay: str, by: str, reason: str | Non
         await _known(connection, relay)
         await connection.execute(
             "update payonce.relays set paused = $2, paused_reason = $3 where name = $1",
-            relay, reason is not None, None if reason is None else clean_text(reason),
-        )  # fmt: skip
+            relay,
+            reason is not None,
+            None if reason is None else clean_text(reason),
+        )
         what, text = ("resume", "resumed") if reason is None else ("pause", f"paused: {reason}")
         await note(connection, f"outbox.{what}", relay, text, actor=by)
 
@@ -278,8 +301,9 @@ async def _refuse_messages(connection: Connection, relay: str, ids: Sequence[UUI
         where r.name = $1 and o.state = 'parked' and not ({GIVEN_UP}) and ($2::uuid[] is null or o.id = any($2))
         order by o.queue limit 1
         """,
-        relay, None if ids is None else list(ids),
-    )  # fmt: skip
+        relay,
+        None if ids is None else list(ids),
+    )
     if queue is not None:
         raise _messages_of(relay, queue)
 

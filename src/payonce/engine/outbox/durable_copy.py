@@ -91,8 +91,9 @@ async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict
                coalesce((select paused from payonce.queues where name = outbox.queue), false) as paused
         from payonce.outbox where relay = $1 and id = any($2)
         """,
-        relay, list(ids),
-    )  # fmt: skip
+        relay,
+        list(ids),
+    )
     return {row["id"]: Standing(State(row["state"]), *tuple(row)[2:]) for row in rows}
 
 
@@ -173,8 +174,10 @@ async def end_kept(connection: Connection, queue: str, correlation_id: str, info
         )
         select count(*) from gone
         """,
-        queue, correlation_id, info,
-    )  # fmt: skip
+        queue,
+        correlation_id,
+        info,
+    )
     return ended
 
 
@@ -226,8 +229,12 @@ async def overdue_kept(
           and ($4::timestamptz is null or (ready_at, id) > ($4, $5::uuid))
         order by ready_at, id limit $3
         """,
-        relay, late_s, limit, None if after is None else after.ready_at, None if after is None else after.id,
-    )  # fmt: skip
+        relay,
+        late_s,
+        limit,
+        None if after is None else after.ready_at,
+        None if after is None else after.id,
+    )
     return [Kept(row["id"], row["queue"], row["attempts"], row["ready_at"]) for row in rows]
 
 

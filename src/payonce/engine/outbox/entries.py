@@ -30,8 +30,10 @@ async def declare_relays(database: Database, relays: Sequence[Relay]) -> None:
                 where (known.keeps, known.ahead_s) is distinct from ($2, $3)
             returning xmax <> 0
             """,
-            relay.name, relay.terms.keeps, relay.terms.ahead_s,
-        )  # fmt: skip
+            relay.name,
+            relay.terms.keeps,
+            relay.terms.ahead_s,
+        )
         if changed:
             # Meant after a change of settings; told, because another process may still relay by the old terms.
             log.warning("relay_changed", relay=relay.name, keeps=relay.terms.keeps, ahead_s=relay.terms.ahead_s)
@@ -80,9 +82,19 @@ def _columns(messages: Sequence[Message]) -> list[list[Any]]:
 
 
 _PLAIN_COLUMNS: Final = (
-    "id", "queue", "action", "correlation_id", "idempotency_key", "trace_id", "lane", "delay_s", "not_before",
-    "created_at", "attempts", "max_attempts",
-)  # fmt: skip
+    "id",
+    "queue",
+    "action",
+    "correlation_id",
+    "idempotency_key",
+    "trace_id",
+    "lane",
+    "delay_s",
+    "not_before",
+    "created_at",
+    "attempts",
+    "max_attempts",
+)
 
 _INTO_OUTBOX: Final = """
     insert into payonce.outbox (

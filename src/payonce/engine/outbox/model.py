@@ -173,9 +173,14 @@ def verdict(terms: Terms, claimed: Claimed, answer: Answer) -> Verdict:
         case NotNow(reason, after_s):
             delay_s = terms.backoff.delay_s(tries, 0.0) if after_s is None else after_s
             return Verdict(
-                "not_now", State.WAITING, told(reason), min(max(delay_s, DELAY_LEAST_S), DELAY_MAX_S), tries,
-                claimed.refusals, claimed.suspect,
-            )  # fmt: skip
+                "not_now",
+                State.WAITING,
+                told(reason),
+                min(max(delay_s, DELAY_LEAST_S), DELAY_MAX_S),
+                tries,
+                claimed.refusals,
+                claimed.suspect,
+            )
         case Refusal(reason):
             refusals = claimed.refusals + 1
             if refusals >= terms.refusals_max:

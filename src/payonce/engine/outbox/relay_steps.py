@@ -90,8 +90,9 @@ async def reap(database: Database, relay: Relay) -> int:
     """Takes entries from relays whose lease ended. Answers how many."""
     rows = await database.engine.fetch(_REAP, relay.name, REAP_BATCH, CRASHES_SUSPICIOUS)
     for row in rows:
-        log.warning("outbox_lease_ended", relay=relay.name, message_id=str(row["id"]), crashes=row["crashes"],
-                    now=row["state"])  # fmt: skip
+        log.warning(
+            "outbox_lease_ended", relay=relay.name, message_id=str(row["id"]), crashes=row["crashes"], now=row["state"]
+        )
     return len(rows)
 
 
@@ -107,8 +108,14 @@ async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool)
             log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=row["last_error"])
             continue
         try:
-            entry = Entry(message_of(row), row["ready_at"], row["tries"], row["due_in_s"], row["first_attempt_at"],
-                          row["delivery"])  # fmt: skip
+            entry = Entry(
+                message_of(row),
+                row["ready_at"],
+                row["tries"],
+                row["due_in_s"],
+                row["first_attempt_at"],
+                row["delivery"],
+            )
         except UNREADABLE as error:
             await _park_unreadable(database, relay, row, error)
             continue
@@ -121,10 +128,21 @@ async def record(database: Database, relay: Relay, claims: Sequence[Claimed], ve
     # Everybody locks in this order, so that two batches with entries in common cannot deadlock.
     decided = sorted(zip(claims, verdicts, strict=True), key=lambda pair: pair[0].entry.message.id)
     moved = [
-        (relay.name, claimed.entry.message.id, claimed.token, each.to, each.reason, each.delay_s, each.tries,
-         each.refusals, each.suspect, each.name)
-        for claimed, each in decided if each.to is not None
-    ]  # fmt: skip
+        (
+            relay.name,
+            claimed.entry.message.id,
+            claimed.token,
+            each.to,
+            each.reason,
+            each.delay_s,
+            each.tries,
+            each.refusals,
+            each.suspect,
+            each.name,
+        )
+        for claimed, each in decided
+        if each.to is not None
+    ]
     removed = [(relay.name, claimed.entry.message.id, claimed.token) for claimed, each in decided if each.to is None]
     rows = []
     for statement, entries in ((_MOVE, moved), (_REMOVE, removed)):
@@ -182,8 +200,9 @@ async def _park_unreadable(database: Database, relay: Relay, row: Record, error:
 def _tell(relay: Relay, claimed: Claimed, decided: Verdict, in_time: bool) -> None:
     OUTBOX_DELIVERIES.labels(relay.name, decided.outcome if in_time else "stale").inc()
     if decided.outcome == "parked" and in_time:
-        log.error("outbox_entry_parked", relay=relay.name, message_id=str(claimed.entry.message.id),
-                  reason=decided.reason)  # fmt: skip
+        log.error(
+            "outbox_entry_parked", relay=relay.name, message_id=str(claimed.entry.message.id), reason=decided.reason
+        )
 
 
 _CLAIMED_COLUMNS: Final = f"""{MESSAGE_COLUMNS}, state, ready_at, tries, first_attempt_at, refusals, suspect, token,

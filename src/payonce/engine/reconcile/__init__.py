@@ -15,10 +15,30 @@ from payonce.engine.reconcile.suspense import (
     suspense_totals,
     unmatched,
     write_off,
-)  # fmt: skip
+)
 
 __all__ = [
-    "Books", "Coverage", "Direction", "Entry", "Flow", "Item", "ItemState", "Run", "StatementSource", "assign",
-    "coverages", "describe", "equal_books", "explain", "is_due", "item_of", "last_runs", "reconcile", "register",
-    "suspense_account", "suspense_totals", "unmatched", "write_off",
-]  # fmt: skip
+    "Books",
+    "Coverage",
+    "Direction",
+    "Entry",
+    "Flow",
+    "Item",
+    "ItemState",
+    "Run",
+    "StatementSource",
+    "assign",
+    "coverages",
+    "describe",
+    "equal_books",
+    "explain",
+    "is_due",
+    "item_of",
+    "last_runs",
+    "reconcile",
+    "register",
+    "suspense_account",
+    "suspense_totals",
+    "unmatched",
+    "write_off",
+]

@@ -30,8 +30,9 @@ async def equal_books(read: Reads, source: StatementSource) -> list[Books]:
     theirs = None if told is None else {amount.asset: amount for amount in told}
     rows = await read.fetch(
         "select distinct asset, exponent from payonce.accounts where path = $1 or path = $2 order by 1, 2",
-        source.mirror, suspense_account(source.vendor),
-    )  # fmt: skip
+        source.mirror,
+        suspense_account(source.vendor),
+    )
     assets = dict.fromkeys([Asset(row["asset"], row["exponent"]) for row in rows] + list(theirs or ()))
     return [
         Books(

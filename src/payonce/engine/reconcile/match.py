@@ -48,8 +48,10 @@ async def match_again(tx: Tx, source: StatementSource, item: Item, run_id: UUID,
     subject = item.subject
     row = await tx.fetchrow(
         "select * from payonce.statement_lines where vendor = $1 and kind = $2 and vendor_ref = $3 for update",
-        subject.vendor, subject.kind, subject.vendor_ref,
-    )  # fmt: skip
+        subject.vendor,
+        subject.kind,
+        subject.vendor_ref,
+    )
     return await _match(tx, source, _line(row), run_id, by)
 
 
@@ -77,8 +79,12 @@ async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str,
         update payonce.statement_lines set reference = $4, outcome = $5::text::json
         where vendor = $1 and kind = $2 and vendor_ref = $3
         """,
-        row["vendor"], row["kind"], row["vendor_ref"], reference, document,
-    )  # fmt: skip
+        row["vendor"],
+        row["kind"],
+        row["vendor_ref"],
+        reference,
+        document,
+    )
     entry = _entry({**row, "reference": reference})
     await note(tx.connection, "reconcile.assign", str(item_id), f"{entry.vendor_ref} is {reference}", actor=by)
     changed = await _match(tx, source, Line(entry, document, news=False), item_id, by, expected=True)
@@ -101,10 +107,14 @@ async def known_already(read: Reader, vendor: str, entries: Sequence[Entry]) -> 
         where l.reference is not distinct from told.reference and l.amount_minor = told.amount_minor
           and l.asset = told.asset and l.exponent = told.exponent
         """,
-        vendor, [entry.kind for entry in entries], [entry.vendor_ref for entry in entries],
-        [entry.reference for entry in entries], [entry.amount.asset.code for entry in entries],
-        [entry.amount.asset.exponent for entry in entries], [entry.amount.minor for entry in entries],
-    )  # fmt: skip
+        vendor,
+        [entry.kind for entry in entries],
+        [entry.vendor_ref for entry in entries],
+        [entry.reference for entry in entries],
+        [entry.amount.asset.code for entry in entries],
+        [entry.amount.asset.exponent for entry in entries],
+        [entry.amount.minor for entry in entries],
+    )
     return {(row["kind"], row["vendor_ref"]) for row in rows}
 
 
@@ -123,21 +133,27 @@ async def _match(
     changed["explained"] += explained is not None
     await tx.execute(
         "update payonce.statement_lines set effect_id = $4 where vendor = $1 and kind = $2 and vendor_ref = $3",
-        source.vendor, entry.kind, entry.vendor_ref, None if explained is None else explained.stored.id,
-    )  # fmt: skip
+        source.vendor,
+        entry.kind,
+        entry.vendor_ref,
+        None if explained is None else explained.stored.id,
+    )
     await _balance(tx, source, line, flow, explained, by, changed)
     return changed
 
 
 async def _balance(
-    tx: Tx, source: StatementSource, line: Line, flow: Flow | None, explained: Candidate | None, by: str,
+    tx: Tx,
+    source: StatementSource,
+    line: Line,
+    flow: Flow | None,
+    explained: Candidate | None,
+    by: str,
     changed: Counter[str],
-) -> None:  # fmt: skip
+) -> None:
     """Puts into suspense what the effect does not explain of the line, and takes out what it does."""
     entry, effect_id = line.entry, None if explained is None else explained.stored.id
-    subject = Subject(
-        source.vendor, source.mirror, entry.kind, entry.vendor_ref, entry.reference, effect_id, entry.at
-    )  # fmt: skip
+    subject = Subject(source.vendor, source.mirror, entry.kind, entry.vendor_ref, entry.reference, effect_id, entry.at)
     if explained is None:
         if await cover(tx, subject, Direction.THEIRS, entry.amount, by):
             changed["unmatched"] += 1
@@ -160,8 +176,9 @@ async def _tell(
     chosen, *others = [*named, *(each for each in candidates if each not in named)]
     stored = chosen.stored
     for other in others if line.news else ():
-        await _object(tx, other.stored, f"the vendor names it {entry.vendor_ref}, as it does another", by,
-                      Cause.SAME_REFERENCE)  # fmt: skip
+        await _object(
+            tx, other.stored, f"the vendor names it {entry.vendor_ref}, as it does another", by, Cause.SAME_REFERENCE
+        )
     if await _is_taken(tx, line, stored) or stored.vendor_ref not in (None, entry.vendor_ref):
         if line.news:
             await _object(tx, stored, f"the vendor shows it twice, also as {entry.vendor_ref}", by)
@@ -183,9 +200,7 @@ async def _tell(
 async def _object(tx: Tx, stored: Stored, why: str, by: str, cause: Cause = Cause.CONTRADICTION) -> None:
     await contradict(tx.connection, stored, why, cause)
     text = f"{stored.label}: {why}"
-    await note(
-        tx.connection, "reconcile.contradiction", str(stored.id), text, actor=by, severity=Severity.ERROR
-    )  # fmt: skip
+    await note(tx.connection, "reconcile.contradiction", str(stored.id), text, actor=by, severity=Severity.ERROR)
 
 
 async def _adopt(tx: Tx, line: Line, run_id: UUID, by: str, changed: Counter[str]) -> Candidate | None:
@@ -193,17 +208,22 @@ async def _adopt(tx: Tx, line: Line, run_id: UUID, by: str, changed: Counter[str
     assert entry.key_and_generation is not None
     key, generation = entry.key_and_generation
     adopted = await adopt(
-        tx.connection, kind=entry.kind, key=key, generation=generation, amount=entry.amount, at=entry.at,
-        vendor_ref=entry.vendor_ref, outcome=line.outcome, run_id=run_id,
-    )  # fmt: skip
+        tx.connection,
+        kind=entry.kind,
+        key=key,
+        generation=generation,
+        amount=entry.amount,
+        at=entry.at,
+        vendor_ref=entry.vendor_ref,
+        outcome=line.outcome,
+        run_id=run_id,
+    )
     if adopted is None:
         # A run began it in this very moment; the next look finds it on record.
         return None
     changed["adopted"] += 1
     text = f"{adopted.label}, {entry.amount} on {entry.at.isoformat()}, happened and was not on record"
-    await note(
-        tx.connection, "reconcile.adopt", str(adopted.id), text, actor=by, severity=Severity.WARNING
-    )  # fmt: skip
+    await note(tx.connection, "reconcile.adopt", str(adopted.id), text, actor=by, severity=Severity.WARNING)
     return Candidate(adopted, abs(entry.amount)) if adopted.state is State.PERFORMED else None
 
 
@@ -214,8 +234,11 @@ async def _candidates(tx: Tx, entry: Entry) -> list[Candidate]:
         select *, payonce.due_now() as now from payonce.effects
         where kind = $1 and (vendor_ref = $2 or (key = $3 and generation = $4)) order by id for update
         """,
-        entry.kind, entry.vendor_ref, key, generation,
-    )  # fmt: skip
+        entry.kind,
+        entry.vendor_ref,
+        key,
+        generation,
+    )
     return [Candidate(as_stored(row), _amount_of(row)) for row in rows]
 
 
@@ -227,9 +250,11 @@ async def _is_taken(tx: Tx, line: Line, stored: Stored) -> bool:
             select exists (
                 select from payonce.statement_lines where effect_id = $1 and (kind, vendor_ref) <> ($2, $3))
             """,
-            stored.id, line.entry.kind, line.entry.vendor_ref,
+            stored.id,
+            line.entry.kind,
+            line.entry.vendor_ref,
         )
-    )  # fmt: skip
+    )
 
 
 async def _keep(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) -> Line:
@@ -237,9 +262,16 @@ async def _keep(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) -> Lin
     vendor repeats that it knows no reference."""
     outcome = None if entry.outcome is None else encode(entry.outcome, Any, f"the outcome of line {entry.vendor_ref}")
     told = (
-        vendor, entry.kind, entry.vendor_ref, entry.reference, entry.amount.asset.code, entry.amount.asset.exponent,
-        entry.amount.minor, entry.at, outcome,
-    )  # fmt: skip
+        vendor,
+        entry.kind,
+        entry.vendor_ref,
+        entry.reference,
+        entry.amount.asset.code,
+        entry.amount.asset.exponent,
+        entry.amount.minor,
+        entry.at,
+        outcome,
+    )
     known = await tx.fetchrow(
         "select * from payonce.statement_lines where vendor = $1 and kind = $2 and vendor_ref = $3 for update",
         *told[:3],
@@ -251,8 +283,9 @@ async def _keep(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) -> Lin
                 vendor, kind, vendor_ref, reference, asset, exponent, amount_minor, at, outcome, run_id)
             values ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10) returning *
             """,
-            *told, run_id,
-        )  # fmt: skip
+            *told,
+            run_id,
+        )
         return _line(row, news=True)
     row = await tx.fetchrow(
         """
@@ -265,8 +298,14 @@ async def _keep(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) -> Lin
     )
     if (before := _amount_of(known)) != entry.amount:
         text = f"the vendor changed it from {before} to {entry.amount}"
-        await note(tx.connection, "reconcile.amended", f"{entry.kind} {entry.vendor_ref}", text, actor=by,
-                   severity=Severity.WARNING)  # fmt: skip
+        await note(
+            tx.connection,
+            "reconcile.amended",
+            f"{entry.kind} {entry.vendor_ref}",
+            text,
+            actor=by,
+            severity=Severity.WARNING,
+        )
     return _line(row)
 
 

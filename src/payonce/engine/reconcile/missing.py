@@ -38,8 +38,14 @@ async def missing_effects(
             where u.effect_id = e.id and u.direction = 'ours' and u.state in ('open', 'written_off'))
         order by e.id limit $7
         """,
-        list(source.kinds), run.since, run.until, source.lag_s, covered_since, SKEW_S, limit,
-    )  # fmt: skip
+        list(source.kinds),
+        run.since,
+        run.until,
+        source.lag_s,
+        covered_since,
+        SKEW_S,
+        limit,
+    )
     return [row["id"] for row in rows]
 
 

@@ -36,9 +36,15 @@ Step = Callable[[Tx], Awaitable[Counter[str]]]
 
 
 async def reconcile(
-    database: Database, feed: RingingFeed, source: StatementSource, *, by: str, holder: str,
-    since: datetime | None = None, until: datetime | None = None,
-) -> Run:  # fmt: skip
+    database: Database,
+    feed: RingingFeed,
+    source: StatementSource,
+    *,
+    by: str,
+    holder: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Run:
     """Reconciles one vendor from `since` to before `until`; without them, from the last run on, or in quarantine
     everything that may be lost. `holder` is a name of this process alone. Stale while another process does it."""
     await runs.register(database, source)
@@ -54,9 +60,14 @@ async def reconcile(
 
 
 async def _go_over(
-    database: Database, feed: RingingFeed, source: StatementSource, by: str, leadership: Leadership,
-    since: datetime | None, until: datetime | None,
-) -> Run:  # fmt: skip
+    database: Database,
+    feed: RingingFeed,
+    source: StatementSource,
+    by: str,
+    leadership: Leadership,
+    since: datetime | None,
+    until: datetime | None,
+) -> Run:
     async with _fenced(database, feed, leadership, source.vendor) as tx:
         run = await runs.begin_or_go_on(tx, source, since, until, by)
     walk = _Walk(database, feed, source, by, leadership, run)

@@ -68,8 +68,11 @@ async def register(database: Database, source: StatementSource) -> None:
             where (known.mirror, known.kinds, known.lag_s)
                 is distinct from (excluded.mirror, excluded.kinds, excluded.lag_s)
         """,
-        source.vendor, source.mirror, sorted(source.kinds), source.lag_s,
-    )  # fmt: skip
+        source.vendor,
+        source.mirror,
+        sorted(source.kinds),
+        source.lag_s,
+    )
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,9 @@ async def last_runs(read: Reads, vendor: str | None = None, limit: int = 20) -> 
     """The newest first."""
     rows = await read.fetch(
         "select * from payonce.reconcile_runs where $1::text is null or vendor = $1 order by id desc limit $2",
-        vendor, min(limit, RUNS_SHOWN_MAX),
-    )  # fmt: skip
+        vendor,
+        min(limit, RUNS_SHOWN_MAX),
+    )
     return [as_run(row) for row in rows]
 
 
@@ -115,9 +119,11 @@ async def is_due(read: Reads, source: StatementSource) -> bool:
                     where q.released_at is null and r.until < q.began_at + make_interval(secs => $3::float8)
                       and payonce.due_now() > q.began_at + make_interval(secs => $3::float8)))
             """,
-            source.vendor, source.every_s, source.lag_s + SEND_MAX_S,
+            source.vendor,
+            source.every_s,
+            source.lag_s + SEND_MAX_S,
         )
-    )  # fmt: skip
+    )
 
 
 async def begin_or_go_on(
@@ -141,8 +147,11 @@ async def begin_or_go_on(
           and (since = $2 or (not $4 and since < $2 and until > coalesce(covered_until, '-infinity')))
         for update of r
         """,
-        source.vendor, begin, until, since is not None,
-    )  # fmt: skip
+        source.vendor,
+        begin,
+        until,
+        since is not None,
+    )
     if row is None:
         await tx.execute(
             "update payonce.reconcile_runs set state = 'abandoned' where vendor = $1 and state = 'running'",
@@ -153,8 +162,12 @@ async def begin_or_go_on(
             insert into payonce.reconcile_runs (id, vendor, since, until, reached, begun_by)
             values ($1, $2, $3, $4, $3, $5) returning *
             """,
-            new_id(), source.vendor, begin, end, by,
-        )  # fmt: skip
+            new_id(),
+            source.vendor,
+            begin,
+            end,
+            by,
+        )
     return as_run(row)
 
 
@@ -166,8 +179,10 @@ async def advance(tx: Tx, run: Run, counts: Mapping[str, int], reached: datetime
         update payonce.reconcile_runs set reached = coalesce($2, reached), {added}
         where id = $1 and state = 'running' returning *
         """,
-        run.id, reached, *(counts.get(name, 0) for name in COUNTS),
-    )  # fmt: skip
+        run.id,
+        reached,
+        *(counts.get(name, 0) for name in COUNTS),
+    )
     if row is None:
         raise Stale(f"the run over {run.vendor} was taken over by another one")
     return as_run(row)
@@ -190,8 +205,10 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
         set covered_until = greatest(covered_until, $3), covered_since = least(covered_since, $2)
         where vendor = $1 and (covered_since is null or ({_TOUCHES}))
         """,
-        run.vendor, run.since, run.until,
-    )  # fmt: skip
+        run.vendor,
+        run.since,
+        run.until,
+    )
     finished = as_run(row)
     told = ", ".join(f"{getattr(finished, name)} {name}" for name in COUNTS)
     text = f"{finished.since.isoformat()} to {finished.until.isoformat()}: {told}"
@@ -204,8 +221,10 @@ async def covered_since(read: Reads, run: Run) -> datetime:
     since: datetime = await read.fetchval(
         f"select case when {_TOUCHES} then least(covered_since, $2) else $2 end "
         "from payonce.statement_sources where vendor = $1",
-        run.vendor, run.since, run.until,
-    )  # fmt: skip
+        run.vendor,
+        run.since,
+        run.until,
+    )
     return since
 
 

@@ -79,8 +79,10 @@ async def unmatched(
         where state = 'open' and ($1::text is null or vendor = $1) and ($2::uuid is null or id > $2)
         order by id limit $3
         """,
-        vendor, after, limit,
-    )  # fmt: skip
+        vendor,
+        after,
+        limit,
+    )
     return [_item(row) for row in rows]
 
 
@@ -106,10 +108,15 @@ async def suspense_totals(read: Reads) -> list[Total]:
         """
     )
     return [
-        Total(row["vendor"], row["count"], row["unexplained"],
-              Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])), row["oldest_s"])
+        Total(
+            row["vendor"],
+            row["count"],
+            row["unexplained"],
+            Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])),
+            row["oldest_s"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def item_of(read: Reads, item_id: UUID) -> Item:
@@ -178,8 +185,10 @@ async def explain(tx: Tx, item_id: UUID, by: str, why: str) -> Item:
     item = await _locked(tx, item_id, by, why)
     await tx.execute(
         "update payonce.unmatched set explained_by = $2, explanation = $3 where id = $1",
-        item_id, clean_text(by), clean_text(redact(why)),
-    )  # fmt: skip
+        item_id,
+        clean_text(by),
+        clean_text(redact(why)),
+    )
     await note(tx.connection, "reconcile.explain", str(item_id), f"{describe(item)}: {why}", actor=by)
     return item
 
@@ -197,15 +206,23 @@ async def _open(tx: Tx, subject: Subject, direction: Direction, amount: Amount, 
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
         returning *, 0::float8 as age_s
         """,
-        new_id(), subject.vendor, subject.mirror, direction, subject.kind, subject.vendor_ref, subject.reference,
-        subject.effect_id, amount.asset.code, amount.asset.exponent, amount.minor, subject.at,
-    )  # fmt: skip
+        new_id(),
+        subject.vendor,
+        subject.mirror,
+        direction,
+        subject.kind,
+        subject.vendor_ref,
+        subject.reference,
+        subject.effect_id,
+        amount.asset.code,
+        amount.asset.exponent,
+        amount.minor,
+        subject.at,
+    )
     item = _item(row)
     lines = moved(amount, suspense_account(subject.vendor), subject.mirror)
     await tx.post(_posting(item, "unmatched", lines, f"{direction}: {subject.reference or subject.kind}"))
-    await note(
-        tx.connection, "reconcile.unmatched", str(item.id), describe(item), actor=by, severity=Severity.WARNING
-    )  # fmt: skip
+    await note(tx.connection, "reconcile.unmatched", str(item.id), describe(item), actor=by, severity=Severity.WARNING)
 
 
 async def _close(tx: Tx, item: Item, to: ItemState, by: str, why: str, account: str | None = None) -> None:
@@ -215,8 +232,13 @@ async def _close(tx: Tx, item: Item, to: ItemState, by: str, why: str, account: 
         set state = $3, closed_by = $4, closed_at = payonce.due_now(), note = $5, account = coalesce($6, account)
         where id = $1 and state = $2 returning true
         """,
-        item.id, item.state, to, clean_text(by), clean_text(redact(why)), account,
-    )  # fmt: skip
+        item.id,
+        item.state,
+        to,
+        clean_text(by),
+        clean_text(redact(why)),
+        account,
+    )
     if closed is None:
         raise Stale(f"unmatched item {item.id} has changed since it was read; nothing was posted")
 
@@ -237,15 +259,14 @@ async def _did_not_happen(tx: Tx, item: Item) -> bool:
     """Whether the item is an effect of ours that ended otherwise since."""
     state = "select state from payonce.effects where id = $1 for update"
     return item.direction is Direction.OURS and await tx.fetchval(state, item.subject.effect_id) in (
-        State.ABANDONED, State.REFUSED
-    )  # fmt: skip
+        State.ABANDONED,
+        State.REFUSED,
+    )
 
 
 async def _covering(tx: Tx, subject: Subject) -> Item | None:
     mine = "vendor = $1 and kind = $2 and vendor_ref = $3" if subject.vendor_ref else "effect_id = $1"
-    arguments = (
-        (subject.vendor, subject.kind, subject.vendor_ref) if subject.vendor_ref else (subject.effect_id,)
-    )  # fmt: skip
+    arguments = (subject.vendor, subject.kind, subject.vendor_ref) if subject.vendor_ref else (subject.effect_id,)
     which = "direction <> 'ours'" if subject.vendor_ref else "direction = 'ours'"
     row = await tx.fetchrow(
         f"{_SELECT} where {mine} and {which} and state in ('open', 'written_off') for update", *arguments

@@ -225,21 +225,28 @@ async def _record(connection: Connection, work: Work, due: Any, came: Came) -> N
         insert into payonce.webhook_attempts (delivery_id, number, at, status, latency_ms, error, excerpt)
         values ($1, $2, $3, $4, $5, $6, $7)
         """,
-        work.message.id, work.message.attempts + 1, due["now"], came.status, round(came.latency_s * 1_000), came.error,
+        work.message.id,
+        work.message.attempts + 1,
+        due["now"],
+        came.status,
+        round(came.latency_s * 1_000),
+        came.error,
         None if came.excerpt is None else clean_text(came.excerpt),
-    )  # fmt: skip
+    )
     await connection.execute(
         "update payonce.webhook_deliveries set attempts = attempts + 1, last_status = $2 where id = $1",
-        work.message.id, came.status,
-    )  # fmt: skip
+        work.message.id,
+        came.status,
+    )
     # Written when it changes, so that a busy endpoint's row is not rewritten by every delivery.
     await connection.execute(
         """
         update payonce.webhook_endpoints set failing_since = case when $2 then null else payonce.due_now() end
         where id = $1 and (failing_since is null) <> $2
         """,
-        due["endpoint_id"], came.error is None,
-    )  # fmt: skip
+        due["endpoint_id"],
+        came.error is None,
+    )
 
 
 async def _end(tx: Tx, delivery_id: UUID, state: DeliveryState, reason: str | None) -> None:
@@ -248,8 +255,10 @@ async def _end(tx: Tx, delivery_id: UUID, state: DeliveryState, reason: str | No
         update payonce.webhook_deliveries set state = $2, reason = $3, ended_at = payonce.due_now()
         where id = $1 and state = 'pending'
         """,
-        delivery_id, state, reason,
-    )  # fmt: skip
+        delivery_id,
+        state,
+        reason,
+    )
 
 
 async def _disable(connection: Connection, endpoint_id: UUID, why: str, reason: str, *, fails_for_s: float) -> None:
@@ -260,8 +269,10 @@ async def _disable(connection: Connection, endpoint_id: UUID, why: str, reason: 
         where id = $1 and state = 'enabled' and failing_since <= payonce.due_now() - make_interval(secs => $3)
         returning url
         """,
-        endpoint_id, reason, float(fails_for_s),
-    )  # fmt: skip
+        endpoint_id,
+        reason,
+        float(fails_for_s),
+    )
     if url is None:
         return
     metrics.WEBHOOK_ENDPOINTS_DISABLED.labels(why).inc()

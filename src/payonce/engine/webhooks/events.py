@@ -45,8 +45,9 @@ async def announce(
         )
         order by id
         """,
-        checked_tenant(tenant), checked_type(event_type),
-    )  # fmt: skip
+        checked_tenant(tenant),
+        checked_type(event_type),
+    )
     if rows:
         await _keep_event(tx, event_id, tenant, event_type, rows[0]["now"], encoded, trace_id)
     for row in rows:
@@ -112,8 +113,13 @@ async def _keep_event(
         insert into payonce.webhook_events (id, tenant, type, body, trace_id, created_at)
         values ($1, $2, $3, $4, $5, $6)
         """,
-        event_id, tenant, event_type, body, trace_id or tx.trace_id, at,
-    )  # fmt: skip
+        event_id,
+        tenant,
+        event_type,
+        body,
+        trace_id or tx.trace_id,
+        at,
+    )
 
 
 async def _keep_delivery(
@@ -130,8 +136,13 @@ async def _keep_delivery(
         insert into payonce.webhook_deliveries (id, event_id, endpoint_id, state, reason, replay_of, ended_at)
         values ($1, $2, $3, $4, $5, $6, case when $4 <> 'pending' then payonce.due_now() end)
         """,
-        delivery_id, event_id, endpoint_id, state, reason, replay_of,
-    )  # fmt: skip
+        delivery_id,
+        event_id,
+        endpoint_id,
+        state,
+        reason,
+        replay_of,
+    )
 
 
 def _encoded(data: dict[str, Any]) -> bytes:

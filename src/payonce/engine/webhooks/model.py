@@ -169,6 +169,15 @@ def checked_description(text: str) -> str:
 
 def as_endpoint(row: Any) -> Endpoint:
     return Endpoint(
-        row["id"], row["tenant"], row["url"], tuple(row["events"]), row["description"], EndpointState(row["state"]),
-        row["reason"], row["changed_at"], row["failing_since"], row["created_by"], row["created_at"],
-    )  # fmt: skip
+        row["id"],
+        row["tenant"],
+        row["url"],
+        tuple(row["events"]),
+        row["description"],
+        EndpointState(row["state"]),
+        row["reason"],
+        row["changed_at"],
+        row["failing_since"],
+        row["created_by"],
+        row["created_at"],
+    )

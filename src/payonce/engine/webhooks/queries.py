@@ -41,8 +41,12 @@ async def endpoints(
           and ($3 or state <> 'removed' or $2 = 'removed') and ($4::uuid is null or id < $4)
         order by id desc limit $5
         """,
-        tenant, state, removed, before, _page(limit),
-    )  # fmt: skip
+        tenant,
+        state,
+        removed,
+        before,
+        _page(limit),
+    )
     return [as_endpoint(row) for row in rows]
 
 
@@ -70,8 +74,15 @@ async def deliveries(
               (select created_at, id from payonce.webhook_deliveries where id = $7))
         order by d.created_at desc, d.id desc limit $8
         """,
-        endpoint_id, event_id, event_type, state, since, until, before, _page(limit),
-    )  # fmt: skip
+        endpoint_id,
+        event_id,
+        event_type,
+        state,
+        since,
+        until,
+        before,
+        _page(limit),
+    )
     return [as_delivery(row) for row in rows]
 
 
@@ -97,17 +108,29 @@ async def attempts(read: Reads, delivery_id: UUID) -> Sequence[Attempt]:
         select number, at, status, latency_ms, error, excerpt from payonce.webhook_attempts
         where delivery_id = $1 order by id desc limit $2
         """,
-        delivery_id, ATTEMPTS_MAX,
-    )  # fmt: skip
+        delivery_id,
+        ATTEMPTS_MAX,
+    )
     return [Attempt(*row) for row in reversed(rows)]
 
 
 def as_delivery(row: Any) -> Delivery:
     return Delivery(
-        row["id"], row["event_id"], row["type"], row["endpoint_id"], row["tenant"], row["url"],
-        DeliveryState(row["state"]), row["reason"], row["attempts"], row["last_status"], row["replay_of"],
-        row["created_at"], row["ended_at"], row["trace_id"],
-    )  # fmt: skip
+        row["id"],
+        row["event_id"],
+        row["type"],
+        row["endpoint_id"],
+        row["tenant"],
+        row["url"],
+        DeliveryState(row["state"]),
+        row["reason"],
+        row["attempts"],
+        row["last_status"],
+        row["replay_of"],
+        row["created_at"],
+        row["ended_at"],
+        row["trace_id"],
+    )
 
 
 def _page(limit: int) -> int:

@@ -51,9 +51,13 @@ async def add_endpoint(
     """The endpoint, and its secret, which is shown this once. Without a `secret` one is made."""
     by, secret = texts.name(by, "by"), secret or new_secret()
     values = (
-        new_id(), checked_tenant(tenant), checked_url(url, allow_private=allow_private), checked_filter(events),
-        checked_description(description), by,
-    )  # fmt: skip
+        new_id(),
+        checked_tenant(tenant),
+        checked_url(url, allow_private=allow_private),
+        checked_filter(events),
+        checked_description(description),
+        by,
+    )
     # Those who add at the same moment count one after the other.
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('webhook endpoints of ' || $1, 0))", tenant)
     count = await tx.fetchval(
@@ -91,8 +95,9 @@ async def rotate_secret(
         set expires_at = least(expires_at, payonce.due_now() + make_interval(secs => $2))
         where endpoint_id = $1 and (expires_at is null or expires_at > payonce.due_now())
         """,
-        endpoint_id, float(overlap_s),
-    )  # fmt: skip
+        endpoint_id,
+        float(overlap_s),
+    )
     await _keep(tx, keys, endpoint_id, number + 1, secret)
     in_force = await tx.fetchval(f"select count(*) from payonce.webhook_secrets where {IN_FORCE}", endpoint_id)
     if in_force > SECRETS_MAX:
@@ -153,8 +158,10 @@ async def secrets_in_force(read: Reader | Tx, keys: "Keyring", endpoint_id: UUID
 async def _keep(tx: Tx, keys: "Keyring", endpoint_id: UUID, number: int, secret: Secret) -> None:
     await tx.execute(
         "insert into payonce.webhook_secrets (endpoint_id, number, sealed) values ($1, $2, $3)",
-        endpoint_id, number, keys.derive(PURPOSE).seal(secret.reveal().encode(), _bound_to(endpoint_id)),
-    )  # fmt: skip
+        endpoint_id,
+        number,
+        keys.derive(PURPOSE).seal(secret.reveal().encode(), _bound_to(endpoint_id)),
+    )
 
 
 def _bound_to(endpoint_id: UUID) -> bytes:
@@ -174,8 +181,10 @@ async def _move(tx: Tx, endpoint_id: UUID, to: EndpointState, by: str, reason: s
         set state = $2, reason = $3, changed_at = payonce.due_now(), failing_since = null
         where id = $1 returning *
         """,
-        endpoint_id, to, reason,
-    )  # fmt: skip
+        endpoint_id,
+        to,
+        reason,
+    )
     moved = as_endpoint(row)
     await _note(tx, moved, str(to) if reason is None else f"{to}: {reason}", by)
     return moved

@@ -50,8 +50,9 @@ async def replay(tx: Tx, delivery_id: UUID, *, by: str, why: str) -> UUID:
             ended_at = payonce.due_now()
         where event_id = $1 and endpoint_id = $2 and state = 'pending'
         """,
-        found.event_id, found.endpoint_id,
-    )  # fmt: skip
+        found.event_id,
+        found.endpoint_id,
+    )
     made = await send_delivery(
         tx, found.event_id, found.type, found.endpoint_id, replay_of=delivery_id, trace_id=found.trace_id
     )

@@ -27,8 +27,9 @@ async def forget_events(database: Database, keep_days: int) -> int:
             )
             select count(*) from forgotten
             """,
-            keep_days, FORGET_EVENTS,
-        )  # fmt: skip
+            keep_days,
+            FORGET_EVENTS,
+        )
         forgotten += count
         if count < FORGET_EVENTS:
             break

@@ -25,8 +25,9 @@ async def add_one(tx: Tx, row_id: int, message_id: UUID) -> None:
         raise Invalid(f"there is no row {row_id} to change")
     await tx.execute(
         "insert into tally.changes (row_id, message_id, changed_at) values ($1, $2, payonce.due_now())",
-        row_id, message_id,
-    )  # fmt: skip
+        row_id,
+        message_id,
+    )
 
 
 async def outcome(read: Reader) -> Outcome:

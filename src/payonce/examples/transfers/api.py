@@ -47,9 +47,12 @@ def build_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["transfers"])
 
     @routes.post(
-        "", status_code=201, summary="Order a transfer", response_model=TransferDocument,
+        "",
+        status_code=201,
+        summary="Order a transfer",
+        response_model=TransferDocument,
         responses=responses(400, 401, 403, 409, 413, 422, 429, 503),
-    )  # fmt: skip
+    )
     async def order_transfer(body: TransferOrder, once: Annotated[Once, moves_money(WRITE, tenants=True)]) -> Response:
         async def act(tx: Tx) -> TransferDocument:
             # The id is ours, so nobody's order can meet, or find out about, another tenant's.
@@ -79,7 +82,13 @@ def build_routes() -> APIRouter:
 def _document(found: store.Seen) -> TransferDocument:
     transfer: Transfer = found.transfer
     return TransferDocument(
-        id=transfer.id, source=transfer.source, target=transfer.target, amount=Money.of(transfer.amount),
-        state=transfer.state, reason=transfer.reason, trace_id=found.trace_id, created_at=found.created_at,
+        id=transfer.id,
+        source=transfer.source,
+        target=transfer.target,
+        amount=Money.of(transfer.amount),
+        state=transfer.state,
+        reason=transfer.reason,
+        trace_id=found.trace_id,
+        created_at=found.created_at,
         updated_at=found.updated_at,
-    )  # fmt: skip
+    )

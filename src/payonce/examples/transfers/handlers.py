@@ -28,9 +28,11 @@ async def withdraw(work: Work, northbank: Northbank) -> None:
         return
     try:
         receipt = await work.effect(
-            Withdraw(northbank, transfer), key=f"{transfer.id}/withdraw", scope=transfer.scope,
+            Withdraw(northbank, transfer),
+            key=f"{transfer.id}/withdraw",
+            scope=transfer.scope,
             intent=lambda tx: store.move(tx, transfer.id, State.REQUESTED, State.WITHDRAWING),
-        )  # fmt: skip
+        )
     except Refused as no:
         async with work.commit(rejected=no.reason) as tx:
             await store.move(tx, transfer.id, State.WITHDRAWING, State.REFUSED, reason=no.reason)
@@ -49,9 +51,11 @@ async def pay_in(work: Work, southbank: Southbank) -> None:
         return
     try:
         receipt = await work.effect(
-            PayIn(southbank, transfer), key=f"{transfer.id}/pay-in", scope=transfer.scope,
+            PayIn(southbank, transfer),
+            key=f"{transfer.id}/pay-in",
+            scope=transfer.scope,
             intent=lambda tx: store.move(tx, transfer.id, State.WITHDRAWN, State.PAYING),
-        )  # fmt: skip
+        )
     except Refused as no:
         async with work.commit(rejected=no.reason) as tx:
             await store.move(tx, transfer.id, State.PAYING, State.BOUNCED, reason=no.reason)
@@ -70,9 +74,11 @@ async def refund(work: Work, northbank: Northbank) -> None:
         return
     try:
         receipt = await work.effect(
-            Refund(northbank, transfer), key=f"{transfer.id}/refund", scope=transfer.scope,
+            Refund(northbank, transfer),
+            key=f"{transfer.id}/refund",
+            scope=transfer.scope,
             intent=lambda tx: store.move(tx, transfer.id, State.BOUNCED, State.REFUNDING),
-        )  # fmt: skip
+        )
     except Refused as no:
         async with work.commit(rejected=no.reason) as tx:
             await store.move(tx, transfer.id, State.REFUNDING, State.HELD, reason=no.reason)

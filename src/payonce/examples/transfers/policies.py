@@ -9,9 +9,7 @@ from payonce.examples.transfers.model import Order
 VENDOR_TIMEOUT_S: Final = 1.0
 """Of one call to a bank; well below the lease, or another run could begin while this one waits for its answer."""
 
-_BACKOFF: Final = Exponential(
-    base_delay_seconds=0.2, backoff_multiplier=2.0, max_delay_seconds=1.0, jitter_seconds=0.2
-)  # fmt: skip
+_BACKOFF: Final = Exponential(base_delay_seconds=0.2, backoff_multiplier=2.0, max_delay_seconds=1.0, jitter_seconds=0.2)
 _DAY_S: Final = 86_400.0
 
 
@@ -20,9 +18,14 @@ def _policy(queue: str, payload: Payload = NoPayload) -> Policy:
     # Lease and delays are short, so that one can watch: the work of a killed worker is taken over in seconds. A real
     # bank deserves longer delays; QUEUE_POLICY__TRANSFERS_PAY_IN__MAX_DELAY_SECONDS and its like set them.
     return Policy(
-        queue, max_attempts=None, give_up_after_s=_DAY_S, backoff=_BACKOFF, lease_s=2.0, run_limit_s=10.0,
+        queue,
+        max_attempts=None,
+        give_up_after_s=_DAY_S,
+        backoff=_BACKOFF,
+        lease_s=2.0,
+        run_limit_s=10.0,
         contract=Contract({"": payload}),
-    )  # fmt: skip
+    )
 
 
 REQUESTS: Final = _policy("transfers-requests", Order)

@@ -35,9 +35,12 @@ class BankStatement(StatementSource):
                 select exists (select from transfers.transfers
                     where id = $1 and asset = $2 and exponent = $3 and amount_minor = $4)
                 """,
-                transfer_id, entry.amount.asset.code, entry.amount.asset.exponent, abs(entry.amount).minor,
+                transfer_id,
+                entry.amount.asset.code,
+                entry.amount.asset.exponent,
+                abs(entry.amount).minor,
             )
-        )  # fmt: skip
+        )
 
 
 class NorthbankStatement(BankStatement):

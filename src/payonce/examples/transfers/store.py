@@ -48,9 +48,15 @@ async def request(tx: Tx, order: Order, tenant: str | None = None, trace_id: str
         insert into transfers.transfers (id, source, target, asset, exponent, amount_minor, tenant, trace_id)
         values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (id) do nothing returning *
         """,
-        wanted.id, wanted.source, wanted.target, wanted.amount.asset.code, wanted.amount.asset.exponent,
-        wanted.amount.minor, tenant, trace_id,
-    )  # fmt: skip
+        wanted.id,
+        wanted.source,
+        wanted.target,
+        wanted.amount.asset.code,
+        wanted.amount.asset.exponent,
+        wanted.amount.minor,
+        tenant,
+        trace_id,
+    )
     if row is not None:
         # The lane is the tenant: freezes know it by that.
         await tx.send(WITHDRAW, {}, key=f"withdraw:{wanted.id}", correlation_id=wanted.id, lane=tenant)
@@ -87,9 +93,16 @@ async def seen(read: Reader | Tx, transfer_id: str, tenant: str | None) -> Seen 
 
 
 async def move(
-    tx: Tx, transfer_id: str, before: State, after: State, *, reason: str | None = None,
-    withdrawal_id: str | None = None, payment_id: str | None = None, refund_id: str | None = None,
-) -> None:  # fmt: skip
+    tx: Tx,
+    transfer_id: str,
+    before: State,
+    after: State,
+    *,
+    reason: str | None = None,
+    withdrawal_id: str | None = None,
+    payment_id: str | None = None,
+    refund_id: str | None = None,
+) -> None:
     """Compare-and-set: a transfer that is no longer as it was read is looked at again."""
     if after not in TRANSITIONS[before]:
         raise AssertionError(f"a transfer does not go from {before} to {after}")
@@ -101,8 +114,14 @@ async def move(
             updated_at = payonce.due_now()
         where id = $1 and state = $2 returning true
         """,
-        transfer_id, before, after, reason, withdrawal_id, payment_id, refund_id,
-    )  # fmt: skip
+        transfer_id,
+        before,
+        after,
+        reason,
+        withdrawal_id,
+        payment_id,
+        refund_id,
+    )
     if moved is None:
         raise Retry(f"transfer {transfer_id} is no longer {before}")
 

@@ -63,9 +63,14 @@ def require(scope: str, *, tenants: bool = False) -> Any:
 
 
 async def identified(
-    request: Request, given: HTTPAuthorizationCredentials | None, scope: str | None, tenants: bool = False,
-    *, wanted: str = WANTED, no_tenants: str = NO_TENANTS,
-) -> Caller:  # fmt: skip
+    request: Request,
+    given: HTTPAuthorizationCredentials | None,
+    scope: str | None,
+    tenants: bool = False,
+    *,
+    wanted: str = WANTED,
+    no_tenants: str = NO_TENANTS,
+) -> Caller:
     """The holder of the key that was given; without a scope, of any key. `wanted` is what a stranger is told,
     `no_tenants` why a key of a tenant is refused and what to do instead."""
     if given is None:
@@ -93,9 +98,10 @@ def heard(request: Request, given: HTTPAuthorizationCredentials, kind: str) -> b
     if wait_s := attempts_of(request, kind).wait_s(address_of(request), digest):
         TOKEN_FAILURES.labels("too_many").inc()
         raise Problem(
-            HTTPStatus.TOO_MANY_REQUESTS, f"too many unknown {kind} came from this address",
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"too many unknown {kind} came from this address",
             headers={"Retry-After": str(math.ceil(wait_s))},
-        )  # fmt: skip
+        )
     return digest
 
 

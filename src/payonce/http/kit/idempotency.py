@@ -56,9 +56,12 @@ class Once:
     trace_id: str | None
 
     async def answer(
-        self, act: Callable[[Tx], Awaitable[BaseModel]], *, status: int | Callable[[Any], int] = 200,
+        self,
+        act: Callable[[Tx], Awaitable[BaseModel]],
+        *,
+        status: int | Callable[[Any], int] = 200,
         location: Callable[[Any], str] | None = None,
-    ) -> Response:  # fmt: skip
+    ) -> Response:
         """Carries it out in one transaction, or gives the answer of the first time. `act` calls no vendor: it writes
         down what is to be done. A definite refusal of it is an answer, too; an error of ours is not."""
         try:

@@ -109,10 +109,14 @@ def document(
     path: str, problem: Problem, trace_id: str | None = None, errors: Sequence[FieldError] | None = None
 ) -> Response:
     body = ProblemDocument(
-        type=problem.kind, title=problem.status.phrase, status=problem.status,
-        detail=redact(str(problem), max_chars=DETAIL_MAX_LENGTH), instance=redact(path, max_chars=PATH_MAX_LENGTH),
-        trace_id=trace_id, errors=None if errors is None else list(errors),
-    )  # fmt: skip
+        type=problem.kind,
+        title=problem.status.phrase,
+        status=problem.status,
+        detail=redact(str(problem), max_chars=DETAIL_MAX_LENGTH),
+        instance=redact(path, max_chars=PATH_MAX_LENGTH),
+        trace_id=trace_id,
+        errors=None if errors is None else list(errors),
+    )
     return JSONResponse(
         body.model_dump(exclude_none=True), status_code=problem.status, headers=problem.headers, media_type=MEDIA_TYPE
     )

@@ -57,9 +57,11 @@ class Money(BaseModel):
     @classmethod
     def of(cls, amount: Amount) -> "Money":
         return cls(
-            asset=amount.asset.code, exponent=amount.asset.exponent, amount=amount.to_text(),
+            asset=amount.asset.code,
+            exponent=amount.asset.exponent,
+            amount=amount.to_text(),
             minor=amount.to_minor_text(),
-        )  # fmt: skip
+        )
 
 
 Document = Any

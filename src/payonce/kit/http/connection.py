@@ -155,9 +155,12 @@ def written(outgoing: Outgoing) -> bytes:
     head = "\r\n".join([*lines, "", ""])
     ends = len(lines) + 1
     if (
-        head.count("\r") != ends or head.count("\n") != ends or "\0" in head or lines[0].count(" ") != 2
+        head.count("\r") != ends
+        or head.count("\n") != ends
+        or "\0" in head
+        or lines[0].count(" ") != 2
         or not all(is_name(name) for name, _ in outgoing.headers)
-    ):  # fmt: skip
+    ):
         raise Unsendable("the request has a part that would not be a line of its own")
     return head.encode() + (body or b"")
 

@@ -127,9 +127,11 @@ class SocketTransport:
 
     async def _connect(self, target: Target) -> Connection:
         """To the addresses that were judged and to nothing else."""
-        addresses = [target.address] if target.address is not None else await resolve_once(
-            self._resolve, target.host, target.port, allow_private=self._allow_private
-        )  # fmt: skip
+        addresses = (
+            [target.address]
+            if target.address is not None
+            else await resolve_once(self._resolve, target.host, target.port, allow_private=self._allow_private)
+        )
         loop = asyncio.get_running_loop()
         connected = await start_connection(
             [_info(str(each), target.port, each) for each in addresses],

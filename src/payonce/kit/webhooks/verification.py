@@ -69,8 +69,12 @@ class Refusal:
 
     def problem(self, instance: str = "") -> dict[str, Any]:
         """As a problem document (RFC 9457)."""
-        document = {"type": "about:blank", "title": HTTPStatus(self.status).phrase, "status": self.status,
-                    "detail": self.detail}  # fmt: skip
+        document = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+        }
         return {**document, "instance": instance} if instance else document
 
 

@@ -49,8 +49,16 @@ class CloudTasksAdmin:
         row = await self._pool.fetchrow(_DEPTH, queue)
         if row is None:
             raise await unknown_queue(self._pool, queue)
-        return Depth(queue, row["ready"], row["delayed"], row["alone"], row["leased"], row["parked"],
-                     max(0.0, row["oldest_ready_s"]), row["paused"])  # fmt: skip
+        return Depth(
+            queue,
+            row["ready"],
+            row["delayed"],
+            row["alone"],
+            row["leased"],
+            row["parked"],
+            max(0.0, row["oldest_ready_s"]),
+            row["paused"],
+        )
 
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
         """In the order they fall due; `after` the given message, for the next page."""
@@ -63,8 +71,10 @@ class CloudTasksAdmin:
                 select {_AT}, id from payonce.outbox where relay = '{RELAY}' and id = $3))
             order by {_AT}, id limit $2
             """,
-            queue, limit, after,
-        )  # fmt: skip
+            queue,
+            limit,
+            after,
+        )
         return [_stored(row, state) for row in rows]
 
     async def pause(self, queue: str, reason: str, by: str = "the application") -> None:
@@ -106,7 +116,7 @@ class CloudTasksAdmin:
         first = rows[0]
         return Preview(
             first["total"], [_stored(row, state) for row in rows], first["with_open_effects"], first["in_review"]
-        )  # fmt: skip
+        )
 
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
@@ -114,8 +124,9 @@ class CloudTasksAdmin:
         await check_known(self._pool, queue)
         rows = await (self._pool if within is None else within).fetch(
             f"select id from payonce.outbox where {_matching(state)} order by {_AT}, id limit $8",
-            *_arguments(queue, which), limit,
-        )  # fmt: skip
+            *_arguments(queue, which),
+            limit,
+        )
         return [row["id"] for row in rows]
 
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
@@ -134,17 +145,24 @@ class CloudTasksAdmin:
             from chosen where entry.relay = '{RELAY}' and entry.id = chosen.id
             returning entry.id
             """,
-            *_arguments(queue, which), begun_at,
-        ):  # fmt: skip
+            *_arguments(queue, which),
+            begun_at,
+        ):
             count += len(rows)
         if count and within is None:
             self._bell.ring({queue, wake_name(RELAY)})
         return count
 
     async def purge(
-        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        self,
+        queue: str,
+        state: State,
+        which: Filter,
+        by: str,
+        *,
+        limit: int | None = None,
         put_before: datetime | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold, and its
         id in the inbox, so that its task is known when it comes. Messages with open effects stay."""
         await check_known(self._pool, queue)
@@ -167,8 +185,9 @@ class CloudTasksAdmin:
                 where {_matching(state)} and created_at <= $8 and not {_HAS_OPEN_EFFECTS}
                 order by id limit {CHANGE_BATCH} for update skip locked
                 """,
-                *_arguments(queue, which), begun_at,
-            )  # fmt: skip
+                *_arguments(queue, which),
+                begun_at,
+            )
             if not rows:
                 return None
             return len(await connection.fetch(_PURGE, [row["id"] for row in rows], clean_text(by)))
@@ -204,8 +223,15 @@ def _matching(state: State) -> str:
 
 def _arguments(queue: str, which: Filter) -> tuple[Any, ...]:
     ids = list(which.ids) or None
-    return (queue, ids, which.action, which.correlation_id, which.error_contains, which.parked_after,
-            which.parked_before)  # fmt: skip
+    return (
+        queue,
+        ids,
+        which.action,
+        which.correlation_id,
+        which.error_contains,
+        which.parked_after,
+        which.parked_before,
+    )
 
 
 def _counted(state: State, also: str = "true") -> str:

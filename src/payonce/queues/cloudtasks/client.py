@@ -127,10 +127,14 @@ class TaskService:
             return None
         rates, retries = found.rate_limits, found.retry_config
         numbers = QueueNumbers(
-            rates.max_dispatches_per_second, rates.max_concurrent_dispatches, retries.max_attempts,
-            _seconds(retries.max_retry_duration), _seconds(retries.min_backoff), _seconds(retries.max_backoff),
+            rates.max_dispatches_per_second,
+            rates.max_concurrent_dispatches,
+            retries.max_attempts,
+            _seconds(retries.max_retry_duration),
+            _seconds(retries.min_backoff),
+            _seconds(retries.max_backoff),
             retries.max_doublings,
-        )  # fmt: skip
+        )
         return QueueThere(numbers, found.state.name == "PAUSED")
 
     async def create_queue(self, queue: str, numbers: QueueNumbers) -> None:
@@ -206,9 +210,7 @@ class TaskService:
             self._describe(each.task, errand)
         wrapped = tasks_v2.BatchCreateTasksRequest.wrap(request)
         try:
-            operation = await self._connected().batch_create_tasks(
-                request=wrapped, timeout=CALL_LIMIT_S, retry=None
-            )  # fmt: skip
+            operation = await self._connected().batch_create_tasks(request=wrapped, timeout=CALL_LIMIT_S, retry=None)
         except GoogleAPICallError as error:
             return self._without_batches(said_of(error), (UNIMPLEMENTED,), len(errands))
         try:

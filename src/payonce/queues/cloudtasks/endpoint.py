@@ -68,8 +68,12 @@ class Door:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if [name.lower() for name, _ in scope["headers"]].count(b"authorization") > 1:
             # A platform in front may have checked the other one.
-            log.warning("task_refused", queue=self._target.queue, reason="two Authorization headers",
-                        status=HTTPStatus.UNAUTHORIZED.value)  # fmt: skip
+            log.warning(
+                "task_refused",
+                queue=self._target.queue,
+                reason="two Authorization headers",
+                status=HTTPStatus.UNAUTHORIZED.value,
+            )
             return UNAUTHORIZED
         refused = await self._refused(headers.get("authorization", ""), serverless=SERVERLESS in headers)
         if refused is not None:
@@ -79,14 +83,21 @@ class Door:
             arrived = self._target.codec.decode(body, headers)
         except Invalid as error:
             # The text may name what was sent: it goes into no log and no answer.
-            log.warning("task_unreadable", queue=self._target.queue, error=type(error).__name__,
-                        task=headers.get(TASK_NAME, "")[:100])  # fmt: skip
+            log.warning(
+                "task_unreadable",
+                queue=self._target.queue,
+                error=type(error).__name__,
+                task=headers.get(TASK_NAME, "")[:100],
+            )
             return UNREADABLE
         name = headers.get(TASK_NAME, "")
         delivery = Delivery(
-            arrived.id, delivery_of(arrived.id, name), _count(headers.get(RETRY_COUNT, "")), arrived.message,
+            arrived.id,
+            delivery_of(arrived.id, name),
+            _count(headers.get(RETRY_COUNT, "")),
+            arrived.message,
             self._place.task(self._pushed.there, name) if name else "",
-        )  # fmt: skip
+        )
         self._box.offer(delivery)
         return await delivery.answered(self._pushed.answers_within_s)
 
@@ -97,8 +108,9 @@ class Door:
         try:
             await self._verifier.check(authorization, reached[0], serverless=serverless)
         except Invalid as error:
-            log.warning("task_refused", queue=self._target.queue, reason=str(error),
-                        status=HTTPStatus.UNAUTHORIZED.value)  # fmt: skip
+            log.warning(
+                "task_refused", queue=self._target.queue, reason=str(error), status=HTTPStatus.UNAUTHORIZED.value
+            )
             return UNAUTHORIZED
         except Exception as error:
             if not is_transient(error):

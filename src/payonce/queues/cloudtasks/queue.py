@@ -52,9 +52,14 @@ AHEAD_S: Final = 29 * 86_400.0
 """The task service keeps a task for 30 days; what is due later waits in the outbox."""
 
 _VERDICTS: Final = {
-    "elsewhere": replies.ELSEWHERE, "over": replies.KNOWN, "parked": replies.PARKED, "died alone": replies.PARKED,
-    "superseded": replies.SUPERSEDED, "held": replies.HELD, "paused": replies.PAUSED,
-}  # fmt: skip
+    "elsewhere": replies.ELSEWHERE,
+    "over": replies.KNOWN,
+    "parked": replies.PARKED,
+    "died alone": replies.PARKED,
+    "superseded": replies.SUPERSEDED,
+    "held": replies.HELD,
+    "paused": replies.PAUSED,
+}
 
 log = get_logger(__name__)
 
@@ -95,9 +100,17 @@ class CloudTasksQueue:
         ordered = sorted(deliveries, key=lambda delivery: delivery.id)
         try:
             rows = await self._database.engine.fetch(
-                BEGIN, RELAY, [delivery.id for delivery in ordered], [delivery.number for delivery in ordered], token,
-                self.policy.lease_s, self.policy.queue, self._worker, alone, 0.0,
-            )  # fmt: skip
+                BEGIN,
+                RELAY,
+                [delivery.id for delivery in ordered],
+                [delivery.number for delivery in ordered],
+                token,
+                self.policy.lease_s,
+                self.policy.queue,
+                self._worker,
+                alone,
+                0.0,
+            )
         except BaseException:
             self._doubtful += [(delivery.id, token) for delivery in ordered]
             raise
@@ -157,8 +170,9 @@ class CloudTasksQueue:
                 claims += await self._adopt(delivery, delivery.message, token)
             else:
                 # Deleted by hand, or of another database: whoever sees it must find out before the task is given up.
-                log.error("task_of_unknown_message", queue=self.policy.queue, message_id=str(delivery.id),
-                          task=delivery.task)  # fmt: skip
+                log.error(
+                    "task_of_unknown_message", queue=self.policy.queue, message_id=str(delivery.id), task=delivery.task
+                )
                 delivery.answer(replies.UNKNOWN)
         return claims
 
@@ -179,8 +193,11 @@ class CloudTasksQueue:
                 update payonce.outbox set worker = $3, begun_at = payonce.due_now(), delivered_as = $4
                 where relay = $1 and id = $2
                 """,
-                RELAY, delivery.id, self._worker, delivery.task or None,
-            )  # fmt: skip
+                RELAY,
+                delivery.id,
+                self._worker,
+                delivery.task or None,
+            )
         self._unanswered[delivery.id, token] = delivery
         return [claim]
 
@@ -236,11 +253,17 @@ class CloudTasksQueue:
     async def _settle_rows(self, source: asyncpg.Pool | Connection, ends: Sequence["_End"]) -> list[Any]:
         ordered = sorted(ends, key=lambda end: end.id)
         rows: list[Any] = await source.fetch(
-            SETTLE, RELAY,
-            [end.id for end in ordered], [end.token for end in ordered], [end.ending.value for end in ordered],
-            [end.delay_s for end in ordered], [None if end.reason is None else told(end.reason) for end in ordered],
-            [end.anew for end in ordered], AHEAD_S, self.policy.log == "all",
-        )  # fmt: skip
+            SETTLE,
+            RELAY,
+            [end.id for end in ordered],
+            [end.token for end in ordered],
+            [end.ending.value for end in ordered],
+            [end.delay_s for end in ordered],
+            [None if end.reason is None else told(end.reason) for end in ordered],
+            [end.anew for end in ordered],
+            AHEAD_S,
+            self.policy.log == "all",
+        )
         return rows
 
     async def _ended(self, ids: Sequence[UUID]) -> set[UUID]:
@@ -268,9 +291,12 @@ class CloudTasksQueue:
         if not claims:
             return []
         rows = await self._database.engine.fetch(
-            EXTEND, RELAY, [claim.message.id for claim in claims], [claim.token for claim in claims],
+            EXTEND,
+            RELAY,
+            [claim.message.id for claim in claims],
+            [claim.token for claim in claims],
             self.policy.lease_s,
-        )  # fmt: skip
+        )
         lost = {(row["id"], row["token"]) for row in rows}
         for message_id, token in lost:
             self._answer(message_id, token, replies.STALE)
@@ -291,10 +317,14 @@ class CloudTasksQueue:
         claim, end = settlement.claim, self._end(settlement)
         if end.ending in (Ending.SUCCESS, Ending.FAILED):
             tag = await connection.execute(
-                SETTLE_ONE, RELAY, end.id, end.token, end.ending.value,
+                SETTLE_ONE,
+                RELAY,
+                end.id,
+                end.token,
+                end.ending.value,
                 None if end.reason is None else told(end.reason),
                 end.ending is Ending.FAILED or self.policy.log == "all",
-            )  # fmt: skip
+            )
             settled = tag == "SELECT 1"
         else:
             settled = bool(await self._settle_rows(connection, [end]))

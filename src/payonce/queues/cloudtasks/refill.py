@@ -40,9 +40,13 @@ class Keeper:
     """Keeps the task service and PostgreSQL in step, as far as queues and lost tasks go."""
 
     def __init__(
-        self, database: Database, bell: Bell, service: TaskService, pushed: Mapping[str, Pushed],
+        self,
+        database: Database,
+        bell: Bell,
+        service: TaskService,
+        pushed: Mapping[str, Pushed],
         own_address: Callable[[], str | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database = database
         self._bell = bell
         self._service = service
@@ -80,8 +84,14 @@ class Keeper:
                 log.info("task_queue_synced", queue=queue)
         else:
             for each in await differences(self._service, pushed):
-                log.warning("task_queue_differs", queue=each.queue, field=each.field, there=each.there, here=each.here,
-                            put_right_with="payonce queues sync --to cloudtasks")  # fmt: skip
+                log.warning(
+                    "task_queue_differs",
+                    queue=each.queue,
+                    field=each.field,
+                    there=each.there,
+                    here=each.here,
+                    put_right_with="payonce queues sync --to cloudtasks",
+                )
         for queue in await repair_pauses(self._database, self._service, pushed):
             log.warning("task_queue_pause_repaired", queue=queue)
         self._missing, self._looked_at = False, now
@@ -122,9 +132,12 @@ class Keeper:
 
     async def _put_back(self, lost: Sequence[Any]) -> int:
         rows = await self._database.engine.fetch(
-            _PUT_BACK, RELAY, [row["id"] for row in lost], [row["token"] for row in lost],
+            _PUT_BACK,
+            RELAY,
+            [row["id"] for row in lost],
+            [row["token"] for row in lost],
             [row["delivery"] for row in lost],
-        )  # fmt: skip
+        )
         for row in rows:
             TASKS_PUT_BACK.labels(row["queue"]).inc()
             log.warning("task_lost", queue=row["queue"], message_id=str(row["id"]))

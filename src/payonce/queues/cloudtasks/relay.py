@@ -46,9 +46,12 @@ class CloudTasksRelay:
     terms = Terms(keeps=True, ahead_s=AHEAD_S, batch=BATCH)
 
     def __init__(
-        self, service: TaskService, pushed: Mapping[str, Pushed], own_address: Callable[[], str | None],
+        self,
+        service: TaskService,
+        pushed: Mapping[str, Pushed],
+        own_address: Callable[[], str | None],
         queue_missing: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._service = service
         self._pushed = pushed
         self._own_address = own_address

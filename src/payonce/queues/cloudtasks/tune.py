@@ -45,8 +45,9 @@ async def tuned(database: Database, queue: str, vendor_rate: float) -> Tuned:
         where queue = $1 and started_at is not null and created_at >= started_at
           and created_at >= payonce.due_now() - make_interval(days => $2)
         """,
-        queue, MEASURED_DAYS,
-    )  # fmt: skip
+        queue,
+        MEASURED_DAYS,
+    )
     assert row is not None
     return tune(queue, vendor_rate, row["runs"], row["p95_s"])
 
@@ -64,8 +65,10 @@ async def apply(database: Database, each: Tuned, by: str) -> None:
     async with database.transaction() as connection:
         await connection.execute(
             "update payonce.queues set tuned_rate = $2, tuned_concurrency = $3 where name = $1",
-            each.queue, each.rate, each.concurrency,
-        )  # fmt: skip
+            each.queue,
+            each.rate,
+            each.concurrency,
+        )
         measured = "not measured" if each.p95_s is None else f"p95 {each.p95_s:.3f} s of {each.runs} runs"
         text = f"rate {each.rate:g}/s, concurrency {each.concurrency} ({measured})"
         await note(connection, "queues.tune", each.queue, text, actor=by)

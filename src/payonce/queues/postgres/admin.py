@@ -59,8 +59,16 @@ class PostgresAdmin:
         )
         if row is None:
             raise await unknown_queue(self._pool, queue)
-        return Depth(queue, row["ready"], row["delayed"], row["alone"], row["leased"], row["parked"],
-                     row["oldest_ready_s"], row["paused"])  # fmt: skip
+        return Depth(
+            queue,
+            row["ready"],
+            row["delayed"],
+            row["alone"],
+            row["leased"],
+            row["parked"],
+            row["oldest_ready_s"],
+            row["paused"],
+        )
 
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
         """In the order they fall due; `after` the given message, for the next page."""
@@ -73,8 +81,11 @@ class PostgresAdmin:
                 (select ready_at, id from payonce.messages where id = $4))
             order by ready_at, id limit $3
             """,
-            queue, state.value, limit, after,
-        )  # fmt: skip
+            queue,
+            state.value,
+            limit,
+            after,
+        )
         return [stored_of(row) for row in rows]
 
     async def pause(self, queue: str, reason: str, by: str = "the application") -> None:
@@ -108,9 +119,7 @@ class PostgresAdmin:
         if not rows:
             return Preview(0)
         first = rows[0]
-        return Preview(
-            first["total"], [stored_of(row) for row in rows], first["with_open_effects"], first["in_review"]
-        )  # fmt: skip
+        return Preview(first["total"], [stored_of(row) for row in rows], first["with_open_effects"], first["in_review"])
 
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
@@ -118,8 +127,9 @@ class PostgresAdmin:
         await check_known(self._pool, queue)
         rows = await (self._pool if within is None else within).fetch(
             f"select id from payonce.messages where {_MATCHING} order by ready_at, id limit $9",
-            *_arguments(queue, state, which), limit,
-        )  # fmt: skip
+            *_arguments(queue, state, which),
+            limit,
+        )
         return [row["id"] for row in rows]
 
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
@@ -147,9 +157,15 @@ class PostgresAdmin:
         return count
 
     async def purge(
-        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        self,
+        queue: str,
+        state: State,
+        which: Filter,
+        by: str,
+        *,
+        limit: int | None = None,
         put_before: datetime | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
         Messages with open effects stay."""
         await check_known(self._pool, queue)
@@ -171,8 +187,9 @@ class PostgresAdmin:
                 select id from payonce.messages where {_MATCHING} and created_at <= $9 and not {_HAS_OPEN_EFFECTS}
                 order by id limit {CHANGE_BATCH} for update skip locked
                 """,
-                *_arguments(queue, state, which), begun_at,
-            )  # fmt: skip
+                *_arguments(queue, state, which),
+                begun_at,
+            )
             if not rows:
                 return None
             return len(await connection.fetch(_PURGE, [row["id"] for row in rows], clean_text(by)))
@@ -207,5 +224,13 @@ _PURGE: Final = f"""
 
 def _arguments(queue: str, state: State, which: Filter) -> tuple[Any, ...]:
     ids = list(which.ids) or None
-    return (queue, state.value, ids, which.action, which.correlation_id, which.error_contains,
-            which.parked_after, which.parked_before)  # fmt: skip
+    return (
+        queue,
+        state.value,
+        ids,
+        which.action,
+        which.correlation_id,
+        which.error_contains,
+        which.parked_after,
+        which.parked_before,
+    )

@@ -124,9 +124,21 @@ _SHARE_A_LANE: Final = """
     update payonce.messages set lane = '' where queue = $1 and state = 'ready' and lane is null"""
 
 _INPUT_COLUMNS: Final = (
-    "queue", "id", "action", "payload", "idempotency_key", "correlation_id", "trace_id", "lane", "delay_s",
-    "not_before", "created_at", "attempts", "max_attempts", "extra",
-)  # fmt: skip
+    "queue",
+    "id",
+    "action",
+    "payload",
+    "idempotency_key",
+    "correlation_id",
+    "trace_id",
+    "lane",
+    "delay_s",
+    "not_before",
+    "created_at",
+    "attempts",
+    "max_attempts",
+    "extra",
+)
 
 _KEYS: Final = """unnest($15::text[], $16::text[], $17::uuid[])
             with ordinality as keyed (queue, key, message_id, position)"""

@@ -136,9 +136,15 @@ class RedisAdmin:
                     return
 
     async def purge(
-        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        self,
+        queue: str,
+        state: State,
+        which: Filter,
+        by: str,
+        *,
+        limit: int | None = None,
         put_before: datetime | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
         Messages with open effects stay."""
         await check_known(self._pool, queue)
@@ -178,9 +184,14 @@ class RedisAdmin:
         return int(held)
 
     async def _change(
-        self, queue: str, state: State, which: Filter, act: Callable[[Sequence[Found]], Awaitable[Gone]],
-        limit: int | None, begun_at: datetime | None,
-    ) -> int:  # fmt: skip
+        self,
+        queue: str,
+        state: State,
+        which: Filter,
+        act: Callable[[Sequence[Found]], Awaitable[Gone]],
+        limit: int | None,
+        begun_at: datetime | None,
+    ) -> int:
         """What is there at the beginning, page by page; what an act removed is not skipped on the next page."""
         begun_at = begun_at or await self._pool.fetchval("select payonce.due_now()")
         skip, count, more = 0, 0, True

@@ -68,9 +68,7 @@ class Lines:
         while len(self._open) + len(self._begun) >= self._most:
             if self._open:
                 return min(self._open, key=_how_busy)
-            await asyncio.wait(
-                self._begun, timeout=deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED
-            )  # fmt: skip
+            await asyncio.wait(self._begun, timeout=deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
             if time.monotonic() >= deadline:
                 raise self._no_connection()
         begun = asyncio.create_task(self._connected())

@@ -134,8 +134,10 @@ async def known_copies(source: Connection | asyncpg.Pool, queue: str, ids: Seque
                        where known.consumer = $2 and known.id = asked.id::text) as settled
         from unnest($3::uuid[]) as asked (id)
         """,
-        RELAY, consumer(queue), list(ids),
-    )  # fmt: skip
+        RELAY,
+        consumer(queue),
+        list(ids),
+    )
     states = {row["id"]: Entry(row["state"]) for row in rows if row["state"] is not None}
     return Copies(states, {row["id"] for row in rows if row["settled"]})
 
@@ -147,8 +149,9 @@ async def bring_again(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) ->
         update payonce.outbox set state = 'waiting', token = token + 1, try_at = payonce.due_now()
         where relay = $1 and id = any($2) and state = 'delivered' returning id
         """,
-        RELAY, list(ids),
-    )  # fmt: skip
+        RELAY,
+        list(ids),
+    )
     return {row["id"] for row in rows}
 
 
@@ -209,8 +212,9 @@ async def start_over(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) -> 
         update payonce.outbox entry set {STARTS_OVER}
         where relay = $1 and id = any($2) and state = 'parked' returning entry.id
         """,
-        RELAY, list(ids),
-    )  # fmt: skip
+        RELAY,
+        list(ids),
+    )
     return {row["id"] for row in rows}
 
 
@@ -228,6 +232,7 @@ async def forget(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
           and (holder is null or held_until <= payonce.lease_now())
         returning id
         """,
-        RELAY, list(ids),
-    )  # fmt: skip
+        RELAY,
+        list(ids),
+    )
     return {row["id"] for row in rows}

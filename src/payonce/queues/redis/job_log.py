@@ -54,14 +54,23 @@ async def write_runs(source: Database | Connection, runs: Sequence[EndedRun]) ->
     columns = zip(
         *(
             (
-                run.message.queue, run.message.id, _clean(run.message.correlation_id),
-                _clean(run.message.idempotency_key), _clean(run.message.trace_id), run.status, run.attempts,
-                run.last_error, run.next_retry_at, _clean(run.message.action), run.worker, run.started_at,
+                run.message.queue,
+                run.message.id,
+                _clean(run.message.correlation_id),
+                _clean(run.message.idempotency_key),
+                _clean(run.message.trace_id),
+                run.status,
+                run.attempts,
+                run.last_error,
+                run.next_retry_at,
+                _clean(run.message.action),
+                run.worker,
+                run.started_at,
             )
             for run in runs
         ),
         strict=True,
-    )  # fmt: skip
+    )
     await (source.engine if isinstance(source, Database) else source).execute(_INSERT, *map(list, columns))
 
 

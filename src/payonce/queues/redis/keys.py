@@ -13,9 +13,19 @@ OWNER: Final = "payonce:installation"
 """Whose queues lie there: payonce.installation.id of their database."""
 
 BESIDE: Final = (
-    "processing", "delayed", "failed", "alone", "leases", "claims", "ids", "policy", "paused", "seen", "lanes",
+    "processing",
+    "delayed",
+    "failed",
+    "alone",
+    "leases",
+    "claims",
+    "ids",
+    "policy",
+    "paused",
+    "seen",
+    "lanes",
     "unlogged",
-)  # fmt: skip
+)
 """What the keys beside a queue's main list end with."""
 
 

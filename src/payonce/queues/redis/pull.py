@@ -193,9 +193,13 @@ class RedisQueue:
         self, token: int, limit: int, source: str, done: Sequence[Words] = (), others: Sequence[Words] = ()
     ) -> list[bytes]:
         return await self._store.run(
-            scripts.EXCHANGE, self.policy.queue, *self._terms(token, limit, source), len(done),
-            *(word for words in done for word in words), *(word for words in others for word in words),
-        )  # fmt: skip
+            scripts.EXCHANGE,
+            self.policy.queue,
+            *self._terms(token, limit, source),
+            len(done),
+            *(word for words in done for word in words),
+            *(word for words in others for word in words),
+        )
 
     def _terms(self, token: int, limit: int, source: str) -> Words:
         return (self._lease_us, self._worker, token, limit, source, str(new_id()), self._retention_us, self._limit)
@@ -336,8 +340,14 @@ class RedisQueue:
         taken = set(ids)
         reaped = [held for held in found if held.name in taken]
         for held in reaped:
-            log.warning("lease_ended", queue=self.policy.queue, message_id=held.id, worker=held.worker,
-                        crashes=held.crashes, now=held.state.value)  # fmt: skip
+            log.warning(
+                "lease_ended",
+                queue=self.policy.queue,
+                message_id=held.id,
+                worker=held.worker,
+                crashes=held.crashes,
+                now=held.state.value,
+            )
         runs = [held.run for held in reaped if held.run is not None and held.uuid not in parked]
         await try_to_write_runs(self._database, runs)
         return put_back + len(reaped)

@@ -47,8 +47,9 @@ class Found:
         return _moment(int(told[4])) if told and told[4].isdigit() else None
 
 
-def found_of(queue: str, state: State, body: bytes, message_id: bytes, known: bytes, record: bytes, deadline: bytes
-             ) -> Found:  # fmt: skip
+def found_of(
+    queue: str, state: State, body: bytes, message_id: bytes, known: bytes, record: bytes, deadline: bytes
+) -> Found:
     identity = _uuid(message_id)
     message = shown(queue, identity, body)
     crashes, ready_at, error = 0, EPOCH, None

@@ -47,9 +47,17 @@ async def parked_rows(source: asyncpg.Pool | Connection, queue: str, which: Filt
           and ($8::timestamptz is null or try_at >= $8) and ($9::timestamptz is null or try_at < $9)
         order by try_at, id limit $10
         """,
-        RELAY, queue, begun_at, list(which.ids) or None, which.action, which.correlation_id, which.error_contains,
-        which.parked_after, which.parked_before, ROWS_MAX,
-    )  # fmt: skip
+        RELAY,
+        queue,
+        begun_at,
+        list(which.ids) or None,
+        which.action,
+        which.correlation_id,
+        which.error_contains,
+        which.parked_after,
+        which.parked_before,
+        ROWS_MAX,
+    )
     return [row["id"] for row in rows]
 
 

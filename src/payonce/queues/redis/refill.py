@@ -106,8 +106,10 @@ async def _park_again(store: RedisStore) -> int:
         where relay = $1 and state = 'parked' and ($3::timestamptz is null or (try_at, id) > ($3, $4::uuid))
         order by try_at, id limit $2
         """,
-        RELAY, PAGE, *((None, None) if after is None else after),
-    ):  # fmt: skip
+        RELAY,
+        PAGE,
+        *((None, None) if after is None else after),
+    ):
         after = rows[-1]["try_at"], rows[-1]["id"]
         by_queue: defaultdict[str, list[str | bytes]] = defaultdict(list)
         for row in rows:

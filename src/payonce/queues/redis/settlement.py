@@ -46,8 +46,16 @@ def other_words(settlement: Settlement) -> Words:
         # A release leaves the body as it is; that it was tried before decides about its age.
         body = "+"
     told = "" if ending is Ending.RELEASED else line(message, ending.value, message.attempts + 1, reason or None)
-    return (str(message.id), claim.token, ending.value, body, round(settlement.delay_s * US), reason,
-            message.idempotency_key or "", told)  # fmt: skip
+    return (
+        str(message.id),
+        claim.token,
+        ending.value,
+        body,
+        round(settlement.delay_s * US),
+        reason,
+        message.idempotency_key or "",
+        told,
+    )
 
 
 def silently_gone(message_id: UUID | str, token: int) -> Words:

@@ -162,8 +162,13 @@ class RedisStore:
     async def count(self, queue: str) -> int:
         """How many messages of a queue lie there, in whatever state, also if it is not declared there."""
         key, count = main_key(queue), 0
-        for command, name in (("LLEN", ""), ("LLEN", ":processing"), ("LLEN", ":failed"), ("ZCARD", ":delayed"),
-                              ("ZCARD", ":alone")):  # fmt: skip
+        for command, name in (
+            ("LLEN", ""),
+            ("LLEN", ":processing"),
+            ("LLEN", ":failed"),
+            ("ZCARD", ":delayed"),
+            ("ZCARD", ":alone"),
+        ):
             count += await self.command(command, f"{key}{name}")
         return count
 
@@ -232,8 +237,12 @@ class RedisStore:
         ahead_s = int(there_us) / US - here.timestamp()
         # What the two questions took may lie between the two answers.
         if not -SKEW_MAX_S - (time.monotonic() - begun) <= ahead_s <= SKEW_MAX_S:
-            log.warning("clocks_differ", redis=self._where, ahead_of_postgres_s=round(ahead_s, 3),
-                        way_out="set both machines' clocks by NTP")  # fmt: skip
+            log.warning(
+                "clocks_differ",
+                redis=self._where,
+                ahead_of_postgres_s=round(ahead_s, 3),
+                way_out="set both machines' clocks by NTP",
+            )
 
     async def _end_tasks(self) -> None:
         """A driver that is just connecting may swallow a cancellation: it gets another."""

@@ -63,8 +63,9 @@ async def _log(store: RedisStore, queue: str, entries: Sequence[bytes], worker: 
             select message_id, started_at from payonce.job_logs
             where queue = $1 and message_id = any($2) and status = 'parked'
             """,
-            queue, [message_id for message_id, _ in runs],
-        )  # fmt: skip
+            queue,
+            [message_id for message_id, _ in runs],
+        )
         known = {(row["message_id"], row["started_at"]) for row in rows}
         missing = [run for key, run in runs.items() if key not in known]
         await write_runs(connection, missing)

@@ -167,9 +167,8 @@ class Doorbell:
                 return False
             token, asked_at = drawn_token(), time.monotonic()
             asked = [
-                line.send(words)
-                for words in (("CLIENT", "ID"), self._looking(CLAIMING_LOOK_S), self._claim(token))
-            ]  # fmt: skip
+                line.send(words) for words in (("CLIENT", "ID"), self._looking(CLAIMING_LOOK_S), self._claim(token))
+            ]
             look.connection = asked[0]
             try:
                 async with asyncio.timeout(CLAIMING_LOOK_S + COMMAND_TIMEOUT_S):

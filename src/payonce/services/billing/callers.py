@@ -26,9 +26,11 @@ from payonce.services.billing.scopes import NO_TENANTS, OPERATE, READ
 from payonce.services.billing.tokens import Claims, Expired, Tokens, is_token
 
 BEARER: Final = HTTPBearer(
-    scheme_name="AccessToken", bearerFormat="JWT", auto_error=False,
+    scheme_name="AccessToken",
+    bearerFormat="JWT",
+    auto_error=False,
     description="`POST /v1/auth/login` gives a token. Operators may use an API key instead: `payonce keys add`.",
-)  # fmt: skip
+)
 WANTED: Final = (
     "a valid access token or API key is needed, in the header Authorization with the scheme Bearer; "
     "POST /v1/auth/login gives a token, payonce keys add a key"

@@ -13,54 +13,94 @@ _SLOW: Final = Exponential(60.0, 2.0, 3_600.0, 10.0)
 _QUICK: Final = Exponential(60.0, 2.0, 600.0, 5.0)
 
 PAYMENT_INITIATION: Final = Policy(
-    "q:sub:payment_initiation", max_attempts=6, backoff=_SLOW, lease_s=180.0, run_limit_s=300.0,
+    "q:sub:payment_initiation",
+    max_attempts=6,
+    backoff=_SLOW,
+    lease_s=180.0,
+    run_limit_s=300.0,
     contract=messages.PAYMENT_INITIATIONS,
-)  # fmt: skip
+)
 """An invoice is issued, or charged anew."""
 TRIAL_PAYMENT: Final = Policy(
-    "q:sub:trial_payment", max_attempts=4, backoff=_QUICK, lease_s=120.0, run_limit_s=240.0,
+    "q:sub:trial_payment",
+    max_attempts=4,
+    backoff=_QUICK,
+    lease_s=120.0,
+    run_limit_s=240.0,
     contract=messages.TRIAL_PAYMENTS,
-)  # fmt: skip
+)
 PLAN_CHANGE: Final = Policy(
-    "q:sub:plan_change", max_attempts=6, backoff=_SLOW, lease_s=180.0, run_limit_s=300.0,
+    "q:sub:plan_change",
+    max_attempts=6,
+    backoff=_SLOW,
+    lease_s=180.0,
+    run_limit_s=300.0,
     contract=messages.PLAN_CHANGES,
-)  # fmt: skip
+)
 USAGE_SYNC: Final = Policy(
-    "q:sub:usage_sync", max_attempts=6, backoff=_SLOW, lease_s=180.0, run_limit_s=300.0,
+    "q:sub:usage_sync",
+    max_attempts=6,
+    backoff=_SLOW,
+    lease_s=180.0,
+    run_limit_s=300.0,
     contract=messages.USAGE_SYNCS,
-)  # fmt: skip
+)
 
 CHARGE_INITIATION: Final = Policy(
-    "q:pay:charge_initiation", max_attempts=6, backoff=_SLOW, lease_s=180.0, run_limit_s=300.0,
+    "q:pay:charge_initiation",
+    max_attempts=6,
+    backoff=_SLOW,
+    lease_s=180.0,
+    run_limit_s=300.0,
     contract=messages.CHARGES,
-)  # fmt: skip
+)
 """How subscriptions ask payments for a charge: in the commit that issues the invoice, so that neither is without the
 other. The seed has a call here, which could be lost."""
 SUBSCRIPTION_UPDATE: Final = Policy(
-    "q:pay:subscription_update", max_attempts=6, backoff=_SLOW, lease_s=180.0, run_limit_s=300.0,
+    "q:pay:subscription_update",
+    max_attempts=6,
+    backoff=_SLOW,
+    lease_s=180.0,
+    run_limit_s=300.0,
     contract=messages.NOTIFICATIONS,
-)  # fmt: skip
+)
 REFUND_INITIATION: Final = Policy(
-    "q:pay:refund_initiation", max_attempts=4, backoff=_QUICK, lease_s=120.0, run_limit_s=240.0,
+    "q:pay:refund_initiation",
+    max_attempts=4,
+    backoff=_QUICK,
+    lease_s=120.0,
+    run_limit_s=240.0,
     contract=messages.REFUNDS,
-)  # fmt: skip
+)
 
 CREDIT_HOLD: Final = Policy(
-    "q:pay:credit_hold", max_attempts=6, backoff=_SLOW, lease_s=180.0, run_limit_s=300.0,
+    "q:pay:credit_hold",
+    max_attempts=6,
+    backoff=_SLOW,
+    lease_s=180.0,
+    run_limit_s=300.0,
     contract=messages.CREDIT_HOLDS,
-)  # fmt: skip
+)
 """How subscriptions reserve the credit of a plan change, so that a refund cannot return it a second time."""
 
 BILLING_CLOCK: Final = Policy(
-    "q:sub:clock", max_attempts=6, backoff=Exponential(10.0, 2.0, 300.0, 5.0), lease_s=60.0, log="failures",
+    "q:sub:clock",
+    max_attempts=6,
+    backoff=Exponential(10.0, 2.0, 300.0, 5.0),
+    lease_s=60.0,
+    log="failures",
     contract=messages.BILLING_CLOCKS,
-)  # fmt: skip
+)
 """What is done by the clock: what falls due is put on its queue, revenue is counted, test clocks are moved."""
 
 PAYMENTS_CLOCK: Final = Policy(
-    "q:pay:clock", max_attempts=6, backoff=Exponential(10.0, 2.0, 300.0, 5.0), lease_s=60.0, log="failures",
+    "q:pay:clock",
+    max_attempts=6,
+    backoff=Exponential(10.0, 2.0, 300.0, 5.0),
+    lease_s=60.0,
+    log="failures",
     contract=messages.PAYMENTS_CLOCKS,
-)  # fmt: skip
+)
 """The same for payments: what lost its message gets one, and old attempts to deliver are forgotten."""
 
 SUBSCRIPTIONS_QUEUES: Final = (PAYMENT_INITIATION, TRIAL_PAYMENT, PLAN_CHANGE, USAGE_SYNC, BILLING_CLOCK)

@@ -102,15 +102,14 @@ async def open_payments(settings: Settings, database: Database) -> AsyncIterator
             return
         secrets = notification_secrets(settings)
         notifier = await stack.enter_async_context(open_notifier(url, secrets, database))
-        client = await stack.enter_async_context(
-            open_signed_client("subscriptions", url, secrets, Reader(database))
-        )  # fmt: skip
+        client = await stack.enter_async_context(open_signed_client("subscriptions", url, secrets, Reader(database)))
         yield [
-            *gateway, notifier,
+            *gateway,
+            notifier,
             GatewayDoor(billing.gateway_secrets(settings.data_dir if settings.embedded else None)),
             Tokens(jwt_keys(settings), RemoteVersions(client), access_s=billing.access_minutes * MINUTE_S),
             SharedSecrets(secrets, settings.webhook_tolerance_s),
-        ]  # fmt: skip
+        ]
 
 
 @asynccontextmanager

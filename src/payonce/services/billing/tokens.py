@@ -67,9 +67,13 @@ class Tokens:
     def issue(self, claims: Claims) -> str:
         now = self._clock()
         body = {
-            "sub": claims.account_id, "role": claims.role, "ver": claims.version, "iat": now,
-            "exp": now + timedelta(seconds=self.access_s), "aud": AUDIENCE,
-        }  # fmt: skip
+            "sub": claims.account_id,
+            "role": claims.role,
+            "ver": claims.version,
+            "iat": now,
+            "exp": now + timedelta(seconds=self.access_s),
+            "aud": AUDIENCE,
+        }
         token: str = self._jwt.encode(body, self._keys[0], algorithm=ALGORITHM)
         return token
 

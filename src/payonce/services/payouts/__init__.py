@@ -23,13 +23,20 @@ from payonce.services.payouts.store.wallet_limits import clearing
 
 ROLES = {
     "orchestrator": (
-        value_payout, record_swap, refresh_currencies, look_for_batches, batch_client, put_back_payouts,
-        compare_exchanges, hand_over_swap, follow_exchange,
+        value_payout,
+        record_swap,
+        refresh_currencies,
+        look_for_batches,
+        batch_client,
+        put_back_payouts,
+        compare_exchanges,
+        hand_over_swap,
+        follow_exchange,
     ),
     "estimator": (price_payout,),
     "swapper": (create_swap,),
     "hostpay": (pay_swap, follow_payment),
-}  # fmt: skip
+}
 
 LOOKUPS = (find_payouts,)
 
@@ -95,4 +102,4 @@ __all__ = [
     "observe_payouts",
     "statements",
     "waiting_payouts",
-]  # fmt: skip
+]

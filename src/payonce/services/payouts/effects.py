@@ -28,15 +28,23 @@ class CreateSwap(Effect[Order, Made]):
         """Without the refund address, which is a setting: an operator may change it while an order is in doubt."""
         swap = self.swap
         return {
-            "swap": swap.id, "currency": swap.currency, "network": swap.network, "address": swap.address,
-            "extra_id": swap.extra_id, "amount": str(swap.amount),
-        }  # fmt: skip
+            "swap": swap.id,
+            "currency": swap.currency,
+            "network": swap.network,
+            "address": swap.address,
+            "extra_id": swap.extra_id,
+            "amount": str(swap.amount),
+        }
 
     async def prepare(self) -> Order:
         return Order(
-            pair=pair_of(self.swap), from_amount=self.swap.amount.to_decimal(), address=self.swap.address,
-            extra_id=self.swap.extra_id, refund_address=self.refund_address, payload=self.reference,
-        )  # fmt: skip
+            pair=pair_of(self.swap),
+            from_amount=self.swap.amount.to_decimal(),
+            address=self.swap.address,
+            extra_id=self.swap.extra_id,
+            refund_address=self.refund_address,
+            payload=self.reference,
+        )
 
     async def perform(self, request: Order) -> Made:
         try:

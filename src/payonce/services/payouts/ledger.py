@@ -48,9 +48,7 @@ def received(payout: Payout) -> Posting:
 
 
 def priced(payout: Payout, value: Amount) -> Posting:
-    return _of(
-        payout, "priced", (*moved(payout.adjusted, CONVERSION, OWED), *moved(value, OWED, CONVERSION))
-    )  # fmt: skip
+    return _of(payout, "priced", (*moved(payout.adjusted, CONVERSION, OWED), *moved(value, OWED, CONVERSION)))
 
 
 def accumulated(payout: Payout, swap_id: str) -> Posting:
@@ -91,9 +89,11 @@ def paid_in(swap: Swap, gas: Amount) -> Posting | None:
 def finished(swap: Swap, share: Share) -> Posting:
     """The client has it."""
     return Posting(
-        f"payout_swap:{swap.id}:finished:{share.payout_id}:{share.part}", Reference(PAYOUT, share.payout_id),
-        moved(share.amount, HOST_WALLET if swap.direct else AT_EXCHANGE, OWED), "finished",
-    )  # fmt: skip
+        f"payout_swap:{swap.id}:finished:{share.payout_id}:{share.part}",
+        Reference(PAYOUT, share.payout_id),
+        moved(share.amount, HOST_WALLET if swap.direct else AT_EXCHANGE, OWED),
+        "finished",
+    )
 
 
 def sent_back(swap: Swap, transaction_hash: str, counted: Amount, more: Amount) -> Posting:

@@ -62,18 +62,38 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.SWAPPED: frozenset({State.PAYING, State.PRICED}) | _KEPT,
     State.PAYING: frozenset({State.PAID_IN, State.FINISHED, State.PRICED}) | _KEPT,
     State.PAID_IN: frozenset({State.FINISHED, State.PRICED}) | _KEPT,
-    State.HELD: frozenset({
-        State.RECEIVED, State.PRICED, State.SWAP_CREATING, State.SWAPPED, State.PAYING, State.PAID_IN, State.FINISHED,
-        State.REVIEW, State.REJECTED, State.REFUNDED,
-    }),
-    State.REVIEW: frozenset({
-        State.RECEIVED, State.PRICED, State.SWAP_CREATING, State.SWAPPED, State.PAYING, State.PAID_IN, State.FINISHED,
-        State.HELD, State.REJECTED, State.REFUNDED,
-    }),
+    State.HELD: frozenset(
+        {
+            State.RECEIVED,
+            State.PRICED,
+            State.SWAP_CREATING,
+            State.SWAPPED,
+            State.PAYING,
+            State.PAID_IN,
+            State.FINISHED,
+            State.REVIEW,
+            State.REJECTED,
+            State.REFUNDED,
+        }
+    ),
+    State.REVIEW: frozenset(
+        {
+            State.RECEIVED,
+            State.PRICED,
+            State.SWAP_CREATING,
+            State.SWAPPED,
+            State.PAYING,
+            State.PAID_IN,
+            State.FINISHED,
+            State.HELD,
+            State.REJECTED,
+            State.REFUNDED,
+        }
+    ),
     State.FINISHED: frozenset(),
     State.REJECTED: frozenset(),
     State.REFUNDED: frozenset(),
-}  # fmt: skip
+}
 
 ENDED: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
 UNDER_WAY: Final = frozenset(State) - ENDED - _KEPT - {State.ACCUMULATING}
@@ -250,33 +270,62 @@ _SWAP_STATES: Final = {state.value: state for state in SwapState}
 
 def payout_from(row: Any) -> Payout:
     return Payout(
-        id=row["id"], unique_id=row["unique_id"], payment_id=row["payment_id"], natural_key=row["natural_key"],
-        user_id=row["user_id"], closed_channel_id=row["closed_channel_id"], wallet_address=row["wallet_address"],
-        extra_id=row["extra_id"], says_extra_id=row["says_extra_id"], payout_currency=row["payout_currency"],
+        id=row["id"],
+        unique_id=row["unique_id"],
+        payment_id=row["payment_id"],
+        natural_key=row["natural_key"],
+        user_id=row["user_id"],
+        closed_channel_id=row["closed_channel_id"],
+        wallet_address=row["wallet_address"],
+        extra_id=row["extra_id"],
+        says_extra_id=row["says_extra_id"],
+        payout_currency=row["payout_currency"],
         payout_network=row["payout_network"],
-        price=Amount(int(row["price_minor"]), USDT), fee=Amount(int(row["fee_minor"]), USDT),
+        price=Amount(int(row["price_minor"]), USDT),
+        fee=Amount(int(row["fee_minor"]), USDT),
         adjusted=Amount(int(row["adjusted_minor"]), USDT),
         value=None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),
-        state=_STATES[row["state"]], held_from=None if row["held_from"] is None else _STATES[row["held_from"]],
-        hold=None if row["hold"] is None else Hold(row["hold"]), reason=row["reason"], puts=row["puts"],
+        state=_STATES[row["state"]],
+        held_from=None if row["held_from"] is None else _STATES[row["held_from"]],
+        hold=None if row["hold"] is None else Hold(row["hold"]),
+        reason=row["reason"],
+        puts=row["puts"],
         revision=row["revision"],
-        trace_id=row["trace_id"], created_at=row["created_at"], updated_at=row["updated_at"],
-    )  # fmt: skip
+        trace_id=row["trace_id"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
 
 
 def swap_from(row: Any) -> Swap:
     return Swap(
-        id=row["id"], unique_id=row["unique_id"], part=row["part"], round=row["round"], currency=row["currency"],
-        network=row["network"], address=row["address"], extra_id=row["extra_id"],
-        amount=Amount(int(row["amount_minor"]), ETH), direct=row["direct"], state=_SWAP_STATES[row["state"]],
-        cn_api_id=row["cn_api_id"], payin_address=row["payin_address"], payin_extra_id=row["payin_extra_id"],
-        valid_until=row["valid_until"], triggered_at=row["triggered_at"], reason=row["reason"],
-        paid_by=row["paid_by"], handed_over_at=row["handed_over_at"], waits_for=row["waits_for"],
-    )  # fmt: skip
+        id=row["id"],
+        unique_id=row["unique_id"],
+        part=row["part"],
+        round=row["round"],
+        currency=row["currency"],
+        network=row["network"],
+        address=row["address"],
+        extra_id=row["extra_id"],
+        amount=Amount(int(row["amount_minor"]), ETH),
+        direct=row["direct"],
+        state=_SWAP_STATES[row["state"]],
+        cn_api_id=row["cn_api_id"],
+        payin_address=row["payin_address"],
+        payin_extra_id=row["payin_extra_id"],
+        valid_until=row["valid_until"],
+        triggered_at=row["triggered_at"],
+        reason=row["reason"],
+        paid_by=row["paid_by"],
+        handed_over_at=row["handed_over_at"],
+        waits_for=row["waits_for"],
+    )
 
 
 def share_from(row: Any) -> Share:
     return Share(
-        swap_id=row["swap_id"], payout_id=row["payout_id"], part=row["part"],
+        swap_id=row["swap_id"],
+        payout_id=row["payout_id"],
+        part=row["part"],
         amount=Amount(int(row["amount_minor"]), ETH),
-    )  # fmt: skip
+    )

@@ -24,10 +24,17 @@ _RUN_LIMIT_S: Final = 115.0
 def _policy(hop: hops.Hop) -> Policy:
     # Money is not given up after so many tries. When a day has not helped, the payout goes before a person.
     return Policy(
-        hop.queue, max_attempts=None, give_up_after_s=GIVE_UP_AFTER_S, backoff=_BACKOFF, lease_s=_LEASE_S,
-        run_limit_s=_RUN_LIMIT_S, rate=RATE_PER_S, concurrency=CONCURRENCY, on_give_up=give_up,
+        hop.queue,
+        max_attempts=None,
+        give_up_after_s=GIVE_UP_AFTER_S,
+        backoff=_BACKOFF,
+        lease_s=_LEASE_S,
+        run_limit_s=_RUN_LIMIT_S,
+        rate=RATE_PER_S,
+        concurrency=CONCURRENCY,
+        on_give_up=give_up,
         contract=Contract({"": hop.fields}, hops.read),
-    )  # fmt: skip
+    )
 
 
 ESTIMATE: Final = _policy(hops.ESTIMATE_REQUEST)
@@ -37,21 +44,35 @@ SWAPPED: Final = _policy(hops.SWAP_RESPONSE)
 HOSTPAY: Final = _policy(hops.HOST_PAY)
 
 FOLLOW: Final = Policy(
-    "payouts-hostpay-follow", max_attempts=None, backoff=Steps(15.0, 15.0, 30.0, 30.0, 60.0), lease_s=_LEASE_S,
-    run_limit_s=_RUN_LIMIT_S, log="failures", contract=FOLLOWS,
-)  # fmt: skip
+    "payouts-hostpay-follow",
+    max_attempts=None,
+    backoff=Steps(15.0, 15.0, 30.0, 30.0, 60.0),
+    lease_s=_LEASE_S,
+    run_limit_s=_RUN_LIMIT_S,
+    log="failures",
+    contract=FOLLOWS,
+)
 """Looks at payments until they are final and at exchanges until they end, however long that takes: no giving up."""
 
 EXTERNAL: Final = Policy(
-    "payouts-hostpay-external", max_attempts=None, backoff=Steps(15.0, 15.0, 30.0, 30.0, 60.0), lease_s=_LEASE_S,
-    run_limit_s=_RUN_LIMIT_S, log="failures", contract=EXTERNALS,
-)  # fmt: skip
+    "payouts-hostpay-external",
+    max_attempts=None,
+    backoff=Steps(15.0, 15.0, 30.0, 30.0, 60.0),
+    lease_s=_LEASE_S,
+    run_limit_s=_RUN_LIMIT_S,
+    log="failures",
+    contract=EXTERNALS,
+)
 """Hands swaps over to the operator's own GCHostPay, and looks at their exchanges until they end: no giving up."""
 
 QUEUES: Final = (ESTIMATE, ESTIMATED, SWAP, SWAPPED, HOSTPAY)
 
 KEEPING: Final = Policy(
-    "payouts-keeping", max_attempts=6, backoff=Exponential(10.0, 2.0, 300.0, 5.0), lease_s=_LEASE_S, concurrency=1,
+    "payouts-keeping",
+    max_attempts=6,
+    backoff=Exponential(10.0, 2.0, 300.0, 5.0),
+    lease_s=_LEASE_S,
+    concurrency=1,
     contract=KEEPINGS,
-)  # fmt: skip
+)
 """What is done by the clock: the list of currencies, batches of small payouts, payouts that nothing works on."""

@@ -90,8 +90,10 @@ async def compare_exchanges(work: Work, changenow: ChangeNow) -> None:
                                and payonce.due_now() - make_interval(secs => $2::float8)
         order by s.created_at
         """,
-        COMPARED_S, COMPARED_AFTER_S, REPLACED_COMPARED_S,
-    )  # fmt: skip
+        COMPARED_S,
+        COMPARED_AFTER_S,
+        REPLACED_COMPARED_S,
+    )
     if not rows:
         return
     since, until = rows[0]["created_at"] - timedelta(hours=1), rows[0]["now"]
@@ -101,9 +103,13 @@ async def compare_exchanges(work: Work, changenow: ChangeNow) -> None:
         for row, why in wrong:
             log.error("exchange_disagrees", swap=row["id"], exchange=row["cn_api_id"], why=why)
             await note(
-                tx.connection, "payouts.exchanges", row["id"], f"exchange {row['cn_api_id']}: {why}",
-                actor="payouts", severity=Severity.ERROR,
-            )  # fmt: skip
+                tx.connection,
+                "payouts.exchanges",
+                row["id"],
+                f"exchange {row['cn_api_id']}: {why}",
+                actor="payouts",
+                severity=Severity.ERROR,
+            )
 
 
 def disagreement(swap: Any, found: Exchange | None) -> str | None:

@@ -73,18 +73,24 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
             return
         if settings.chain_url is not None:
             if settings.changenow_url is None:
-                raise Invalid("PAYONCE_CHAIN_URL is set and CHANGENOW_URL is not: a simulated wallet cannot pay the "
-                              "real exchange; set CHANGENOW_URL to the simulated one, or neither")  # fmt: skip
+                raise Invalid(
+                    "PAYONCE_CHAIN_URL is set and CHANGENOW_URL is not: a simulated wallet cannot pay the "
+                    "real exchange; set CHANGENOW_URL to the simulated one, or neither"
+                )
             wallet = await stack.enter_async_context(_wallet_at(settings.chain_url))
         elif simulated:
             wallet = await stack.enter_async_context(_simulated_wallet(settings, simulated[0]))  # type: ignore[arg-type]
         address = settings.payouts.host_wallet_address or (None if wallet is None else wallet.address)
         if address is None:
-            raise Invalid("HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
-                          "set it to the address of the wallet that pays")  # fmt: skip
+            raise Invalid(
+                "HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
+                "set it to the address of the wallet that pays"
+            )
         if wallet is not None and address.lower() != wallet.address.lower():
-            raise Invalid(f"HOST_WALLET_ADDRESS is {address}, and the wallet that pays is {wallet.address}: refunds "
-                          "would go where nobody counts them; set it to that one, or leave it unset")  # fmt: skip
+            raise Invalid(
+                f"HOST_WALLET_ADDRESS is {address}, and the wallet that pays is {wallet.address}: refunds "
+                "would go where nobody counts them; set it to that one, or leave it unset"
+            )
         if wallet is not None:
             await _warn_of_no_limit(database)
         yield [
@@ -138,10 +144,13 @@ def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
 def _terms(settings: Settings, host_wallet: str | None = None) -> Terms:
     payouts = settings.payouts
     return Terms(
-        [secret.key for secret in settings.signing_keys()], host_wallet or payouts.host_wallet_address or "",
-        payouts.fee_percent, payouts.allow_missing_payment_id, external_hostpay=payouts.external_hostpay,
+        [secret.key for secret in settings.signing_keys()],
+        host_wallet or payouts.host_wallet_address or "",
+        payouts.fee_percent,
+        payouts.allow_missing_payment_id,
+        external_hostpay=payouts.external_hostpay,
         six_fields=payouts.webhook_format == "six-field",
-    )  # fmt: skip
+    )
 
 
 async def _refuse_unpaid(database: Database) -> None:
@@ -205,8 +214,12 @@ def external_hostpay(service: "TaskService", queue: str, url: str, keys: "Sequen
 async def _warn_of_no_limit(database: Database) -> None:
     limit = await wallet_limits.limit_of(Reader(database), ETH)
     if limit is not None and limit.per_payment is None and limit.per_day is None:
-        log.warning("wallet_without_limits", asset=ETH.code, pays="any amount without being asked",
-                    instead="set the wallet's limits in the console, Vendors")  # fmt: skip
+        log.warning(
+            "wallet_without_limits",
+            asset=ETH.code,
+            pays="any amount without being asked",
+            instead="set the wallet's limits in the console, Vendors",
+        )
 
 
 @asynccontextmanager
@@ -287,18 +300,24 @@ def payout_targets(settings: Settings) -> Sequence[Target]:
 
     payouts = settings.payouts
     urls = {
-        "orchestrator": payouts.gcsplit1_url, "estimator": payouts.gcsplit2_url, "swapper": payouts.gcsplit3_url,
+        "orchestrator": payouts.gcsplit1_url,
+        "estimator": payouts.gcsplit2_url,
+        "swapper": payouts.gcsplit3_url,
         "hostpay": None if payouts.hostpay_url is None else payouts.hostpay_url.rstrip("/"),
-    }  # fmt: skip
+    }
     return [
         Target(
-            hop.queue, hop.path, urls[hop.role],
+            hop.queue,
+            hop.path,
+            urls[hop.role],
             TokenCodec(
-                hop, settings.hostpay_keys if hop is HOST_PAY else settings.signing_keys,
-                accept_v1=payouts.accepts_v1, emit_v1=payouts.emits_v1,
+                hop,
+                settings.hostpay_keys if hop is HOST_PAY else settings.signing_keys,
+                accept_v1=payouts.accepts_v1,
+                emit_v1=payouts.emits_v1,
             ),
             payouts.called(hop.queue),
             payouts.changenow_per_s,
         )
         for hop in HOPS
-    ]  # fmt: skip
+    ]

@@ -60,16 +60,22 @@ async def put_back_payouts(work: Work) -> None:
               and not exists ({MESSAGES_OF_A_PAYOUT})
             order by p.updated_at limit $3 for update of p skip locked
             """,
-            sorted(UNDER_WAY), FORGOTTEN_AFTER_S, PUT_BACK_MAX,
-        )  # fmt: skip
+            sorted(UNDER_WAY),
+            FORGOTTEN_AFTER_S,
+            PUT_BACK_MAX,
+        )
         for row in rows:
             payout = await payouts.locked(tx, row["id"])
             await next_messages.resume(tx, payout)
             log.warning("payout_put_back", payout=payout.id, state=payout.state.value)
             await note(
-                tx.connection, "payouts.put_back", payout.id, f"it was {payout.state} and had no message",
-                actor="payouts", severity=Severity.WARNING,
-            )  # fmt: skip
+                tx.connection,
+                "payouts.put_back",
+                payout.id,
+                f"it was {payout.state} and had no message",
+                actor="payouts",
+                severity=Severity.WARNING,
+            )
         await _look_at_what_is_paid(tx)
 
 
@@ -88,17 +94,22 @@ async def _look_at_what_is_paid(tx: Tx) -> None:
           and not exists ({MESSAGES_OF_A_PAYOUT})
         order by p.updated_at limit $2 for update of p skip locked
         """,
-        FORGOTTEN_AFTER_S, PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        PUT_BACK_MAX,
+    )
     for swap_id in dict.fromkeys(row["id"] for row in rows):
         swap = await swaps.swap(tx, swap_id)
         lead = await payouts.payout_by_unique_id(tx, swap.unique_id)
         await next_messages.send_look(tx, lead, swap)
         log.warning("payout_put_back", payout=lead.id, swap=swap.id)
         await note(
-            tx.connection, "payouts.put_back", lead.id, f"swap {swap.id} was {swap.state} and had no message",
-            actor="payouts", severity=Severity.WARNING,
-        )  # fmt: skip
+            tx.connection,
+            "payouts.put_back",
+            lead.id,
+            f"swap {swap.id} was {swap.state} and had no message",
+            actor="payouts",
+            severity=Severity.WARNING,
+        )
 
 
 async def _keep_what_is_parked(tx: Tx) -> None:
@@ -109,8 +120,9 @@ async def _keep_what_is_parked(tx: Tx) -> None:
           and not exists ({MESSAGES_OF_A_PAYOUT} and m.state <> 'parked')
         order by p.updated_at limit $2 for update of p skip locked
         """,
-        sorted(UNDER_WAY), PUT_BACK_MAX,
-    )  # fmt: skip
+        sorted(UNDER_WAY),
+        PUT_BACK_MAX,
+    )
     for row in rows:
         cause = (row["cause"] or "no reason given")[: payouts.CAUSE_MAX_LENGTH]
         reason = f"{cause}; its message is parked: release it when the cause is gone"

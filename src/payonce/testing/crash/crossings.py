@@ -21,14 +21,26 @@ from payonce.kit.http.transport import Outgoing
 from payonce.testing.crash.wire import At, ChildEnd, End, Received, Sent, Verdict, Way
 
 PLUMBING: Final = (
-    "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.database.commits",
+    "asyncio",
+    "asyncpg",
+    "contextlib",
+    "functools",
+    "payonce.engine.database.commits",
     "payonce.engine.database.connections",
     "payonce.engine.messages.transaction",
-    "payonce.queues.redis.connections", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
-    "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings", "google", "grpc",
-    "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire",
+    "payonce.queues.redis.connections",
+    "payonce.queues.redis.store",
+    "redis",
+    "payonce.testing.crash.redis_crossings",
+    "payonce.kit",
+    "payonce.testing.crash.child",
+    "payonce.testing.crash.crossings",
+    "google",
+    "grpc",
+    "payonce.testing.crash.on_cloudtasks",
+    "payonce.testing.crash.tasks_wire",
     "payonce.engine.effects.writes",
-)  # fmt: skip
+)
 """Modules that carry other modules' statements and requests: a crossing is named for whoever wanted it."""
 NOBODY: Final = "-"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

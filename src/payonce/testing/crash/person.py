@@ -30,7 +30,7 @@ async def answer(
         shown, said = store.as_stored(row), Answer(decided.answer)
         given = ReviewAnswer(
             decided.effect_id, decided.revision, said, BY_THE_BOOKS, decided.outcome, decided.vendor_ref
-        )  # fmt: skip
+        )
         end = await ask(tx, answering(admin), given, PERSON, BY_THE_BOOKS)
         assert isinstance(end, Done), "a scenario has no thresholds"
         await scenario.answered(tx, shown, said)

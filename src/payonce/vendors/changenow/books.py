@@ -226,9 +226,16 @@ class ExchangeBooks:
         self._book(DESK, FEES, kept, given.asset, entry.id, at)
         self._book(DESK, CHAIN, entry.refund_amount, given.asset, entry.id, at)
         self.refunds.append(
-            Paid(entry.id, entry.refund_address or "", entry.refund_extra_id, given.asset.code, entry.refund_amount,
-                 tx_hash, at)
-        )  # fmt: skip
+            Paid(
+                entry.id,
+                entry.refund_address or "",
+                entry.refund_extra_id,
+                given.asset.code,
+                entry.refund_amount,
+                tx_hash,
+                at,
+            )
+        )
 
     def _book(self, source: str, target: str, value: Decimal, asset: Asset, exchange_id: str, at: datetime) -> None:
         if value:

@@ -91,14 +91,22 @@ class ChangeNowClient:
             return wire.estimate(wire.decoded(answer.body, wire.WireEstimate), pair, from_amount)
 
     async def create(self, order: Order) -> Swap:
-        body = _pair(order.pair) | FLOW | {
-            "type": "direct", "fromAmount": _written(order.from_amount), "address": order.address,
-            "refundAddress": order.refund_address,
-        }  # fmt: skip
+        body = (
+            _pair(order.pair)
+            | FLOW
+            | {
+                "type": "direct",
+                "fromAmount": _written(order.from_amount),
+                "address": order.address,
+                "refundAddress": order.refund_address,
+            }
+        )
         optional = {
-            "extraId": order.extra_id, "refundExtraId": order.refund_extra_id, "userId": order.user_id,
+            "extraId": order.extra_id,
+            "refundExtraId": order.refund_extra_id,
+            "userId": order.user_id,
             "payload": _payload(order.payload),
-        }  # fmt: skip
+        }
         body |= {name: value for name, value in optional.items() if value}
         answer = await self._send("create", "POST", "/v2/exchange", headers=self._headers, json=body)
         if answer.status == 429:
@@ -143,9 +151,13 @@ class ChangeNowClient:
         if not 1 <= limit <= PAGE_MAX or offset < 0:
             raise Invalid(f"a page of {limit} exchanges from {offset} on; ask for 1 to {PAGE_MAX} from 0 on")
         query: dict[str, str | int] = {
-            "dateFrom": _moment(since), "dateTo": _moment(until + timedelta(milliseconds=1)), "limit": limit,
-            "dateField": "createdAt", "sortField": "createdAt", "sortDirection": "ASC",
-        }  # fmt: skip
+            "dateFrom": _moment(since),
+            "dateTo": _moment(until + timedelta(milliseconds=1)),
+            "limit": limit,
+            "dateField": "createdAt",
+            "sortField": "createdAt",
+            "sortDirection": "ASC",
+        }
         if offset:
             query["offset"] = offset
         answer = _ok(await self._ask("exchanges", "/v2/exchanges", query, self._private_headers))
@@ -244,9 +256,11 @@ def _rest_s(answer: Response) -> float | None:
 
 def _pair(pair: Pair) -> dict[str, Any]:
     return {
-        "fromCurrency": pair.from_currency, "fromNetwork": pair.from_network, "toCurrency": pair.to_currency,
+        "fromCurrency": pair.from_currency,
+        "fromNetwork": pair.from_network,
+        "toCurrency": pair.to_currency,
         "toNetwork": pair.to_network,
-    }  # fmt: skip
+    }
 
 
 def _written(amount: Decimal) -> str:

@@ -86,8 +86,10 @@ def control_routes(simulator: "ChangeNowSimulator") -> list[Route]:
     async def books(request: Request) -> Response:
         meter = simulator.meter
         shown = documents.books(simulator.settle_all()) | {
-            "requests": meter.requests, "turnedAway": meter.turned_away, "peakPerS": meter.peak_per_s
-        }  # fmt: skip
+            "requests": meter.requests,
+            "turnedAway": meter.turned_away,
+            "peakPerS": meter.peak_per_s,
+        }
         return said(shown)
 
     return [

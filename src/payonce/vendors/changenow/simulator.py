@@ -117,9 +117,14 @@ class ChangeNowSimulator:
         if (entry := self.books.at_address(payin_address)) is not None:
             self.settle(entry)
         self._record(
-            {"event": "deposited", "address": payin_address, "asset": [kind.code, kind.exponent],
-             "amount": format(amount, "f"), "tx_hash": tx_hash}
-        )  # fmt: skip
+            {
+                "event": "deposited",
+                "address": payin_address,
+                "asset": [kind.code, kind.exponent],
+                "amount": format(amount, "f"),
+                "tx_hash": tx_hash,
+            }
+        )
         return self.books.deposits[-1]
 
     def settle(self, entry: Entry) -> None:
@@ -232,15 +237,25 @@ class ChangeNowSimulator:
         new_id, now = self._new_id(), self.now
         extra = str(int(new_id, 16) % 10**9) if given.has_extra_id else None
         self._record(
-            {"event": "created", "id": new_id, "pair": list(parts(pair)), "from_amount": format(amount, "f"),
-             "to_amount": format(quote(given, got, amount).to_amount, "f"),
-             "payin_address": payin_address(given, new_id), "payin_extra_id": extra,
-             "address": address, "extra_id": order.get("extraId") or None,
-             "refund_address": refund or None, "refund_extra_id": order.get("refundExtraId") or None,
-             "user_id": order.get("userId") or None, "payload": free_fields(order.get("payload")),
-             "fate": self._fates.draw(new_id).value, "valid_s": self.books.pace.waiting_s},
+            {
+                "event": "created",
+                "id": new_id,
+                "pair": list(parts(pair)),
+                "from_amount": format(amount, "f"),
+                "to_amount": format(quote(given, got, amount).to_amount, "f"),
+                "payin_address": payin_address(given, new_id),
+                "payin_extra_id": extra,
+                "address": address,
+                "extra_id": order.get("extraId") or None,
+                "refund_address": refund or None,
+                "refund_extra_id": order.get("refundExtraId") or None,
+                "user_id": order.get("userId") or None,
+                "payload": free_fields(order.get("payload")),
+                "fate": self._fates.draw(new_id).value,
+                "valid_s": self.books.pace.waiting_s,
+            },
             now,
-        )  # fmt: skip
+        )
         return documents.created(self.books.entries[new_id])
 
     async def _by_id(self, request: Request) -> Any:
@@ -272,9 +287,10 @@ class ChangeNowSimulator:
         if not 1 <= limit <= PAGE_MAX:
             raise Denied("bad_params", f"limit must be 1 to {PAGE_MAX}")
         found = [
-            each for each in self.settle_all().entries.values()
+            each
+            for each in self.settle_all().entries.values()
             if (begin is None or each.created_at >= begin) and (end is None or each.created_at <= end)
-        ]  # fmt: skip
+        ]
         if asked.get("sortDirection", "DESC").upper() == "DESC":
             found.reverse()
         return {"count": len(found), "exchanges": [documents.listed(each) for each in found[offset : offset + limit]]}
@@ -312,8 +328,9 @@ class ChangeNowSimulator:
             if not self.meter.admits():
                 return Response("Too Many Requests", 429, {"Retry-After": str(RETRY_AFTER_S)}, "text/plain")
             if self._down_until is not None and self.now < self._down_until:
-                return Response("<html><body>503 Service Temporarily Unavailable</body></html>", 503,
-                                media_type="text/html")  # fmt: skip
+                return Response(
+                    "<html><body>503 Service Temporarily Unavailable</body></html>", 503, media_type="text/html"
+                )
             try:
                 self._check_key(request)
                 document, status = await answer(request), 200
@@ -336,8 +353,20 @@ class ChangeNowSimulator:
 
 def _entry_of(record: Mapping[str, Any], at: datetime) -> Entry:
     return Entry(
-        record["id"], Pair(*record["pair"]), Decimal(record["from_amount"]), Decimal(record["to_amount"]),
-        record["payin_address"], record["payin_extra_id"], record["address"], record["extra_id"],
-        record["refund_address"], record["refund_extra_id"], record["user_id"], record["payload"],
-        Fate(record["fate"]), at, at, at + timedelta(seconds=record["valid_s"]),
-    )  # fmt: skip
+        record["id"],
+        Pair(*record["pair"]),
+        Decimal(record["from_amount"]),
+        Decimal(record["to_amount"]),
+        record["payin_address"],
+        record["payin_extra_id"],
+        record["address"],
+        record["extra_id"],
+        record["refund_address"],
+        record["refund_extra_id"],
+        record["user_id"],
+        record["payload"],
+        Fate(record["fate"]),
+        at,
+        at,
+        at + timedelta(seconds=record["valid_s"]),
+    )

@@ -157,10 +157,16 @@ def estimate(wire: WireEstimate, pair: Pair, from_amount: Decimal) -> Estimate:
     _same_pair(wire.pair, pair)
     _same_amount(wire.from_amount, from_amount)
     return Estimate(
-        pair, from_amount, amount(wire.to_amount, "toAmount"), amount(wire.deposit_fee, "depositFee"),
-        amount(wire.withdrawal_fee, "withdrawalFee"), wire.rate_id, moment_or_none(wire.valid_until),
-        wire.transaction_speed_forecast, wire.warning_message,
-    )  # fmt: skip
+        pair,
+        from_amount,
+        amount(wire.to_amount, "toAmount"),
+        amount(wire.deposit_fee, "depositFee"),
+        amount(wire.withdrawal_fee, "withdrawalFee"),
+        wire.rate_id,
+        moment_or_none(wire.valid_until),
+        wire.transaction_speed_forecast,
+        wire.warning_message,
+    )
 
 
 def limits(wire: WireRange, pair: Pair) -> Range:
@@ -178,38 +184,63 @@ def swap(wire: WireSwap, order: Order) -> Swap:
     if wire.refund_address and not same_address(wire.refund_address, order.refund_address):
         raise Unknown("refunds to another address than the one that was ordered")
     return Swap(
-        text(wire.id, "id"), order.pair, order.from_amount, amount(wire.to_amount, "toAmount"),
-        text(wire.payin_address, "payinAddress"), wire.payin_extra_id or None, wire.payout_address,
-        wire.payout_extra_id or None, wire.refund_address or None, wire.flow, wire.type,
+        text(wire.id, "id"),
+        order.pair,
+        order.from_amount,
+        amount(wire.to_amount, "toAmount"),
+        text(wire.payin_address, "payinAddress"),
+        wire.payin_extra_id or None,
+        wire.payout_address,
+        wire.payout_extra_id or None,
+        wire.refund_address or None,
+        wire.flow,
+        wire.type,
         moment_or_none(wire.valid_until),
-    )  # fmt: skip
+    )
 
 
 def exchange(wire: WireExchange) -> Exchange:
     return Exchange(
-        text(wire.id, "id"), status(wire.status), wire.pair,
-        amount_or_none(wire.amount_from, "amountFrom"), amount_or_none(wire.amount_to, "amountTo"),
+        text(wire.id, "id"),
+        status(wire.status),
+        wire.pair,
+        amount_or_none(wire.amount_from, "amountFrom"),
+        amount_or_none(wire.amount_to, "amountTo"),
         amount_or_none(wire.expected_amount_from, "expectedAmountFrom"),
         amount_or_none(wire.expected_amount_to, "expectedAmountTo"),
-        wire.payin_address, wire.payout_address, wire.payin_hash or None, wire.payout_hash or None,
-        wire.refund_hash or None, amount_or_none(wire.refund_amount, "refundAmount"),
-        moment(wire.created_at), moment(wire.updated_at), reference(wire.payload),
-    )  # fmt: skip
+        wire.payin_address,
+        wire.payout_address,
+        wire.payin_hash or None,
+        wire.payout_hash or None,
+        wire.refund_hash or None,
+        amount_or_none(wire.refund_amount, "refundAmount"),
+        moment(wire.created_at),
+        moment(wire.updated_at),
+        reference(wire.payload),
+    )
 
 
 def listed(wire: WireListed) -> Exchange:
     given, got = wire.payin, wire.payout
     refund, partner = wire.refund or WireRefund(), wire.partner_info or WirePartner()
     return Exchange(
-        text(wire.request_id, "requestId"), status(wire.status),
+        text(wire.request_id, "requestId"),
+        status(wire.status),
         Pair(given.currency, given.network, got.currency, got.network),
-        amount_or_none(given.amount, "payin.amount"), amount_or_none(got.amount, "payout.amount"),
+        amount_or_none(given.amount, "payin.amount"),
+        amount_or_none(got.amount, "payout.amount"),
         amount_or_none(given.expected_amount, "payin.expectedAmount"),
         amount_or_none(got.expected_amount, "payout.expectedAmount"),
-        given.address, got.address, given.hash or None, got.hash or None,
-        refund.hash or None, amount_or_none(refund.amount, "refund.amount"),
-        moment(wire.created_at), moment(wire.updated_at), reference(partner.payload),
-    )  # fmt: skip
+        given.address,
+        got.address,
+        given.hash or None,
+        got.hash or None,
+        refund.hash or None,
+        amount_or_none(refund.amount, "refund.amount"),
+        moment(wire.created_at),
+        moment(wire.updated_at),
+        reference(partner.payload),
+    )
 
 
 def currency(wire: WireCurrency) -> Currency:

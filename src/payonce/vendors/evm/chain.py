@@ -237,9 +237,11 @@ class Chain:
 
     def untold(self) -> list[Mined]:
         found = [
-            each for number in range(self._told_to + 1, self.final_height + 1) for each in self.blocks.get(number, ())
+            each
+            for number in range(self._told_to + 1, self.final_height + 1)
+            for each in self.blocks.get(number, ())
             if each.succeeded and each.hash not in self.told
-        ]  # fmt: skip
+        ]
         if not found:
             # It grows with every block: what is behind is not looked at again.
             self._told_to = max(self._told_to, self.final_height)
@@ -296,9 +298,12 @@ class Chain:
             case "taken":
                 transaction_hash, sender, transaction = read_raw(record["raw"])
                 self.pool[sender, transaction.nonce] = Waiting(
-                    transaction_hash, sender, transaction,
-                    stuck=record["fate"] == Fate.STUCK, reverts=record["fate"] == Fate.REVERTED,
-                )  # fmt: skip
+                    transaction_hash,
+                    sender,
+                    transaction,
+                    stuck=record["fate"] == Fate.STUCK,
+                    reverts=record["fate"] == Fate.REVERTED,
+                )
             case "old_wins":
                 self.pool[record["sender"], record["nonce"]].stuck = False
             case "arriving":
@@ -326,8 +331,9 @@ class Chain:
             gas_price = min(transaction.max_fee, self.base_fee + transaction.priority_fee)
             held = self.balance(each.sender, transaction.payment.amount.asset)
             succeeded = outside or (not each.reverts and transaction.payment.amount <= held)
-            mined = Mined(each.hash, each.sender, transaction, self.height, succeeded, gas_used, gas_price,
-                          each.reverts)  # fmt: skip
+            mined = Mined(
+                each.hash, each.sender, transaction, self.height, succeeded, gas_used, gas_price, each.reverts
+            )
             self._execute(mined, 1)
             self._mined[each.hash] = mined
             self.blocks.setdefault(self.height, []).append(mined)

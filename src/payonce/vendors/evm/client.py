@@ -33,7 +33,7 @@ from payonce.vendors.evm.port import (
     Signed,
     Standing,
     Taken,
-)  # fmt: skip
+)
 
 BALANCE_OF: Final = "0x70a08231"
 TRANSFERRED: Final = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
@@ -80,9 +80,14 @@ class EvmClient:
     """One address at one node, within a budget of calls. `tokens` are the contracts of the assets that are not ETH."""
 
     def __init__(
-        self, http: HttpClient, key: Key, tokens: Mapping[Asset, str] | None = None, budget: Budget | None = None,
-        *, watch: Watch | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        http: HttpClient,
+        key: Key,
+        tokens: Mapping[Asset, str] | None = None,
+        budget: Budget | None = None,
+        *,
+        watch: Watch | None = None,
+    ) -> None:
         self._http = http
         self._key = key
         self._tokens = dict(tokens or {})
@@ -178,8 +183,9 @@ class EvmClient:
         for line in found.get("logs", ()):
             topics = [str(each).lower() for each in line.get("topics", ())]
             if str(line.get("address", "")).lower() == contract.lower() and topics[:1] + topics[2:] == [
-                TRANSFERRED, here,
-            ]:  # fmt: skip
+                TRANSFERRED,
+                here,
+            ]:
                 total += _number(line.get("data"))
         return total
 
@@ -188,8 +194,10 @@ class EvmClient:
         if asset == ETH:
             return None
         if asset not in self._tokens:
-            raise Invalid(f"the wallet knows no contract of {asset} with {asset.exponent} decimals; name it where the "
-                          "wallet is opened")  # fmt: skip
+            raise Invalid(
+                f"the wallet knows no contract of {asset} with {asset.exponent} decimals; name it where the "
+                "wallet is opened"
+            )
         return self._tokens[asset]
 
     async def _results(self, *calls: Call) -> list[Any]:

@@ -57,10 +57,17 @@ class SimulatedKey:
             raise Invalid(f"{payment.to[:60]!r} is no address on this chain: 0x and 40 hexadecimal digits")
         body = msgspec.json.encode(
             Transaction(
-                self.chain_id, nonce, payment.to.lower(), payment.minor, payment.asset, payment.exponent,
-                fees.max_fee, fees.priority_fee, fees.gas_limit,
+                self.chain_id,
+                nonce,
+                payment.to.lower(),
+                payment.minor,
+                payment.asset,
+                payment.exponent,
+                fees.max_fee,
+                fees.priority_fee,
+                fees.gas_limit,
             )
-        )  # fmt: skip
+        )
         raw = self._public + self._private.sign(body) + body
         return Signed(hash_of(raw), f"0x{raw.hex()}", nonce, fees)
 

@@ -177,10 +177,17 @@ class ChainSimulator:
         """For those who judge: every final transfer, and every balance."""
         self.chain.catch_up()
         transfers = [
-            {"hash": each.hash, "from": each.sender, "to": each.transaction.to, "nonce": each.transaction.nonce,
-             "amount": each.amount.to_text(), "asset": each.amount.asset.code, "block": each.block_number}
+            {
+                "hash": each.hash,
+                "from": each.sender,
+                "to": each.transaction.to,
+                "nonce": each.transaction.nonce,
+                "amount": each.amount.to_text(),
+                "asset": each.amount.asset.code,
+                "block": each.block_number,
+            }
             for each in self.chain.transfers()
-        ]  # fmt: skip
+        ]
         balances = [
             {"address": address, "asset": asset.code, "balance": Amount(minor, asset).to_text()}
             for (address, asset), minor in sorted(self.chain.balances().items(), key=str)

@@ -68,9 +68,12 @@ class GatewayClient:
         if not _TOKEN.fullmatch(order.payment_method):
             raise GatewayRefused(RefusalCode.NO_SUCH_TOKEN, "a payment method is a token such as pm_1a2b")
         body = {
-            "amount": order.amount, "currency": order.currency, "payment_method": order.payment_method,
-            "reference": order.reference, "metadata": wire.metadata(order),
-        }  # fmt: skip
+            "amount": order.amount,
+            "currency": order.currency,
+            "payment_method": order.payment_method,
+            "reference": order.reference,
+            "metadata": wire.metadata(order),
+        }
         answer = await self._order("charge", "/v1/charges", order.key, body)
         if answer.status == 402:
             raise _declined(answer, order) or _unknown(answer)

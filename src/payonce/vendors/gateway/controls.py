@@ -54,9 +54,11 @@ def control_routes(simulator: "GatewaySimulator") -> list[Route]:
     async def books(request: Request) -> Response:
         meter, letters = simulator.meter, simulator.outbox
         shown = documents.books(simulator.books) | {
-            "requests": meter.requests, "turned_away": meter.turned_away, "peak_per_s": meter.peak_per_s,
+            "requests": meter.requests,
+            "turned_away": meter.turned_away,
+            "peak_per_s": meter.peak_per_s,
             "webhooks": {"made": len(letters.letters), "waiting": letters.waiting},
-        }  # fmt: skip
+        }
         return said(shown)
 
     return [

@@ -15,35 +15,59 @@ Entry = TypeVar("Entry")
 def charge(entry: ChargeEntry, refunded: int) -> dict[str, Any]:
     code = entry.decline_code
     return {
-        "id": entry.id, "object": "charge", "status": ChargeStatus.FAILED if code else ChargeStatus.SUCCEEDED,
-        "amount": entry.amount, "amount_captured": entry.captured, "amount_refunded": refunded,
-        "currency": entry.currency, "payment_method": entry.payment_method, "reference": entry.reference,
-        "metadata": dict(entry.metadata), "created": seconds(entry.created), "delay_ms": entry.delay_ms,
-        "failure_code": code, "failure_message": MESSAGES.get(code) if code else None,
-    }  # fmt: skip
+        "id": entry.id,
+        "object": "charge",
+        "status": ChargeStatus.FAILED if code else ChargeStatus.SUCCEEDED,
+        "amount": entry.amount,
+        "amount_captured": entry.captured,
+        "amount_refunded": refunded,
+        "currency": entry.currency,
+        "payment_method": entry.payment_method,
+        "reference": entry.reference,
+        "metadata": dict(entry.metadata),
+        "created": seconds(entry.created),
+        "delay_ms": entry.delay_ms,
+        "failure_code": code,
+        "failure_message": MESSAGES.get(code) if code else None,
+    }
 
 
 def refund(entry: RefundEntry) -> dict[str, Any]:
     return {
-        "id": entry.id, "object": "refund", "status": "succeeded", "charge": entry.charge, "amount": entry.amount,
-        "currency": entry.currency, "reference": entry.reference, "reason": entry.reason,
+        "id": entry.id,
+        "object": "refund",
+        "status": "succeeded",
+        "charge": entry.charge,
+        "amount": entry.amount,
+        "currency": entry.currency,
+        "reference": entry.reference,
+        "reason": entry.reason,
         "created": seconds(entry.created),
-    }  # fmt: skip
+    }
 
 
 def token(card: Card) -> dict[str, Any]:
     return {
-        "id": card.token, "object": "payment_method", "brand": card.brand, "last4": card.last4,
-        "exp_month": card.exp_month, "exp_year": card.exp_year,
-    }  # fmt: skip
+        "id": card.token,
+        "object": "payment_method",
+        "brand": card.brand,
+        "last4": card.last4,
+        "exp_month": card.exp_month,
+        "exp_year": card.exp_year,
+    }
 
 
 def line(entry: Line) -> dict[str, Any]:
     return {
-        "id": f"txn_{entry.number}", "object": "balance_transaction", "type": entry.kind, "source": entry.source,
-        "reference": entry.reference, "amount": entry.amount, "currency": entry.currency,
+        "id": f"txn_{entry.number}",
+        "object": "balance_transaction",
+        "type": entry.kind,
+        "source": entry.source,
+        "reference": entry.reference,
+        "amount": entry.amount,
+        "currency": entry.currency,
         "created": seconds(entry.created),
-    }  # fmt: skip
+    }
 
 
 def page(entries: Sequence[Entry], limit: int, written: Callable[[Entry], dict[str, Any]]) -> dict[str, Any]:
@@ -58,10 +82,13 @@ def declined(entry: ChargeEntry) -> dict[str, Any]:
     code = entry.decline_code or ""
     return {
         "error": {
-            "type": "card_error", "code": code, "message": MESSAGES.get(code, "The card was declined."),
-            "charge": entry.id, "reference": entry.reference,
+            "type": "card_error",
+            "code": code,
+            "message": MESSAGES.get(code, "The card was declined."),
+            "charge": entry.id,
+            "reference": entry.reference,
         }
-    }  # fmt: skip
+    }
 
 
 def books(kept: GatewayBooks) -> dict[str, Any]:

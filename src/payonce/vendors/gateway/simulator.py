@@ -34,9 +34,14 @@ REPLAYED: Final = "Idempotent-Replayed"
 TOKENS: Final = "/v1/tokens"
 """Cards are handed in by browsers, which have no key of ours."""
 STATUS: Final = {
-    "unauthorized": 401, RefusalCode.NO_SUCH_TOKEN: 404, RefusalCode.NO_SUCH_CHARGE: 404, "no_such_refund": 404,
-    "key_reuse": 409, RefusalCode.AMOUNT_TOO_LARGE: 422, RefusalCode.CHARGE_FAILED: 422,
-}  # fmt: skip
+    "unauthorized": 401,
+    RefusalCode.NO_SUCH_TOKEN: 404,
+    RefusalCode.NO_SUCH_CHARGE: 404,
+    "no_such_refund": 404,
+    "key_reuse": 409,
+    RefusalCode.AMOUNT_TOO_LARGE: 422,
+    RefusalCode.CHARGE_FAILED: 422,
+}
 
 Answer = tuple[int, Any, Mapping[str, str]]
 PLAIN: Final[Mapping[str, str]] = {}
@@ -150,10 +155,17 @@ class GatewaySimulator:
 
     def _keep_card(self, token: str, number: str, exp_month: int, exp_year: int) -> str:
         self._record(
-            {"event": "carded", "token": token, "brand": cards.brand_of(number), "last4": number[-4:],
-             "exp_month": exp_month, "exp_year": exp_year, "nature": cards.nature_of(number),
-             "fingerprint": cards.fingerprint_of(number, self._seed or 0)}
-        )  # fmt: skip
+            {
+                "event": "carded",
+                "token": token,
+                "brand": cards.brand_of(number),
+                "last4": number[-4:],
+                "exp_month": exp_month,
+                "exp_year": exp_year,
+                "nature": cards.nature_of(number),
+                "fingerprint": cards.fingerprint_of(number, self._seed or 0),
+            }
+        )
         return token
 
     def _record(self, record: dict[str, Any], at: datetime | None = None) -> None:
@@ -217,9 +229,16 @@ class GatewaySimulator:
             raise Denied(RefusalCode.NO_SUCH_TOKEN, "There is no such payment method.")
         seed = self._seed or 0
         entry = ChargeEntry(
-            self._new_id("ch"), card.token, amount, currency, reference, metadata, now,
-            cards.delay_ms(reference, seed), cards.decline_of(card, reference, seed),
-        )  # fmt: skip
+            self._new_id("ch"),
+            card.token,
+            amount,
+            currency,
+            reference,
+            metadata,
+            now,
+            cards.delay_ms(reference, seed),
+            cards.decline_of(card, reference, seed),
+        )
         answer = documents.declined(entry) if entry.decline_code else documents.charge(entry, 0)
         return (402 if entry.decline_code else 201), answer, {"charge": _fields(entry)}
 
@@ -285,10 +304,20 @@ class GatewaySimulator:
             delay = timedelta(milliseconds=made.get("charge", {}).get("delay_ms", cards.DELAY_MIN_MS))
             due = [each.isoformat() for each in self._post.draw(event_id, now + delay)]
             self._record(
-                {"event": "answered", "key": key, "digest": digest, "status": status, "answer": document,
-                 "charge": None, "refund": None, "event_id": event_id, "due": due, **made},
+                {
+                    "event": "answered",
+                    "key": key,
+                    "digest": digest,
+                    "status": status,
+                    "answer": document,
+                    "charge": None,
+                    "refund": None,
+                    "event_id": event_id,
+                    "due": due,
+                    **made,
+                },
                 now,
-            )  # fmt: skip
+            )
             return status, document, PLAIN
 
         return self._spoken(answer)

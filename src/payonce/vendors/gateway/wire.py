@@ -118,10 +118,18 @@ def charge(document: WireCharge) -> Charge:
     if captured != (document.amount if status is ChargeStatus.SUCCEEDED else 0):
         raise Unknown("has a captured amount that does not fit its status")
     return Charge(
-        _id(document.id), status, document.amount, captured, refunded, _currency(document.currency),
-        document.reference, document.payment_method, _moment(document.created),
-        _short(document.failure_code), _short(document.failure_message),
-    )  # fmt: skip
+        _id(document.id),
+        status,
+        document.amount,
+        captured,
+        refunded,
+        _currency(document.currency),
+        document.reference,
+        document.payment_method,
+        _moment(document.created),
+        _short(document.failure_code),
+        _short(document.failure_message),
+    )
 
 
 def charged(document: WireCharge, order: ChargeOrder) -> Charge:
@@ -139,9 +147,13 @@ def refund(document: WireRefund) -> Refund:
     if not 0 < document.amount <= AMOUNT_MAX:
         raise Unknown("has an amount that no refund has")
     return Refund(
-        _id(document.id), _id(document.charge), document.amount, _currency(document.currency), document.reference,
+        _id(document.id),
+        _id(document.charge),
+        document.amount,
+        _currency(document.currency),
+        document.reference,
         _moment(document.created),
-    )  # fmt: skip
+    )
 
 
 def refunded(document: WireRefund, order: RefundOrder) -> Refund:
@@ -167,9 +179,14 @@ def line(document: WireLine) -> StatementLine:
     if not 0 < amount <= AMOUNT_MAX:
         raise Unknown("has a line whose amount does not fit its type")
     return StatementLine(
-        _id(document.id), kind, _id(document.source), document.reference, document.amount,
-        _currency(document.currency), _moment(document.created),
-    )  # fmt: skip
+        _id(document.id),
+        kind,
+        _id(document.source),
+        document.reference,
+        document.amount,
+        _currency(document.currency),
+        _moment(document.created),
+    )
 
 
 def metadata(order: ChargeOrder) -> Mapping[str, str]:

@@ -90,8 +90,9 @@ class NorthbankSimulator:
             return earlier["status"], earlier["answer"]
         status, answer, order = self._decide(key, body, now)
         # The refusal is remembered like the booking: a late copy of a refused order must not succeed.
-        self._record({"event": "answered", "key": key, "digest": digest, "status": status, "answer": answer,
-                      "order": order}, now)  # fmt: skip
+        self._record(
+            {"event": "answered", "key": key, "digest": digest, "status": status, "answer": answer, "order": order}, now
+        )
         return status, answer
 
     def _decide(self, key: str, body: bytes, now: datetime) -> tuple[int, Any, Any]:
@@ -101,8 +102,7 @@ class NorthbankSimulator:
             self.books.check(order["from"], order["to"], amount)
         except Denied as no:
             return *_error(no), None
-        answer = {**order, "id": f"nb-{len(self.books.movements) + 1}", "key": key,
-                  "booked_at": now.isoformat()}  # fmt: skip
+        answer = {**order, "id": f"nb-{len(self.books.movements) + 1}", "key": key, "booked_at": now.isoformat()}
         return 201, answer, order
 
     async def _find(self, request: Request) -> tuple[int, Any]:

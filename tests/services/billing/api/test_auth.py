@@ -81,9 +81,11 @@ async def test_a_login_tells_nobody_who_has_an_account(counter: OpenCounter) -> 
     async with counter() as ask:
         await ask.post(REGISTER, ADA)
         wrong = [
-            {**ADA, "password": "a password that is wrong"}, {**ADA, "email": "nobody@example.com"},
-            {**ADA, "email": "no address at all"}, {**ADA, "password": "x" * 1_000},
-        ]  # fmt: skip
+            {**ADA, "password": "a password that is wrong"},
+            {**ADA, "email": "nobody@example.com"},
+            {**ADA, "email": "no address at all"},
+            {**ADA, "password": "x" * 1_000},
+        ]
         answers = [await ask.post(LOGIN, each) for each in wrong]
         assert {answer.status for answer in answers} == {401}
         [detail] = {answer.problem["detail"] for answer in answers}
@@ -136,8 +138,9 @@ async def test_guessing_is_bounded_and_a_right_password_waits_with_it(counter: O
         waiting = await ask.post(LOGIN, ADA)
         assert (waiting.status, waiting.headers.get("retry-after")) == (429, str(WINDOW_S))
         assert (await replace(ask, client="198.51.100.9").post(LOGIN, ADA)).status == 200
-        others = [(await ask.post(LOGIN, {**ADA, "email": f"c{n}@example.com"})).status
-                  for n in range(ADDRESS_FAILURES_MAX)]  # fmt: skip
+        others = [
+            (await ask.post(LOGIN, {**ADA, "email": f"c{n}@example.com"})).status for n in range(ADDRESS_FAILURES_MAX)
+        ]
         assert others[-1] == 429
         await clock.advance(WINDOW_S + 1)
         assert (await ask.post(LOGIN, ADA)).status == 200
@@ -208,13 +211,24 @@ async def test_a_new_role_ends_the_tokens_that_say_the_old_one(counter: OpenCoun
 @pytest.mark.parametrize(
     ("field", "value", "status"),
     [
-        ("email", "ada", 400), ("email", "a b@example.com", 400), ("email", "a" * 250 + "@example.com", 400),
-        ("email", "", 422), ("email", 7, 422), ("email", "ada@example.com\n", 422), ("password", "short", 400),
-        ("password", "x" * 1_001, 422), ("time_zone", "Mars/Olympus", 400), ("time_zone", "../../etc/passwd", 400),
-        ("time_zone", "localtime", 400), ("locale", "klingon!", 400), ("locale", "xx", 400),
-        ("locale", "zzz-zzzz-zz", 400), ("name", "\x00", 422), ("role", "operator", 422),
+        ("email", "ada", 400),
+        ("email", "a b@example.com", 400),
+        ("email", "a" * 250 + "@example.com", 400),
+        ("email", "", 422),
+        ("email", 7, 422),
+        ("email", "ada@example.com\n", 422),
+        ("password", "short", 400),
+        ("password", "x" * 1_001, 422),
+        ("time_zone", "Mars/Olympus", 400),
+        ("time_zone", "../../etc/passwd", 400),
+        ("time_zone", "localtime", 400),
+        ("locale", "klingon!", 400),
+        ("locale", "xx", 400),
+        ("locale", "zzz-zzzz-zz", 400),
+        ("name", "\x00", 422),
+        ("role", "operator", 422),
     ],
-)  # fmt: skip
+)
 async def test_what_makes_no_sense_is_refused_in_one_sentence(
     counter: OpenCounter, field: str, value: object, status: int
 ) -> None:

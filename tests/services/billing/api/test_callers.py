@@ -166,8 +166,10 @@ async def test_every_token_that_is_none_gets_the_same_answer(counter: OpenCounte
         ended, good = ask.as_account("ada", version=1), ask.as_account("ada", version=2)
         assert (await good.get("/test/either")).status == 200
         answers = [await ask.get("/test/either"), await ask.bearing("sk_none").get("/test/either")]
-        answers += [await replace(ask.bearing(token), client=f"192.0.2.{number}").get("/test/either")
-                    for number, token in enumerate(UNREADABLE.values())]  # fmt: skip
+        answers += [
+            await replace(ask.bearing(token), client=f"192.0.2.{number}").get("/test/either")
+            for number, token in enumerate(UNREADABLE.values())
+        ]
         answers.append(await ended.get("/test/either"))
         clock.advance(ACCESS_S + SKEW_S + 1)
         answers.append(await good.get("/test/either"))

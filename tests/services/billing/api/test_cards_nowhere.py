@@ -31,9 +31,18 @@ SENT: Final = "5555555555554444"
 SPELT: Final = (SENT, "5555 5555 5555 4444")
 NUMBERS: Final = (PAYS, DECLINES, *SPELT)
 OF_BILLING: Final = (
-    "/v1/auth", "/v1/plans", "/v1/subscriptions", "/v1/invoices", "/v1/entitlements", "/v1/usage", "/v1/test-clocks",
-    "/v1/payments", "/v1/payment-methods", "/v1/transactions", "/v1/ops",
-)  # fmt: skip
+    "/v1/auth",
+    "/v1/plans",
+    "/v1/subscriptions",
+    "/v1/invoices",
+    "/v1/entitlements",
+    "/v1/usage",
+    "/v1/test-clocks",
+    "/v1/payments",
+    "/v1/payment-methods",
+    "/v1/transactions",
+    "/v1/ops",
+)
 KEEPING: Final = ("/v1/auth/register", "/v1/plans", "/v1/usage/use", "/v1/transactions")
 """Routes that keep a text of the caller's as it came."""
 SIGNED: Final = ("/v1/webhooks/payment", "/v1/webhooks/gateway")
@@ -166,8 +175,13 @@ async def rows(ask: Shop) -> list[tuple[str, str]]:
 
 
 async def kept_in(server: RedisServer) -> list[tuple[str, str]]:
-    reads = {"string": "GET {}", "list": "LRANGE {} 0 -1", "zset": "ZRANGE {} 0 -1", "set": "SMEMBERS {}",
-             "hash": "HGETALL {}"}  # fmt: skip
+    reads = {
+        "string": "GET {}",
+        "list": "LRANGE {} 0 -1",
+        "zset": "ZRANGE {} 0 -1",
+        "set": "SMEMBERS {}",
+        "hash": "HGETALL {}",
+    }
     found = []
     async with Terminal.open(server.port) as terminal:
         for key in await terminal.type("KEYS *"):

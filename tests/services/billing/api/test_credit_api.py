@@ -50,8 +50,9 @@ async def test_a_customer_sees_balance_entries_and_payouts(shop: OpenShop) -> No
         assert (shown["state"], shown["amount"]["amount"], shown["failure"]) == ("succeeded", "941.00", None)
         entries = (await ada.get("/v1/credit/entries")).json["entries"]
         assert [(each["kind"], each["amount"]["amount"], each["balance"]["amount"]) for each in entries] == [
-            ("paid_out", "-941.00", "29.00"), ("granted", "970.00", "970.00"),
-        ]  # fmt: skip
+            ("paid_out", "-941.00", "29.00"),
+            ("granted", "970.00", "970.00"),
+        ]
         assert [each["actor"] for each in entries] == [None, None], "who works here is no customer's business"
         pages = (await ada.get("/v1/credit/entries?limit=1")).json
         older = (await ada.get(f"/v1/credit/entries?limit=1&before={pages['next_before']}")).json["entries"]

@@ -183,14 +183,28 @@ async def test_an_external_id_is_kept_as_it_came(counter: OpenCounter, external_
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"external_id": ""}, {"external_id": " a"}, {"external_id": "a\n"}, {"external_id": "\u2003"},
-        {"external_id": "a\x00b"}, {"external_id": "x" * (EXTERNAL_ID_MAX_CHARS + 1)}, {"external_id": 7},
-        {"external_id": "\ud800"}, {"external_id": "4242424242424242"}, {"email": "nobody"}, {"email": None},
-        {"email": f"{'x' * 250}@example.com"}, {"name": "x" * 201}, {"name": None}, {"time_zone": "Mars/Olympus"},
-        {"time_zone": "localtime"}, {"locale": "english!"}, {"role": "operator"}, {"id": "mine"},
+        {"external_id": ""},
+        {"external_id": " a"},
+        {"external_id": "a\n"},
+        {"external_id": "\u2003"},
+        {"external_id": "a\x00b"},
+        {"external_id": "x" * (EXTERNAL_ID_MAX_CHARS + 1)},
+        {"external_id": 7},
+        {"external_id": "\ud800"},
+        {"external_id": "4242424242424242"},
+        {"email": "nobody"},
+        {"email": None},
+        {"email": f"{'x' * 250}@example.com"},
+        {"name": "x" * 201},
+        {"name": None},
+        {"time_zone": "Mars/Olympus"},
+        {"time_zone": "localtime"},
+        {"locale": "english!"},
+        {"role": "operator"},
+        {"id": "mine"},
     ],
     ids=str,
-)  # fmt: skip
+)
 async def test_a_bad_value_is_refused_by_both_ways_of_writing(counter: OpenCounter, wrong: dict[str, Any]) -> None:
     async with counter() as ask:
         shop = await merchant(ask)
@@ -215,10 +229,11 @@ async def test_each_route_takes_the_scope_that_it_needs_and_no_customer(
             answers = {
                 READ: [await who.get(CUSTOMERS), await who.get(f"{CUSTOMERS}/{account_id}")],
                 OPERATE: [
-                    await create(who, ADA, f"key-{may}"), await edit(who, {"id": account_id, "revision": 0}, name=""),
+                    await create(who, ADA, f"key-{may}"),
+                    await edit(who, {"id": account_id, "revision": 0}, name=""),
                     await who.post(f"{CUSTOMERS}/{account_id}/password-tokens"),
                 ],
-            }  # fmt: skip
+            }
             for scope, given_answers in answers.items():
                 for answer in given_answers:
                     allowed = may is not None and scope in may

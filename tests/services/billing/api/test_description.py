@@ -49,8 +49,13 @@ async def try_all(shop: OpenShop, mode: GenerationMode, examples: int, monkeypat
     monkeypatch.setattr(payment_end, "WAIT_S", 0.0)
     async with shop() as ask:
         ada = await ask.customer("ada@example.com")
-        known = {**await things_of(ada), "plan_id": "basic", "queue": "q:sub:clock", "feature": "projects",
-                 "feature_name": "projects"}  # fmt: skip
+        known = {
+            **await things_of(ada),
+            "plan_id": "basic",
+            "queue": "q:sub:clock",
+            "feature": "projects",
+            "feature_name": "projects",
+        }
         root = await ask.customer("root@example.com", None)
         key = await ask.with_key("house", "billing:operate")
         await key.post(f"/v1/ops/accounts/{root.account_id}/role", {"role": "operator"})

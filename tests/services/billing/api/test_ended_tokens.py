@@ -77,9 +77,7 @@ def apart(
         yield opening(settings, {SUBSCRIPTIONS: scratch, PAYMENTS: second}, monkeypatch)
 
 
-def opening(
-    settings: Settings, databases: dict[str, ScratchDatabase], monkeypatch: pytest.MonkeyPatch
-) -> OpenApart:  # fmt: skip
+def opening(settings: Settings, databases: dict[str, ScratchDatabase], monkeypatch: pytest.MonkeyPatch) -> OpenApart:
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Apart]:

@@ -86,8 +86,9 @@ async def test_without_any_registrations_nobody_registers_and_customers_still_lo
         ask.app.resources = subscribing(load_settings(), ask.app.database)
         refused = await ask.post(REGISTER, person(1))
         assert (refused.status, refused.problem["detail"]) == (
-            403, "self-registration is closed here; ask the merchant for an account",
-        )  # fmt: skip
+            403,
+            "self-registration is closed here; ask the merchant for an account",
+        )
         assert await rows_in(ask, "subscriptions.accounts") == 1
         assert (await ask.post(LOGIN, person(0))).status == 200
 

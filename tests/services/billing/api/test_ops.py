@@ -93,11 +93,15 @@ async def test_queues_are_told_to_operators_and_monitors_and_a_status_to_everybo
         ada = await ask.registered("ada@example.com")
         near = replace(ask, client="127.0.0.1")
         others = {
-            "a stranger": (ask, 401), "a customer": (ada, 403), "a wrong token": (ask.bearing("a.b.c"), 401),
+            "a stranger": (ask, 401),
+            "a customer": (ada, 403),
+            "a wrong token": (ask.bearing("a.b.c"), 401),
             "a key for less": (await ask.with_key("crm", "billing:read"), 403),
-            **{f"behind a proxy: {header}": (replace(near, headers={header: "198.51.100.7"}), 401)
-               for header in FORWARDED},
-        }  # fmt: skip
+            **{
+                f"behind a proxy: {header}": (replace(near, headers={header: "198.51.100.7"}), 401)
+                for header in FORWARDED
+            },
+        }
         for name, (who, status) in others.items():
             assert (await who.get(DETAILED)).json == {"status": "healthy", "parts": []}, name
             refused = await who.get(DEPTHS)

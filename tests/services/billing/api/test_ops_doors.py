@@ -24,9 +24,12 @@ BODIES: dict[str, object] = {
     "/v1/ops/accounts/{account_id}/role": {"role": "operator"},
 }
 ALSO_FOR_OPERATORS = {
-    ("POST", "/v1/plans"), ("POST", "/v1/plans/{plan_id}/retire"), ("GET", "/v1/webhooks/status/{event_id}"),
-    ("POST", "/v1/transactions/{transaction_id}/refund"), ("POST", "/v1/usage/reset"),
-}  # fmt: skip
+    ("POST", "/v1/plans"),
+    ("POST", "/v1/plans/{plan_id}/retire"),
+    ("GET", "/v1/webhooks/status/{event_id}"),
+    ("POST", "/v1/transactions/{transaction_id}/refund"),
+    ("POST", "/v1/usage/reset"),
+}
 LEAST = 6
 IN, UNKNOWN, NOT_ALLOWED = "in", 401, 403
 

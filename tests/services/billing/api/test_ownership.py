@@ -104,10 +104,16 @@ async def things_of(ada: Shop) -> dict[str, str]:
     payout = await paid_out(ada)
     event = await ada.house.s.owner.fetchval("select event_id from payments.notifications where action = 'trial'")
     return {
-        "account_id": ada.account_id, "subscription_id": subscription["id"], "invoice_id": invoice["id"],
-        "credit_note_id": note["id"], "clock_id": clock.json["id"], "transaction_id": transaction["id"],
-        "method_id": method["id"], "event_id": event, "payout_id": payout,
-    }  # fmt: skip
+        "account_id": ada.account_id,
+        "subscription_id": subscription["id"],
+        "invoice_id": invoice["id"],
+        "credit_note_id": note["id"],
+        "clock_id": clock.json["id"],
+        "transaction_id": transaction["id"],
+        "method_id": method["id"],
+        "event_id": event,
+        "payout_id": payout,
+    }
 
 
 async def paid_out(ada: Shop) -> str:

@@ -70,8 +70,9 @@ async def test_a_token_sets_the_password_once_and_logs_in(counter: OpenCounter) 
         assert await log_in(ask) == 200
         again = await set_password(ask, given, NEWER)
         assert (again.status, again.problem["detail"]) == (
-            401, "this token was used, replaced or has expired; ask the merchant for a new link",
-        )  # fmt: skip
+            401,
+            "this token was used, replaced or has expired; ask the merchant for a new link",
+        )
         assert (await log_in(ask), await log_in(ask, NEWER)) == (200, 401)
         assert (await shop.get(f"{CUSTOMERS}/{account_id}")).json["has_password"] is True
         kept = await ask.app.read.fetchval("select count(*) from subscriptions.password_tokens")

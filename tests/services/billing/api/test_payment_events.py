@@ -34,9 +34,13 @@ async def charged(ask: Shop) -> tuple[Shop, dict[str, Any]]:
 
 
 async def told(
-    ask: Shop, body: bytes, more: dict[str, str] | None = None, *, off_s: float = 0,
+    ask: Shop,
+    body: bytes,
+    more: dict[str, str] | None = None,
+    *,
+    off_s: float = 0,
     secrets: tuple[Secret, ...] = (SECRET,),
-) -> Any:  # fmt: skip
+) -> Any:
     at = await ask.app.read.fetchval("select payonce.due_now()") + timedelta(seconds=off_s)
     return await ask.post(PLACE, body, **{**signed_headers(secrets, "evt_x", at, body), **(more or {})})
 
@@ -87,7 +91,7 @@ async def test_what_payments_did_not_sign_now_changes_nothing(shop: OpenShop) ->
             "no event": (await told(ask, b"{}"), 400),
             "an event of nothing": (await told(ask, b'{"event_id": "e"}'), 400),
             "an action that is none": (await told(ask, json.dumps({**event, "action": "gift"}).encode()), 400),
-        }  # fmt: skip
+        }
         assert {why: answer.status for why, (answer, _) in refused.items()} == {
             why: status for why, (_, status) in refused.items()
         }
@@ -114,11 +118,16 @@ async def test_a_signed_body_with_a_name_twice_is_refused(shop: OpenShop) -> Non
 async def test_what_payments_signed_and_nobody_could_book_is_400_and_changes_nothing(shop: OpenShop) -> None:
     """A sentence for whoever runs payments, and not an error of ours that they would try again for hours."""
     odd: list[tuple[str, Any]] = [
-        *(("amount", text) for text in ("-5", "0", "0.00", "9" * 40, "29.001", "much", "")), ("currency", "ZZZ"),
-        ("transaction_id", ""), ("transaction_id", "t" * 201), ("event_id", ""), ("event_id", "e" * 201),
+        *(("amount", text) for text in ("-5", "0", "0.00", "9" * 40, "29.001", "much", "")),
+        ("currency", "ZZZ"),
+        ("transaction_id", ""),
+        ("transaction_id", "t" * 201),
+        ("event_id", ""),
+        ("event_id", "e" * 201),
         *((name, "a\u0000b") for name in ("event_id", "transaction_id", "subscription_id")),
-        ("metadata", {"invoice_id": "\u0000"}), ("metadata", {"deep": [{"a\u0000": 1}]}),
-    ]  # fmt: skip
+        ("metadata", {"invoice_id": "\u0000"}),
+        ("metadata", {"deep": [{"a\u0000": 1}]}),
+    ]
     async with shop() as ask:
         _, event = await charged(ask)
         for name, value in odd:

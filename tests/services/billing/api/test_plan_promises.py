@@ -103,8 +103,10 @@ async def test_operators_preview_order_and_cancel_a_plan_migration(shop: OpenSho
         shown = (await ada.get(place)).json
         change = shown["plan_change"]
         assert (shown["next_plan_id"], change["state"], change["effective_at"]) == (
-            "basic-v2", "pending", shown["period_end"],
-        )  # fmt: skip
+            "basic-v2",
+            "pending",
+            shown["period_end"],
+        )
         assert change["migration_id"] == made.json["id"]
         ended = await crm.order(f"{made.headers['location']}/cancel", {"note": "too early"})
         assert ended.status == 202
@@ -129,8 +131,9 @@ async def test_a_plan_says_how_often_its_limits_begin_anew(shop: OpenShop) -> No
         assert (await ask.get(f"{PLANS}/annual-pro")).json["allowance_interval"] == "month"
         assert (await ask.get(f"{PLANS}/trial")).json["allowance_interval_count"] == 14
         wrong: list[dict[str, Any]] = [
-            {"allowance_interval": "week"}, {"allowance_interval_count": 3},
+            {"allowance_interval": "week"},
+            {"allowance_interval_count": 3},
             {"allowance_interval": "month", "allowance_interval_count": 5},
-        ]  # fmt: skip
+        ]
         for change in wrong:
             assert (await crm.order(PLANS, {**yearly, **change})).status == 422

@@ -132,8 +132,11 @@ async def test_plans_change_now_with_proration_or_at_the_end_of_the_period(shop:
         ending = await ada.order(f"{place}/change-plan", {"new_plan_id": "enterprise"})
         assert (ending.status, "resume" in ending.problem["detail"]) == (409, True)
         await ada.order(f"{place}/resume")
-        for body, status in (({"new_plan_id": "none"}, 404), ({"new_plan_id": "trial"}, 409),
-                             ({"new_plan_id": "basic", "when": "soon"}, 422)):  # fmt: skip
+        for body, status in (
+            ({"new_plan_id": "none"}, 404),
+            ({"new_plan_id": "trial"}, 409),
+            ({"new_plan_id": "basic", "when": "soon"}, 422),
+        ):
             assert (await ada.order(f"{place}/change-plan", body)).status == status
 
 
@@ -239,9 +242,12 @@ async def test_operators_sell_plans_and_a_sold_one_stays_as_it_is(shop: OpenShop
         ada = await ask.customer("ada@example.com", None)
         assert (await ada.post(PLANS, offer, idempotency_key="r")).status == 403
         wrong: list[dict[str, Any]] = [
-            {"price": "49.5001"}, {"currency": "XXZ"}, {"interval_count": 40}, {"trial_days": 7},
+            {"price": "49.5001"},
+            {"currency": "XXZ"},
+            {"interval_count": 40},
+            {"trial_days": 7},
             {"features": {"seats": -1}},
-        ]  # fmt: skip
+        ]
         for number, change in enumerate(wrong):
             assert (await crm.post(PLANS, {**offer, **change}, idempotency_key=f"w{number}")).status == 422
 

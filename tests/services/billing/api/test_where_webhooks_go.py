@@ -25,12 +25,26 @@ LIKE_A_PLACE = re.compile(
     r"ur[li]\b|_ur[li]|link|callback|redirect|host|domain|address|webhook$|endpoint$", re.IGNORECASE
 )
 ODD = (
-    "http://hooks.example.com/", "https://2130706433/", "https://0x7f.1/", "https://0177.0.0.1/", "https://127.1/",
-    "https://①②⑦.⓪.⓪.①/", "https://ada@hooks.example.com/", "https://hooks.example.com@127.0.0.1/",
-    "https://127.0.0.1:443/", "https://127.0.0.1./", "https://[::ffff:169.254.169.254]/", "ftp://hooks.example.com/",
-    "file:///etc/passwd", "gopher://127.0.0.1/", "//127.0.0.1/", "https://hooks.example.com/#@127.0.0.1",
-    "https://hooks.example.com\\@127.0.0.1/", "https:///x", "javascript:alert(1)",
-)  # fmt: skip
+    "http://hooks.example.com/",
+    "https://2130706433/",
+    "https://0x7f.1/",
+    "https://0177.0.0.1/",
+    "https://127.1/",
+    "https://①②⑦.⓪.⓪.①/",
+    "https://ada@hooks.example.com/",
+    "https://hooks.example.com@127.0.0.1/",
+    "https://127.0.0.1:443/",
+    "https://127.0.0.1./",
+    "https://[::ffff:169.254.169.254]/",
+    "ftp://hooks.example.com/",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1/",
+    "//127.0.0.1/",
+    "https://hooks.example.com/#@127.0.0.1",
+    "https://hooks.example.com\\@127.0.0.1/",
+    "https:///x",
+    "javascript:alert(1)",
+)
 
 
 @pytest.fixture(autouse=True)

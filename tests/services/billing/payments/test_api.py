@@ -27,8 +27,10 @@ async def test_a_payment_is_answered_with_its_end(stage: OpenStage) -> None:
             paid = await customer.pay(wait=10, description="a book")
         assert paid.status == 200
         assert (paid.json["state"], paid.json["amount"]["amount"], paid.json["description"]) == (
-            "succeeded", "29.00", "a book"
-        )  # fmt: skip
+            "succeeded",
+            "29.00",
+            "a book",
+        )
         again = await customer.pay(description="a book")
         assert (again.status, again.json["id"]) == (200, paid.json["id"])
         assert again.headers["idempotent-replayed"] == "true"
@@ -36,8 +38,10 @@ async def test_a_payment_is_answered_with_its_end(stage: OpenStage) -> None:
         assert till.gateway.books.captured_total("AED").minor == 2_900
         # It is nothing to subscriptions, neither in the books nor by webhook.
         assert (await till.balance(CLEARING), await till.balance(ONE_OFF), await till.balance(CAPTURED)) == (
-            2_900, -2_900, 0
-        )  # fmt: skip
+            2_900,
+            -2_900,
+            0,
+        )
         await till.run()
         assert [told["action"] for told in till.subscriptions.told] == ["payment_method"]
         assert await till.broken() == {}
@@ -122,10 +126,13 @@ async def test_what_is_somebody_elses_is_not_there(stage: OpenStage) -> None:
         event = f"charge-{transaction.id}"
         stranger, owner, operator = counter.as_customer("acc-2"), counter.as_customer(), counter.as_operator()
         for method, path in (
-            ("GET", f"/v1/transactions/{transaction.id}"), ("GET", f"{DELIVERY}/{event}"),
-            ("GET", "/v1/transactions?account_id=acc-1"), ("GET", "/v1/payment-methods/?account_id=acc-1"),
-            ("DELETE", f"/v1/payment-methods/{card.id}"), ("POST", f"/v1/payment-methods/{card.id}/default"),
-        ):  # fmt: skip
+            ("GET", f"/v1/transactions/{transaction.id}"),
+            ("GET", f"{DELIVERY}/{event}"),
+            ("GET", "/v1/transactions?account_id=acc-1"),
+            ("GET", "/v1/payment-methods/?account_id=acc-1"),
+            ("DELETE", f"/v1/payment-methods/{card.id}"),
+            ("POST", f"/v1/payment-methods/{card.id}/default"),
+        ):
             assert (await stranger(method, path)).status == 404, path
             if method == "GET":
                 assert (await owner(method, path)).status == 200, path
@@ -250,16 +257,24 @@ async def test_cards_are_added_listed_chosen_and_removed(stage: OpenStage) -> No
             assert added.status == 201
             made.append(added.json)
         assert set(made[0]) == {
-            "id", "account_id", "brand", "last4", "exp_month", "exp_year", "is_default", "created_at"
-        }  # fmt: skip
+            "id",
+            "account_id",
+            "brand",
+            "last4",
+            "exp_month",
+            "exp_year",
+            "is_default",
+            "created_at",
+        }
         chosen = await customer("POST", f"/v1/payment-methods/{made[1]['id']}/default")
         assert chosen.json["is_default"] is True
         assert (await customer("DELETE", f"/v1/payment-methods/{made[0]['id']}")).status == 204
         listed = (await customer("GET", "/v1/payment-methods/")).json["payment_methods"]
         assert [each["id"] for each in listed] == [made[1]["id"]]
         assert [told["metadata"]["payment_method_id"] for told in counter.till.subscriptions.told] == [
-            made[0]["id"], made[1]["id"]
-        ]  # fmt: skip
+            made[0]["id"],
+            made[1]["id"],
+        ]
         assert (await customer("POST", "/v1/payment-methods/", {"token": "pm_nobody"})).status == 422
 
 
@@ -283,8 +298,9 @@ async def test_how_a_notification_was_delivered_can_be_looked_up(stage: OpenStag
         found = (await counter.as_customer()("GET", f"{DELIVERY}/charge-{transaction.id}")).json
         assert found["delivered_at"] is not None
         assert [(each["way"], each["response_code"]) for each in found["attempts"]] == [
-            ("queued", 200), ("immediate", 500)
-        ]  # fmt: skip
+            ("queued", 200),
+            ("immediate", 500),
+        ]
         assert (await counter.as_operator()("GET", f"{DELIVERY}/nobody")).status == 404
 
 

@@ -18,9 +18,15 @@ from tests.services.billing.payments.counter import open_counter
 
 NUMBER = "4242424242424242"
 SPELT = [
-    NUMBER, "4242 4242 4242 4242", "4242-4242-4242-4242", "378282246310005", "4242\u00a04242\u00a04242\u00a04242",
-    "4242\u200b4242\u200b4242\u200b4242", "4242\u20134242\u20134242\u20134242", "4242.4242.4242.4242",
-]  # fmt: skip
+    NUMBER,
+    "4242 4242 4242 4242",
+    "4242-4242-4242-4242",
+    "378282246310005",
+    "4242\u00a04242\u00a04242\u00a04242",
+    "4242\u200b4242\u200b4242\u200b4242",
+    "4242\u20134242\u20134242\u20134242",
+    "4242.4242.4242.4242",
+]
 JSON_ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
 """Each is told by its first bytes, and read."""
 
@@ -91,10 +97,19 @@ async def tables_with(owner: object, text: str) -> list[str]:
 
 
 BRANDS = {
-    "visa": ("4", 16), "visa of old": ("4", 13), "visa, long": ("4", 19), "mastercard": ("55", 16),
-    "mastercard of the twos": ("2720", 16), "american express": ("37", 15), "diners": ("36", 14), "jcb": ("3530", 16),
-    "maestro": ("6759", 18), "discover": ("6011", 16), "unionpay": ("62", 16), "mir": ("2200", 16),
-}  # fmt: skip
+    "visa": ("4", 16),
+    "visa of old": ("4", 13),
+    "visa, long": ("4", 19),
+    "mastercard": ("55", 16),
+    "mastercard of the twos": ("2720", 16),
+    "american express": ("37", 15),
+    "diners": ("36", 14),
+    "jcb": ("3530", 16),
+    "maestro": ("6759", 18),
+    "discover": ("6011", 16),
+    "unionpay": ("62", 16),
+    "mir": ("2200", 16),
+}
 """First digits and lengths as their issuers publish them."""
 BETWEEN = st.one_of(
     st.sampled_from(
@@ -169,9 +184,10 @@ def amounts(draw: st.DrawFn) -> str:
 
 
 MOMENTS = st.datetimes(
-    datetime(1990, 1, 1), datetime(2100, 1, 1),  # noqa: DTZ001 - the zone is drawn beside them
+    datetime(1990, 1, 1),  # noqa: DTZ001 - the zone is drawn beside them
+    datetime(2100, 1, 1),  # noqa: DTZ001
     timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30)), timezone(-timedelta(hours=8))]),
-)  # fmt: skip
+)
 ORDINARY = st.one_of(
     st.uuids().map(str),
     st.uuids().map(lambda some: some.hex),

@@ -27,14 +27,22 @@ async def test_a_charge_succeeds_once_and_subscriptions_are_told(stage: OpenStag
         assert method["action"] == "payment_method"
         assert method["metadata"]["account_id"] == "acc-1"
         assert told == {
-            "event_id": f"charge-{transaction.id}", "transaction_id": transaction.id, "subscription_id": "sub-1",
-            "status": "success", "amount": "29.00", "currency": "AED", "occurred_at": told["occurred_at"],
+            "event_id": f"charge-{transaction.id}",
+            "transaction_id": transaction.id,
+            "subscription_id": "sub-1",
+            "status": "success",
+            "amount": "29.00",
+            "currency": "AED",
+            "occurred_at": told["occurred_at"],
             "action": "renewal",
             "metadata": {
-                "account_id": "acc-1", "invoice_id": "inv-1", "generation": 1,
-                "card_brand": "visa", "card_last4": "4242",
+                "account_id": "acc-1",
+                "invoice_id": "inv-1",
+                "generation": 1,
+                "card_brand": "visa",
+                "card_last4": "4242",
             },
-        }  # fmt: skip
+        }
         assert await till.balance(CLEARING) == PRICE.minor
         assert await till.balance(CAPTURED) == 0
         assert await till.broken() == {}
@@ -88,9 +96,16 @@ async def test_what_cannot_be_a_charge_is_parked_with_the_reason(
         sent = payload
         if payload and "transaction_id" not in payload:
             sent = {
-                "invoice_id": "inv-1", "generation": 1, "account_id": "acc-1", "subscription_id": "sub-1",
-                "action": "renewal", "amount_minor": 2_900, "currency": "AED", "exponent": 2, **payload,
-            }  # fmt: skip
+                "invoice_id": "inv-1",
+                "generation": 1,
+                "account_id": "acc-1",
+                "subscription_id": "sub-1",
+                "action": "renewal",
+                "amount_minor": 2_900,
+                "currency": "AED",
+                "exponent": 2,
+                **payload,
+            }
         async with till.s.begin() as tx:
             await tx.send(CHARGE_INITIATION, sent, action=Action.RENEWAL)
         await till.run()
@@ -132,8 +147,10 @@ async def test_without_a_card_the_gateway_is_not_asked(stage: OpenStage) -> None
     async with open_till(stage) as till:
         transaction = await till.charged()
         assert (transaction.state, transaction.decline_code, transaction.hard) == (
-            State.FAILED, "no_payment_method", True
-        )  # fmt: skip
+            State.FAILED,
+            "no_payment_method",
+            True,
+        )
         assert not till.gateway.books.charges
         assert till.gateway.meter.requests == 0
         assert till.subscriptions.told[-1]["status"] == "failed"
@@ -154,10 +171,19 @@ async def test_an_invoice_that_is_paid_is_not_charged_by_a_further_try(stage: Op
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault.REFUSED_CONNECTION, Fault.TOO_MANY_REQUESTS, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.TIMEOUT_BEFORE,
-        Fault.TIMEOUT_AFTER, Fault.ANSWER_LOST, Fault.LATE, Fault.DUPLICATE, Fault.MALFORMED_ANSWER, Fault.WRONG_ANSWER,
+        Fault.REFUSED_CONNECTION,
+        Fault.TOO_MANY_REQUESTS,
+        Fault.ERROR_BEFORE,
+        Fault.ERROR_AFTER,
+        Fault.TIMEOUT_BEFORE,
+        Fault.TIMEOUT_AFTER,
+        Fault.ANSWER_LOST,
+        Fault.LATE,
+        Fault.DUPLICATE,
+        Fault.MALFORMED_ANSWER,
+        Fault.WRONG_ANSWER,
     ],
-)  # fmt: skip
+)
 async def test_whatever_happens_on_the_wire_it_is_charged_once(stage: OpenStage, fault: Fault) -> None:
     async with open_till(stage, Script([None, fault])) as till:
         await till.card()
@@ -193,8 +219,9 @@ async def test_what_is_found_with_another_amount_is_neither_booked_nor_told(stag
         assert (await till.transaction()).state is State.PENDING
         assert await till.balance(CLEARING) == 0
         assert [each["action"] for each in till.subscriptions.told] == ["payment_method"]
-        said = await till.s.owner.fetchval("select last_error from payonce.live_messages where queue = $1",
-                                           CHARGE_INITIATION.queue)  # fmt: skip
+        said = await till.s.owner.fetchval(
+            "select last_error from payonce.live_messages where queue = $1", CHARGE_INITIATION.queue
+        )
         assert "is of 2899 AED in minor units, and 2900 AED was asked for" in said
 
 
@@ -255,9 +282,13 @@ async def test_the_order_on_record_has_no_more_of_the_card_than_its_token(stage:
         transaction = await till.charged()
         request = msgspec.json.decode(await till.s.owner.fetchval("select request::text from payonce.effects"))
         assert request == {
-            "key": "inv-1:1", "amount": 2_900, "currency": "AED", "payment_method": card.token, "reference": "inv-1:1",
+            "key": "inv-1:1",
+            "amount": 2_900,
+            "currency": "AED",
+            "payment_method": card.token,
+            "reference": "inv-1:1",
             "metadata": {"transaction": transaction.id, "account": "acc-1", "invoice": "inv-1"},
-        }  # fmt: skip
+        }
 
 
 async def test_an_outcome_and_what_follows_from_it_are_one_commit(

@@ -28,9 +28,26 @@ def test_what_was_not_captured_or_came_back_already_does_not_go_back(
     kind: type[Transaction], state: State, refunded: str, refunding: str, credited: str, left: str, free: str
 ) -> None:
     charge = kind(
-        id="t", charge_key="k", account_id="a", subscription_id=None, invoice_id=None, generation=1,
-        action=Action.PAYMENT, payment_method_id=None, amount=aed("29.00"), state=state, gateway_id=None,
-        decline_code=None, hard=False, reason=None, refunded=aed(refunded), refunding=aed(refunding), metadata={},
-        trace_id=None, created_at=AT, updated_at=AT, credited_minor=aed(credited).minor,
-    )  # fmt: skip
+        id="t",
+        charge_key="k",
+        account_id="a",
+        subscription_id=None,
+        invoice_id=None,
+        generation=1,
+        action=Action.PAYMENT,
+        payment_method_id=None,
+        amount=aed("29.00"),
+        state=state,
+        gateway_id=None,
+        decline_code=None,
+        hard=False,
+        reason=None,
+        refunded=aed(refunded),
+        refunding=aed(refunding),
+        metadata={},
+        trace_id=None,
+        created_at=AT,
+        updated_at=AT,
+        credited_minor=aed(credited).minor,
+    )
     assert (charge.left, charge.free) == (aed(left), aed(free))

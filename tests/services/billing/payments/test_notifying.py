@@ -19,9 +19,13 @@ from payonce.testing import OpenStage, eventually
 from tests.services.billing.payments.till import AT, SECRET, Till, open_till
 
 HEADERS = {
-    "x-webhook-timestamp", "x-webhook-signature", "x-webhook-event-id", "webhook-id", "webhook-timestamp",
+    "x-webhook-timestamp",
+    "x-webhook-signature",
+    "x-webhook-event-id",
+    "webhook-id",
+    "webhook-timestamp",
     "webhook-signature",
-}  # fmt: skip
+}
 
 
 async def attempts(till: Till) -> list[tuple[str, int | None]]:

@@ -50,9 +50,14 @@ async def test_a_process_of_billing_has_what_its_handlers_need(settings: Setting
     ],
 )
 async def test_notifications_go_where_subscriptions_answer(
-    stage: OpenStage, settings: Settings, monkeypatch: pytest.MonkeyPatch, said: str | None, roles: list[str],
-    host: str, goes_to: str,
-) -> None:  # fmt: skip
+    stage: OpenStage,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str | None,
+    roles: list[str],
+    host: str,
+    goes_to: str,
+) -> None:
     monkeypatch.setenv("PAYONCE_HOST", host)
     if said is not None:
         monkeypatch.setenv("SUBSCRIPTION_SERVICE_URL", said)

@@ -143,7 +143,7 @@ ABLATIONS: Ablations = {
         lambda: without("conflict do nothing", "conflict (consumer, id) do update set id = $2", "payonce.inbox"),
         [test_gateway_events.test_the_same_event_is_taken_in_once],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))

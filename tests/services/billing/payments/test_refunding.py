@@ -20,9 +20,7 @@ from tests.services.billing.payments.till import AED, DECLINES, PRICE, Till, ope
 
 async def asked(till: Till, transaction_id: str, minor: int | None, key: str = "k") -> Refund:
     async with till.s.begin() as tx:
-        return await refunds.ask(
-            tx, transaction_id, None if minor is None else Amount(minor, AED), "asked for", key
-        )  # fmt: skip
+        return await refunds.ask(tx, transaction_id, None if minor is None else Amount(minor, AED), "asked for", key)
 
 
 async def wanted(till: Till, **payload: Any) -> None:
@@ -138,10 +136,15 @@ async def test_what_cannot_be_a_refund_is_parked_with_the_reason(
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault.TOO_MANY_REQUESTS, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.TIMEOUT_AFTER, Fault.LATE,
-        Fault.DUPLICATE, Fault.WRONG_ANSWER,
+        Fault.TOO_MANY_REQUESTS,
+        Fault.ERROR_BEFORE,
+        Fault.ERROR_AFTER,
+        Fault.TIMEOUT_AFTER,
+        Fault.LATE,
+        Fault.DUPLICATE,
+        Fault.WRONG_ANSWER,
     ],
-)  # fmt: skip
+)
 async def test_whatever_happens_on_the_wire_it_is_given_back_once(stage: OpenStage, fault: Fault) -> None:
     async with open_till(stage, Script([None, None, fault])) as till:
         await till.card()

@@ -174,17 +174,28 @@ class Till:
 
 def charge_of(invoice: str = "inv-1", generation: int = 1, **other: Any) -> Charge:
     fields: dict[str, Any] = {
-        "invoice_id": invoice, "generation": generation, "account_id": "acc-1", "subscription_id": "sub-1",
-        "action": Action.RENEWAL, "amount_minor": PRICE.minor, "currency": "AED", "exponent": 2, **other,
-    }  # fmt: skip
+        "invoice_id": invoice,
+        "generation": generation,
+        "account_id": "acc-1",
+        "subscription_id": "sub-1",
+        "action": Action.RENEWAL,
+        "amount_minor": PRICE.minor,
+        "currency": "AED",
+        "exponent": 2,
+        **other,
+    }
     return Charge(**fields)
 
 
 @asynccontextmanager
 async def open_till(
-    stage: OpenStage, draws: Draws | None = None, *, aside: bool = False, secrets: Sequence[Secret] = (SECRET,),
+    stage: OpenStage,
+    draws: Draws | None = None,
+    *,
+    aside: bool = False,
+    secrets: Sequence[Secret] = (SECRET,),
     **how: Any,
-) -> AsyncIterator[Till]:  # fmt: skip
+) -> AsyncIterator[Till]:
     async with stage() as s:
         clock = GatewaysClock(await s.clock.freeze())
         gateway = GatewaySimulator(clock=clock, seed=1, limit_per_s=None, **how)

@@ -139,28 +139,37 @@ async def test_a_daily_allowance_of_a_monthly_plan_follows_the_customers_calenda
 @pytest.mark.parametrize(
     ("billing", "limits"),
     [
-        (MONTH, Interval(Unit.WEEK)), (MONTH, YEAR), (Interval(Unit.YEAR, 3), Interval(Unit.DAY)),
-        (Interval(Unit.WEEK), MONTH), (Interval(Unit.MONTH, 3), Interval(Unit.MONTH, 2)),
+        (MONTH, Interval(Unit.WEEK)),
+        (MONTH, YEAR),
+        (Interval(Unit.YEAR, 3), Interval(Unit.DAY)),
+        (Interval(Unit.WEEK), MONTH),
+        (Interval(Unit.MONTH, 3), Interval(Unit.MONTH, 2)),
     ],
-)  # fmt: skip
+)
 def test_an_allowance_that_does_not_fit_the_period_is_refused(billing: Interval, limits: Interval) -> None:
     with pytest.raises(Invalid, match="limits that begin anew every"):
         allowance.check(billing, limits)
 
 
 FITTING = (
-    (YEAR, MONTH), (YEAR, Interval(Unit.MONTH, 3)), (YEAR, Interval(Unit.DAY)), (MONTH, Interval(Unit.DAY)),
-    (Interval(Unit.MONTH, 6), Interval(Unit.MONTH, 2)), (Interval(Unit.WEEK, 2), Interval(Unit.WEEK)),
-    (Interval(Unit.DAY, 14), Interval(Unit.DAY, 7)), (Interval(Unit.WEEK), Interval(Unit.DAY)),
-)  # fmt: skip
+    (YEAR, MONTH),
+    (YEAR, Interval(Unit.MONTH, 3)),
+    (YEAR, Interval(Unit.DAY)),
+    (MONTH, Interval(Unit.DAY)),
+    (Interval(Unit.MONTH, 6), Interval(Unit.MONTH, 2)),
+    (Interval(Unit.WEEK, 2), Interval(Unit.WEEK)),
+    (Interval(Unit.DAY, 14), Interval(Unit.DAY, 7)),
+    (Interval(Unit.WEEK), Interval(Unit.DAY)),
+)
 
 
 @settings(max_examples=300, deadline=None)
 @given(
     moment=st.integers(946_684_800, 2_840_140_800).map(lambda second: datetime.fromtimestamp(second, UTC)),
     zone=st.sampled_from(["UTC", "Asia/Dubai", "Europe/Berlin", "America/New_York", "Pacific/Apia"]),
-    intervals=st.sampled_from(FITTING), number=st.integers(0, 20),
-)  # fmt: skip
+    intervals=st.sampled_from(FITTING),
+    number=st.integers(0, 20),
+)
 def test_windows_part_every_period_without_a_gap_and_never_drift(
     moment: datetime, zone: str, intervals: tuple[Interval, Interval], number: int
 ) -> None:

@@ -46,7 +46,7 @@ def uses(delta: int) -> Step:
         both = await asyncio.gather(
             *(usage.use(house.s.read, subscription.account_id, CALLS, delta, event) for _ in range(2)),
             return_exceptions=True,
-        )  # fmt: skip
+        )
         counted = [each for each in both if isinstance(each, Counted)]
         for each in both:
             if isinstance(each, BaseException) and not (counted and isinstance(each, NotCounted)):
@@ -95,9 +95,14 @@ async def work(house: House, subscription: Subscription, event: str) -> None:
 
 
 AT_ONCE: Final[dict[str, Step]] = {
-    "use 1": uses(1), "use 30": uses(30), "use 100": uses(100), "give back 10": uses(-10), "reset": reset,
-    "roll": roll, **{f"to {plan}": change_to(plan) for plan in PLANS},
-}  # fmt: skip
+    "use 1": uses(1),
+    "use 30": uses(30),
+    "use 100": uses(100),
+    "give back 10": uses(-10),
+    "reset": reset,
+    "roll": roll,
+    **{f"to {plan}": change_to(plan) for plan in PLANS},
+}
 WORK: Final[dict[str, Step]] = {"work": work, "a week": a_week, "next window": next_window}
 STEPS: Final = {**AT_ONCE, **WORK}
 GROUPS: Final = st.lists(
@@ -106,24 +111,37 @@ GROUPS: Final = st.lists(
         st.lists(st.sampled_from(sorted(AT_ONCE)), min_size=1, max_size=4),
         st.sampled_from([[], *([name] for name in WORK)]),
     ),
-    min_size=4, max_size=8,
-)  # fmt: skip
+    min_size=4,
+    max_size=8,
+)
 
 
 OVER_THE_LIMIT: Final = [["use 100", "use 30", "use 1"], ["next window", "use 100", "use 30"], ["use 100"]]
 MONTH_AND_YEAR: Final = [
-    ["use 100"], ["next window"], ["use 30"], ["to yearly", "use 30", "work"], ["use 100", "give back 10"],
-    ["to yearly-by-month", "use 1", "work"], ["use 30", "roll"], ["next window"], ["use 100", "use 100"],
-]  # fmt: skip
+    ["use 100"],
+    ["next window"],
+    ["use 30"],
+    ["to yearly", "use 30", "work"],
+    ["use 100", "give back 10"],
+    ["to yearly-by-month", "use 1", "work"],
+    ["use 30", "roll"],
+    ["next window"],
+    ["use 100", "use 100"],
+]
 """The year has what was used in its months, and the month after it a part of that."""
 RESET_AS_A_WINDOW_BEGINS: Final = [
-    ["use 100", "use 30"], ["reset", "use 100", "next window"], ["reset", "use 30"], ["roll", "use 100", "a week"],
-]  # fmt: skip
+    ["use 100", "use 30"],
+    ["reset", "use 100", "next window"],
+    ["reset", "use 30"],
+    ["roll", "use 100", "a week"],
+]
 OVER: Final = "select * from subscriptions.usage_events where delta > 0 and used_after > limit_then"
 """Counted beyond the limit. What a change of plan moves from one window to another has no limit on record."""
 EXAMPLES: Final = {
-    "over the limit": OVER_THE_LIMIT, "month and year": MONTH_AND_YEAR, "reset": RESET_AS_A_WINDOW_BEGINS,
-}  # fmt: skip
+    "over the limit": OVER_THE_LIMIT,
+    "month and year": MONTH_AND_YEAR,
+    "reset": RESET_AS_A_WINDOW_BEGINS,
+}
 
 
 async def any_order(stage: OpenStage, groups: list[list[str]]) -> None:
@@ -140,9 +158,12 @@ async def any_order(stage: OpenStage, groups: list[list[str]]) -> None:
         for group in groups:
             answers = await asyncio.gather(
                 *(STEPS[name](house, subscription, f"e-{next(numbers)}") for name in group), return_exceptions=True
-            )  # fmt: skip
-            wrong = [each for each in answers if isinstance(each, BaseException)
-                     and not isinstance(each, Conflict | NotCounted)]  # fmt: skip
+            )
+            wrong = [
+                each
+                for each in answers
+                if isinstance(each, BaseException) and not isinstance(each, Conflict | NotCounted)
+            ]
             assert wrong == []
             counted += sum(each.counted for each in answers if isinstance(each, Counted))
             await house.look()
@@ -162,9 +183,13 @@ async def any_order(stage: OpenStage, groups: list[list[str]]) -> None:
 
 def race(postgres: ScratchServer, examples: int) -> None:
     @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None,
-        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @example(groups=OVER_THE_LIMIT)
     @example(groups=MONTH_AND_YEAR)
     @example(groups=RESET_AS_A_WINDOW_BEGINS)

@@ -208,9 +208,15 @@ async def test_no_limit_is_null_and_zero_is_none_at_all(stage: OpenStage) -> Non
 
 async def test_what_may_be_used_by_the_subscriptions_state(stage: OpenStage) -> None:
     expected = {
-        "active": None, "trialing": None, "past_due": None, "paused": Why.NOT_ENTITLED, "unpaid": Why.NOT_ENTITLED,
-        "incomplete": Why.NOT_ENTITLED, "canceled": Why.NO_SUBSCRIPTION, "incomplete_expired": Why.NO_SUBSCRIPTION,
-    }  # fmt: skip
+        "active": None,
+        "trialing": None,
+        "past_due": None,
+        "paused": Why.NOT_ENTITLED,
+        "unpaid": Why.NOT_ENTITLED,
+        "incomplete": Why.NOT_ENTITLED,
+        "canceled": Why.NO_SUBSCRIPTION,
+        "incomplete_expired": Why.NO_SUBSCRIPTION,
+    }
     assert set(expected) == set(State)
     async with stage() as s:
         for state, why in expected.items():
@@ -296,8 +302,11 @@ async def test_a_reset_makes_the_allowance_whole_and_touches_nothing_else(stage:
         async with s.begin() as tx:
             assert await reset(tx, "anna", CALLS, "olga", "our outage") == {CALLS: ALLOWED}
         assert [await counter(s, feature, who) for who in ("anna", "berta") for feature in (CALLS, PROJECTS)] == [
-            0, 2, ALLOWED, 2,
-        ]  # fmt: skip
+            0,
+            2,
+            ALLOWED,
+            2,
+        ]
         assert await totals(s.read, "anna") == before
         assert (await use(s.read, "anna", CALLS, 1, "e-3")).used == 1
         assert await broken(s) == {}

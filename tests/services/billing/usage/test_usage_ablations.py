@@ -23,15 +23,18 @@ NOTICED: Final = (
 SAME_PERIOD: Final = "c.period_start = excluded.period_start"
 IN_THE_FUNCTION: Final[dict[str, tuple[str, str, Check]]] = {
     "the look for the event": (
-        "e.event_id = event;", "e.event_id = event and false;",
+        "e.event_id = event;",
+        "e.event_id = event and false;",
         test_usage.test_a_repetition_gets_the_first_answer_and_counts_nothing,
     ),
     "the wait for whoever has the same event": (
-        "perform pg_advisory_xact_lock(hash", "perform hashint8(hash",
+        "perform pg_advisory_xact_lock(hash",
+        "perform hashint8(hash",
         test_usage.test_one_event_that_comes_at_once_from_many_sides_is_counted_once,
     ),
     "the comparison with the first event": (
-        "known.feature = feature_asked and known.delta = delta_asked", "true",
+        "known.feature = feature_asked and known.delta = delta_asked",
+        "true",
         test_usage.test_an_event_that_was_another_one_is_refused,
     ),
     "the limit in the update": (
@@ -40,34 +43,41 @@ IN_THE_FUNCTION: Final[dict[str, tuple[str, str, Check]]] = {
         test_usage.test_at_once_on_many_connections_the_limit_is_kept_exactly,
     ),
     "the limit for the first event": (
-        "answer.allowed is null or answer.counted <= answer.allowed", "true",
+        "answer.allowed is null or answer.counted <= answer.allowed",
+        "true",
         test_usage.test_no_limit_is_null_and_zero_is_none_at_all,
     ),
     "the beginning at zero": (
-        f"used = case when {SAME_PERIOD} then c.used else 0 end", "used = c.used",
+        f"used = case when {SAME_PERIOD} then c.used else 0 end",
+        "used = c.used",
         test_usage.test_a_new_period_begins_at_zero_without_anybody_resetting_it,
     ),
     "the order of periods": (
-        "where c.period_start <= excluded.period_start and", "where",
+        "where c.period_start <= excluded.period_start and",
+        "where",
         test_usage.test_whoever_read_the_period_before_a_renewal_does_not_set_the_counter_back,
     ),
     "the bound of what is given back": (
-        "greatest(delta_asked, -coalesce(counter.used, 0))", "least(delta_asked, 0)",
+        "greatest(delta_asked, -coalesce(counter.used, 0))",
+        "least(delta_asked, 0)",
         test_usage.test_given_back_is_at_most_what_was_used,
     ),
     "the question of the state": (
-        "mine.state not in ('trialing', 'active', 'past_due')", "false",
+        "mine.state not in ('trialing', 'active', 'past_due')",
+        "false",
         test_usage.test_what_may_be_used_by_the_subscriptions_state,
     ),
     "the end by the customer's clock": (
-        "mine.cancel_at_period_end and", "false and",
+        "mine.cancel_at_period_end and",
+        "false and",
         test_usage.test_one_that_ends_with_its_period_ends_by_the_customers_clock,
     ),
     "the order of locks": (
-        "perform pg_advisory_xact_lock(k.key)", "perform k.key",
+        "perform pg_advisory_xact_lock(k.key)",
+        "perform k.key",
         test_usage_together.test_two_calls_with_the_same_events_do_not_wait_in_a_circle,
     ),
-}  # fmt: skip
+}
 
 IN_STATEMENTS: Ablations = {
     "the mark of what is rolled": (

@@ -38,19 +38,32 @@ async def test_each_gets_its_own_answer_in_whatever_company(stage: OpenStage) ->
         await subscribe(s, "berta", state="paused")
         together = Together(s.read)
         asked = [
-            ("anna", PROJECTS, 2, "p-1"), ("anna", CALLS, 5, "c-1"), ("nobody", CALLS, 1, "n-1"),
-            ("berta", CALLS, 1, "b-1"), ("anna", PROJECTS, 2, "p-2"), ("anna", CALLS, 5, "c-1"),
-            ("anna", "teleports", 1, "t-1"), ("anna", CALLS, -2, "c-2"), ("anna", PROJECTS, 1, "c-1"),
-        ]  # fmt: skip
+            ("anna", PROJECTS, 2, "p-1"),
+            ("anna", CALLS, 5, "c-1"),
+            ("nobody", CALLS, 1, "n-1"),
+            ("berta", CALLS, 1, "b-1"),
+            ("anna", PROJECTS, 2, "p-2"),
+            ("anna", CALLS, 5, "c-1"),
+            ("anna", "teleports", 1, "t-1"),
+            ("anna", CALLS, -2, "c-2"),
+            ("anna", PROJECTS, 1, "c-1"),
+        ]
         ends = await asyncio.gather(*(together.use(*event) for event in asked), return_exceptions=True)
         told = [
             (end.event_id, end.used, end.repeated) if isinstance(end, Counted) else getattr(end, "why", end)
             for end in ends
         ]
         assert told == [
-            ("p-1", 2, False), ("c-1", 5, False), Why.NO_SUBSCRIPTION, Why.NOT_ENTITLED, Why.OVER_LIMIT,
-            ("c-1", 5, True), Why.UNKNOWN_FEATURE, ("c-2", 3, False), Why.REUSED,
-        ]  # fmt: skip
+            ("p-1", 2, False),
+            ("c-1", 5, False),
+            Why.NO_SUBSCRIPTION,
+            Why.NOT_ENTITLED,
+            Why.OVER_LIMIT,
+            ("c-1", 5, True),
+            Why.UNKNOWN_FEATURE,
+            ("c-2", 3, False),
+            Why.REUSED,
+        ]
         assert await broken(s) == {}
 
 

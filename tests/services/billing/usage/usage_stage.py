@@ -20,23 +20,29 @@ async def subscribe(s: Stage, account: str = "anna", plan: str = "basic-v1", sta
         insert into subscriptions.test_clocks (id, name, now_at, target_at, made_by) values ($1, $1, $2, $2, 'a test')
         on conflict do nothing
         """,
-        CLOCK, FIRST,
-    )  # fmt: skip
+        CLOCK,
+        FIRST,
+    )
     await s.owner.execute(
         """
         insert into subscriptions.accounts (id, email, password_hash, test_clock_id)
         values ($1, $1 || '@x.test', '', $2)
         """,
-        account, CLOCK,
-    )  # fmt: skip
+        account,
+        CLOCK,
+    )
     await s.owner.execute(
         """
         insert into subscriptions.subscriptions (id, account_id, plan_id, state, time_zone, test_clock_id, anchor_at,
             period_start, period_end, due_at, due_for)
         values ('of-' || $1, $1, $2, 'active', 'UTC', $3, $4, $4, $5, $5, 'renew')
         """,
-        account, plan, CLOCK, FIRST, SECOND,
-    )  # fmt: skip
+        account,
+        plan,
+        CLOCK,
+        FIRST,
+        SECOND,
+    )
     await move(s, state, account)
 
 
@@ -50,8 +56,9 @@ async def move(s: Stage, state: str, account: str = "anna") -> None:
             ended_at = case when $2 in ('canceled', 'incomplete_expired') then period_start end
         where account_id = $1
         """,
-        account, state,
-    )  # fmt: skip
+        account,
+        state,
+    )
 
 
 async def renew(s: Stage, start: datetime = SECOND, end: datetime = THIRD, account: str = "anna") -> None:
@@ -60,16 +67,19 @@ async def renew(s: Stage, start: datetime = SECOND, end: datetime = THIRD, accou
         update subscriptions.subscriptions set period = period + 1, period_start = $2, period_end = $3, due_at = $3
         where account_id = $1
         """,
-        account, start, end,
-    )  # fmt: skip
+        account,
+        start,
+        end,
+    )
 
 
 async def counter(s: Stage, feature: str = CALLS, account: str = "anna") -> int | None:
     """As it is written, whatever period it counts."""
     used: int | None = await s.read.fetchval(
         "select used from subscriptions.usage_counters where subscription_id = 'of-' || $1 and feature = $2",
-        account, feature,
-    )  # fmt: skip
+        account,
+        feature,
+    )
     return used
 
 

@@ -6,6 +6,13 @@ from payonce.engine.controls.quarantine.release import Blocker, blockers, releas
 from payonce.engine.controls.quarantine.state import Quarantine, begin_quarantine, open_quarantine, widen
 
 __all__ = [
-    "Blocker", "Quarantine", "begin_quarantine", "blockers", "notice_identity", "open_quarantine",
-    "refuse_in_quarantine", "release", "widen",
-]  # fmt: skip
+    "Blocker",
+    "Quarantine",
+    "begin_quarantine",
+    "blockers",
+    "notice_identity",
+    "open_quarantine",
+    "refuse_in_quarantine",
+    "release",
+    "widen",
+]

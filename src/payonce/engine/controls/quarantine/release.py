@@ -36,8 +36,10 @@ async def blockers(read: Reads, quarantine: Quarantine) -> list[Blocker]:
              where u.vendor = s.vendor and u.state = 'open' and u.explanation is null and u.at >= $2) as unexplained
         from payonce.statement_sources s order by s.vendor
         """,
-        quarantine.began_at, quarantine.lost_since, SEND_MAX_S,
-    )  # fmt: skip
+        quarantine.began_at,
+        quarantine.lost_since,
+        SEND_MAX_S,
+    )
     found = [each for row in sources for each in _of_source(row, quarantine)]
     return found + [_of_kinds(row) for row in await _unlisted(read)]
 
@@ -56,8 +58,12 @@ async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | 
     accepted = None if accept_unreconciled is None else clean_text(redact(accept_unreconciled))
     row = await tx.fetchrow(
         "select * from payonce.release_quarantine($1, $2, $3, $4, $5)",
-        quarantine.id, revision, clean_text(by), accepted, clean_text(redact(_told(standing))) if standing else None,
-    )  # fmt: skip
+        quarantine.id,
+        revision,
+        clean_text(by),
+        accepted,
+        clean_text(redact(_told(standing))) if standing else None,
+    )
     if row is None:
         raise Stale("the quarantine has changed since it was shown; look again")
     return as_quarantine(row)

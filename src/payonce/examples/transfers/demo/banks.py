@@ -60,9 +60,15 @@ class Banks:
             try:
                 async with app.begin() as tx:
                     answered = await answer_review(
-                        tx, review.effect.id, answer, "demo", "by the bank's books", revision=review.effect.revision,
-                        outcome=happened, effect=effect,
-                    )  # fmt: skip
+                        tx,
+                        review.effect.id,
+                        answer,
+                        "demo",
+                        "by the bank's books",
+                        revision=review.effect.revision,
+                        outcome=happened,
+                        effect=effect,
+                    )
                     # The message would look by itself, in some minutes; a demonstration is over by then.
                     await tx.execute(
                         "update payonce.messages set ready_at = payonce.due_now() where id = $1 and state = 'ready'",
@@ -102,11 +108,18 @@ async def open_banks(orders: Sequence[model.Order], seed: int, share: float) -> 
     # This bank would pay a request twice that is delivered twice: no client can help that (see its README).
     spared = Odds(share).without(Fault.DUPLICATE)
     doors = [
-        Faulty(northbank, FaultPlan(seed, share), over_sockets=True, slow_s=SLOW_S, retry_after_s=REST_S,
-               late_s=LATE_S),
-        Faulty(southbank, FaultPlan(seed, share, routes={"POST /payments": spared}), over_sockets=True,
-               slow_s=SLOW_S, retry_after_s=REST_S, late_s=LATE_S),
-    ]  # fmt: skip
+        Faulty(
+            northbank, FaultPlan(seed, share), over_sockets=True, slow_s=SLOW_S, retry_after_s=REST_S, late_s=LATE_S
+        ),
+        Faulty(
+            southbank,
+            FaultPlan(seed, share, routes={"POST /payments": spared}),
+            over_sockets=True,
+            slow_s=SLOW_S,
+            retry_after_s=REST_S,
+            late_s=LATE_S,
+        ),
+    ]
     async with serving(doors[0]) as northbank_url, serving(doors[1]) as southbank_url:
         urls = {"PAYONCE_NORTHBANK_URL": northbank_url, "PAYONCE_SOUTHBANK_URL": southbank_url}
         yield Banks(northbank, southbank, doors, urls, list(needed.values()))

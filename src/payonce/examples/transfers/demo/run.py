@@ -114,8 +114,9 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
     async with throw_away_app(settings) as (app, addresses), open_banks(orders, seed, SHARE_OF_FAULTS) as banks:
         await _put(app, orders, banks)
         queues = [policy.queue for policy in QUEUES]
-        job = Job("transfers.worker", queues, QUEUES[0].lease_s, len(orders), done, LIMIT_S,
-                  lambda: banks.answer_reviews(app))  # fmt: skip
+        job = Job(
+            "transfers.worker", queues, QUEUES[0].lease_s, len(orders), done, LIMIT_S, lambda: banks.answer_reviews(app)
+        )
         disturbed = await work_through(app, addresses, job, seed, banks.environment)
         # What is still under way at the banks lands now, so that it is seen.
         await banks.deliver()

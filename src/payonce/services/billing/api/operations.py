@@ -56,10 +56,17 @@ def _add_looking(routes: APIRouter) -> None:
         if queue is not None:
             _check_ours(queue)
         found = await job_log.recent(
-            desk.read, queues=OURS if queue is None else (queue,), status=status, action=action,
-            correlation_id=correlation_id, idempotency_key=idempotency_key, since=since, until=until, limit=limit,
+            desk.read,
+            queues=OURS if queue is None else (queue,),
+            status=status,
+            action=action,
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
+            since=since,
+            until=until,
+            limit=limit,
             before_id=before,
-        )  # fmt: skip
+        )
         return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
 
     @routes.get("/queues", summary="Billing's queues: messages by state, paused or not", responses=LOOK)
@@ -82,8 +89,9 @@ def _add_steering(routes: APIRouter) -> None:
         await desk.admin.resume(queue, who.holder)
         return Paused(queue=queue, paused=False)
 
-    @routes.post("/queues/{queue}/redrive", summary="Let parked messages start over", response_model=Redriven,
-                 responses=STEER)  # fmt: skip
+    @routes.post(
+        "/queues/{queue}/redrive", summary="Let parked messages start over", response_model=Redriven, responses=STEER
+    )
     async def redrive_billing_queue(
         queue: QueueName, body: RedriveRequest, desk: AtDesk, once: Annotated[Once, moving(OPERATE, operators=True)]
     ) -> Response:

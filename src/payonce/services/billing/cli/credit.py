@@ -49,9 +49,10 @@ def show_credit(customer: CustomerArgument, limit: LimitOption = 50, as_json: Js
             balances = await credit.balances(app.read, account_id)
             entries = await credit.entries(app.read, account_id, None, limit)
         result = {
-            "account": account_id, "balances": [_balance(each) for each in balances],
+            "account": account_id,
+            "balances": [_balance(each) for each in balances],
             "entries": [_entry(each) for each in entries],
-        }  # fmt: skip
+        }
         rendered = _table(balances, entries) if entries else f"account {account_id} never had credit"
         show(result, as_json, rendered)
 
@@ -60,9 +61,14 @@ def show_credit(customer: CustomerArgument, limit: LimitOption = 50, as_json: Js
 
 @commands.command("add")
 def add(
-    customer: CustomerArgument, amount: CreditAmount, currency: CurrencyArgument, why: WhyOption, by: ByOption = None,
-    yes: YesOption = False, as_json: JsonOption = False,
-) -> None:  # fmt: skip
+    customer: CustomerArgument,
+    amount: CreditAmount,
+    currency: CurrencyArgument,
+    why: WhyOption,
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Give credit, which the next invoices use.
 
     Example: payonce billing credit add ada@example.com 20.00 AED --why 'an outage in May'
@@ -72,10 +78,15 @@ def add(
 
 @commands.command("remove")
 def remove(
-    customer: CustomerArgument, amount: CreditAmount, currency: CurrencyArgument, why: WhyOption,
+    customer: CustomerArgument,
+    amount: CreditAmount,
+    currency: CurrencyArgument,
+    why: WhyOption,
     expired: Annotated[bool, typer.Option("--expired", help="Because it is too old; the entry says so.")] = False,
-    by: ByOption = None, yes: YesOption = False, as_json: JsonOption = False,
-) -> None:  # fmt: skip
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Take credit away; the customer gets no money for it.
 
     Example: payonce billing credit remove ada@example.com 20.00 AED --why 'added twice'
@@ -85,15 +96,20 @@ def remove(
 
 @commands.command("pay-out")
 def pay_out(
-    customer: CustomerArgument, amount: CreditAmount, currency: CurrencyArgument, why: WhyOption,
+    customer: CustomerArgument,
+    amount: CreditAmount,
+    currency: CurrencyArgument,
+    why: WhyOption,
     by_hand: Annotated[
         bool, typer.Option("--by-hand", help="The customer has the money already: only put it on record.")
     ] = False,
     invoice: Annotated[
         str | None, typer.Option(help="Its number: through whose charge it goes back. Unset, the newest with room.")
     ] = None,
-    by: ByOption = None, yes: YesOption = False, as_json: JsonOption = False,
-) -> None:  # fmt: skip
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Give credit back as money: to the card of an earlier charge, or as you did by hand.
 
     Example: payonce billing credit pay-out ada@example.com 970.00 AED --why 'they left us'
@@ -105,9 +121,17 @@ def pay_out(
 
 
 def _change(
-    verdict: str, customer: str, amount: str, currency: str, why: str, by: str | None, invoice: str | None = None, *,
-    yes: bool, as_json: bool,
-) -> None:  # fmt: skip
+    verdict: str,
+    customer: str,
+    amount: str,
+    currency: str,
+    why: str,
+    by: str | None,
+    invoice: str | None = None,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
     wanted = parsed_amount(amount, currency, None)
 
     async def act() -> None:
@@ -119,9 +143,15 @@ def _change(
             account_id = await _account(app, customer)
             has = await credit.balance(app.read, account_id, wanted.asset)
             asked = CreditChange(
-                account_id=account_id, currency=wanted.asset.code, exponent=wanted.asset.exponent, seen=has.revision,
-                verdict=CreditVerdict(verdict), amount_minor=wanted.minor, invoice=invoice, note=why,
-            )  # fmt: skip
+                account_id=account_id,
+                currency=wanted.asset.code,
+                exponent=wanted.asset.exponent,
+                seen=has.revision,
+                verdict=CreditVerdict(verdict),
+                amount_minor=wanted.minor,
+                invoice=invoice,
+                note=why,
+            )
             async with app.begin() as tx:
                 found = await preview(tx, app.actions[ACTION], asked, somebody(by))
             confirm("a change of credit", f"{found.weighed.text}: do it?", yes=yes, as_json=as_json)
@@ -160,17 +190,32 @@ def _balance(balance: "Balance") -> dict[str, object]:
 
 
 def _entry(entry: "CreditEntry") -> dict[str, object]:
-    return {"id": entry.id, "kind": entry.kind.value, "amount": described_amount(entry.amount),
-            "balance": described_amount(entry.balance), "invoice": entry.invoice_number, "payout": entry.payout_id,
-            "reason": entry.reason, "actor": entry.actor, "at": entry.at}  # fmt: skip
+    return {
+        "id": entry.id,
+        "kind": entry.kind.value,
+        "amount": described_amount(entry.amount),
+        "balance": described_amount(entry.balance),
+        "invoice": entry.invoice_number,
+        "payout": entry.payout_id,
+        "reason": entry.reason,
+        "actor": entry.actor,
+        "at": entry.at,
+    }
 
 
 def _table(balances: "list[Balance]", entries: "list[CreditEntry]") -> Any:
     title = "Credit: " + ", ".join(str(each.amount) for each in balances)
     rows = [
-        (each.at, each.kind.value, str(each.amount), str(each.balance), each.invoice_number or each.payout_id,
-         each.reason, each.actor)
+        (
+            each.at,
+            each.kind.value,
+            str(each.amount),
+            str(each.balance),
+            each.invoice_number or each.payout_id,
+            each.reason,
+            each.actor,
+        )
         for each in entries
-    ]  # fmt: skip
+    ]
     columns = ("when", "kind", "amount", "balance", "about", "reason", "by")
     return table(title, columns, rows, right=("amount", "balance"))

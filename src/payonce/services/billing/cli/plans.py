@@ -89,8 +89,17 @@ def migrations(limit: LimitOption = 50, as_json: JsonOption = False) -> None:
 
         async with opened_subscriptions() as app:
             found = [_migration(each) for each in await plan_moves.listed(app.read, limit)]
-        columns = ("id", "from_plan_id", "to_plan_id", "state", "scheduled", "withdrawn", "notice_days", "requested_by",
-                   "created_at")  # fmt: skip
+        columns = (
+            "id",
+            "from_plan_id",
+            "to_plan_id",
+            "state",
+            "scheduled",
+            "withdrawn",
+            "notice_days",
+            "requested_by",
+            "created_at",
+        )
         rows = [[each[column] for column in columns] for each in found]
         told: Any = table("Plan migrations", [column.replace("_", " ") for column in columns], rows)
         show({"migrations": found}, as_json, told if found else "no plan was migrated so far")
@@ -144,14 +153,22 @@ def _described(found: "Preview") -> dict[str, Any]:
     from payonce.services.billing.subscriptions.store.plans import terms_of
 
     return {
-        "from_plan_id": found.older.id, "to_plan_id": found.newer.id, "notice_days": found.notice_days,
-        "subscriptions": found.subscriptions, "by_state": dict(found.by_state), "canceling": found.canceling,
-        "choosing": found.choosing, "price": described_amount(found.older.price),
-        "new_price": described_amount(found.newer.price), "terms": terms_of(found.older, found.newer),
-        "new_terms": terms_of(found.newer, found.older), "total": described_amount(found.before),
-        "new_total": described_amount(found.after), "first_effective_at": found.first_at,
+        "from_plan_id": found.older.id,
+        "to_plan_id": found.newer.id,
+        "notice_days": found.notice_days,
+        "subscriptions": found.subscriptions,
+        "by_state": dict(found.by_state),
+        "canceling": found.canceling,
+        "choosing": found.choosing,
+        "price": described_amount(found.older.price),
+        "new_price": described_amount(found.newer.price),
+        "terms": terms_of(found.older, found.newer),
+        "new_terms": terms_of(found.newer, found.older),
+        "total": described_amount(found.before),
+        "new_total": described_amount(found.after),
+        "first_effective_at": found.first_at,
         "last_effective_at": found.last_at,
-    }  # fmt: skip
+    }
 
 
 def _preview(found: "Preview") -> Any:
@@ -189,8 +206,14 @@ def _limit(features: dict[str, Any], feature: str) -> str:
 
 def _migration(migration: "PlanMigration") -> dict[str, Any]:
     return {
-        "id": migration.id, "from_plan_id": migration.from_plan_id, "to_plan_id": migration.to_plan_id,
-        "state": migration.state.value, "note": migration.note, "requested_by": migration.requested_by,
-        "notice_days": migration.notice_days, "scheduled": migration.scheduled, "withdrawn": migration.withdrawn,
+        "id": migration.id,
+        "from_plan_id": migration.from_plan_id,
+        "to_plan_id": migration.to_plan_id,
+        "state": migration.state.value,
+        "note": migration.note,
+        "requested_by": migration.requested_by,
+        "notice_days": migration.notice_days,
+        "scheduled": migration.scheduled,
+        "withdrawn": migration.withdrawn,
         "created_at": migration.created_at,
-    }  # fmt: skip
+    }

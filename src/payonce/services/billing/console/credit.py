@@ -70,10 +70,15 @@ def _given(visit: Visit, customer: Customer) -> CreditChange:
     amount = Amount.from_decimal(text_of(visit.form, "amount"), asset)
     seen = number_of(visit.form, f"seen_{asset.code}")
     return CreditChange(
-        account_id=customer.id, currency=asset.code, exponent=asset.exponent, seen=seen or 0,
-        verdict=CreditVerdict(said), amount_minor=amount.minor, invoice=text_of(visit.form, "invoice") or None,
+        account_id=customer.id,
+        currency=asset.code,
+        exponent=asset.exponent,
+        seen=seen or 0,
+        verdict=CreditVerdict(said),
+        amount_minor=amount.minor,
+        invoice=text_of(visit.form, "invoice") or None,
         note=reason_of(visit.form),
-    )  # fmt: skip
+    )
 
 
 def _asset(currency: str) -> Asset:
@@ -89,15 +94,24 @@ async def _check(visit: Visit, customer: Customer, given: CreditChange) -> Respo
     label, consequence = CHOICES[given.verdict]
     seen = f"seen_{given.currency}"
     return visit.page(
-        "check_change.html", f"{label}?",
-        crumbs=[("Customers", "/billing/customers"), (customer.email, f"/billing/customers/{customer.id}"),
-                ("Credit", _path(customer))],
+        "check_change.html",
+        f"{label}?",
+        crumbs=[
+            ("Customers", "/billing/customers"),
+            (customer.email, f"/billing/customers/{customer.id}"),
+            ("Credit", _path(customer)),
+        ],
         sentences=[f"{found.weighed.text[:1].upper()}{found.weighed.text[1:]}.", consequence],
-        amounts=found.weighed.amounts, because=found.because, document=None, note=given.note,
-        action=f"{_path(customer)}/decide", back=_path(customer),
-        button="Ask a second person" if found.because else label, danger=given.verdict is not CreditVerdict.ADD,
+        amounts=found.weighed.amounts,
+        because=found.because,
+        document=None,
+        note=given.note,
+        action=f"{_path(customer)}/decide",
+        back=_path(customer),
+        button="Ask a second person" if found.because else label,
+        danger=given.verdict is not CreditVerdict.ADD,
         hidden={**{name: text_of(visit.form, name) for name in (*FIELDS, seen)}, "sure": "yes"},
-    )  # fmt: skip
+    )
 
 
 async def _known(visit: Visit) -> Customer:
@@ -114,21 +128,30 @@ async def _page(visit: Visit, customer: Customer, problem: PayonceError | None =
         balances = await credit.balances(read, customer.id)
         entries = await credit.entries(read, customer.id, before, PAGE_ROWS + 1)
         payouts = await credit_payouts.of_account(read, customer.id, None, PAYOUTS)
-    found = [await waiting_about(visit.context.read, ACTION, f"{customer.id}:{each.amount.asset.code}")
-             for each in balances[:CURRENCIES_MAX]]  # fmt: skip
+    found = [
+        await waiting_about(visit.context.read, ACTION, f"{customer.id}:{each.amount.asset.code}")
+        for each in balances[:CURRENCIES_MAX]
+    ]
     waiting = [each for each in found if each]
     rows = entries[:PAGE_ROWS]
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     following = rows[-1].id if len(entries) > PAGE_ROWS else None
     return visit.page(
-        "billing/credit.html", f"Credit of {customer.email}", status=status, customer=customer, balances=balances,
-        entries=rows, payouts=payouts, waiting=waiting,
+        "billing/credit.html",
+        f"Credit of {customer.email}",
+        status=status,
+        customer=customer,
+        balances=balances,
+        entries=rows,
+        payouts=payouts,
+        waiting=waiting,
         choices=[(each, *CHOICES[each]) for each in CHOICES] if ACTION in visit.context.actions and not waiting else [],
         currency=text_of(visit.form, "currency") or (balances[0].amount.asset.code if balances else ""),
-        problem="" if problem is None else str(problem), typed={name: text_of(visit.form, name) for name in FIELDS},
+        problem="" if problem is None else str(problem),
+        typed={name: text_of(visit.form, name) for name in FIELDS},
         first=link(_path(customer)) if before else None,
         next=None if following is None else link(_path(customer), before=str(following)),
-    )  # fmt: skip
+    )
 
 
 def _path(customer: Customer) -> str:

@@ -25,9 +25,11 @@ async def list_customers(visit: Visit) -> Response:
     asked = visit.asked
     state = choice_of(asked, "state", ("all", *State), "all")
     wanted = Wanted(
-        state=None if state == "all" else State(state), plan=name_of(asked, "plan"),
-        reference=name_of(asked, "reference"), clock=name_of(asked, "clock"),
-    )  # fmt: skip
+        state=None if state == "all" else State(state),
+        plan=name_of(asked, "plan"),
+        reference=name_of(asked, "reference"),
+        clock=name_of(asked, "clock"),
+    )
     before = name_of(asked, "before")
     async with bounded(visit) as read:
         totals = await looking.totals(read, wanted)
@@ -36,10 +38,17 @@ async def list_customers(visit: Visit) -> Response:
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     here = "/billing/customers"
     return visit.page(
-        "billing/customers.html", "Customers", rows=rows, typed=typed, chosen=state, totals=totals, plans=plans,
-        filtered=any(typed.values()), first=link(here, **typed, state=state) if before else None,
+        "billing/customers.html",
+        "Customers",
+        rows=rows,
+        typed=typed,
+        chosen=state,
+        totals=totals,
+        plans=plans,
+        filtered=any(typed.values()),
+        first=link(here, **typed, state=state) if before else None,
         next=link(here, **typed, state=state, before=rows[-1].cursor) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 async def show_customer(visit: Visit) -> Response:
@@ -55,7 +64,15 @@ async def show_customer(visit: Visit) -> Response:
         cards = await queries.cards(read, customer.id) if with_payments else []
         charges = await queries.charges_of_account(read, customer.id, LAST_ROWS + 1) if with_payments else []
     return visit.page(
-        "billing/customer.html", customer.email, customer=customer, subscriptions=subscriptions, credit=credit,
-        invoices=invoices[:LAST_ROWS], more_invoices=len(invoices) > LAST_ROWS, cards=cards,
-        charges=charges[:LAST_ROWS], more_charges=len(charges) > LAST_ROWS, with_payments=with_payments,
-    )  # fmt: skip
+        "billing/customer.html",
+        customer.email,
+        customer=customer,
+        subscriptions=subscriptions,
+        credit=credit,
+        invoices=invoices[:LAST_ROWS],
+        more_invoices=len(invoices) > LAST_ROWS,
+        cards=cards,
+        charges=charges[:LAST_ROWS],
+        more_charges=len(charges) > LAST_ROWS,
+        with_payments=with_payments,
+    )

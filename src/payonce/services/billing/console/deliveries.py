@@ -32,11 +32,19 @@ async def list_deliveries(visit: Visit) -> Response:
         taken = await invoice_queries.received(read, [each.event_id for each in rows]) if with_taken else {}
     typed, here = {"reference": text_of(asked, "reference")}, "/billing/deliveries"
     return visit.page(
-        "billing/deliveries.html", "Deliveries", rows=rows, taken=taken, chosen=chosen, choices=tuple(CHOICES),
-        typed=typed, waiting=waiting, oldest=oldest, with_taken=with_taken,
+        "billing/deliveries.html",
+        "Deliveries",
+        rows=rows,
+        taken=taken,
+        chosen=chosen,
+        choices=tuple(CHOICES),
+        typed=typed,
+        waiting=waiting,
+        oldest=oldest,
+        with_taken=with_taken,
         first=link(here, **typed, state=chosen) if before else None,
         next=link(here, **typed, state=chosen, before=rows[-1].event_id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 async def send_again(visit: Visit) -> Response:
@@ -56,10 +64,15 @@ async def show_delivery(visit: Visit) -> Response:
         attempts = await queries.attempts(read, delivery.event_id)
         received = await invoice_queries.received(read, [delivery.event_id]) if with_taken else {}
     return visit.page(
-        "billing/delivery.html", f"Notification {delivery.event_id}", delivery=delivery, attempts=attempts,
-        taken=received.get(delivery.event_id), with_taken=with_taken,
-        body=_read(delivery.body), said=said,
-    )  # fmt: skip
+        "billing/delivery.html",
+        f"Notification {delivery.event_id}",
+        delivery=delivery,
+        attempts=attempts,
+        taken=received.get(delivery.event_id),
+        with_taken=with_taken,
+        body=_read(delivery.body),
+        said=said,
+    )
 
 
 async def _known(visit: Visit, read: Reads) -> Delivery:

@@ -21,7 +21,13 @@ async def show_dunning(visit: Visit) -> Response:
         declines = await queries.overdue_declines(read, state)
     rows, here = found[:PAGE_ROWS], "/billing/dunning"
     return visit.page(
-        "billing/dunning.html", "Dunning", rows=rows, chosen=chosen, totals=totals,
-        everybody=sum(totals.values()), declines=declines, first=link(here, state=chosen) if after else None,
+        "billing/dunning.html",
+        "Dunning",
+        rows=rows,
+        chosen=chosen,
+        totals=totals,
+        everybody=sum(totals.values()),
+        declines=declines,
+        first=link(here, state=chosen) if after else None,
         next=link(here, state=chosen, after=rows[-1].subscription.id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )

@@ -28,18 +28,34 @@ async def show_figures(visit: Visit) -> Response:
         names = tuple(asset.code for asset in assets)
         currency = choice_of(visit.asked, "currency", names, names[0]) if names else ""
         asset = next((each for each in assets if each.code == currency), None)
-        months = [] if asset is None else await monthly_figures.months(
-            read, WINDOWS[window], asset, on_test_clocks=who == WHO[1])  # fmt: skip
+        months = (
+            []
+            if asset is None
+            else await monthly_figures.months(read, WINDOWS[window], asset, on_test_clocks=who == WHO[1])
+        )
         shown = asset if with_payments else None
         days = [] if shown is None else await queries.days(read, DAYS, shown)
         declines = {} if shown is None else await queries.declines(read, DAYS, shown)
     some = any(each.running or each.won or each.lost for each in months)
     return visit.page(
-        "billing/figures.html", "Billing in figures", window=window, windows=tuple(WINDOWS), who=who, everybody=WHO,
-        currency=currency, currencies=names, months=list(reversed(months)), some=some, chart=month_columns(months),
-        units=1 if asset is None else 10**asset.exponent, charges=day_columns(days), declines=declines, days=DAYS,
-        charged=sum(each.succeeded + each.failed for each in days), with_payments=with_payments,
-    )  # fmt: skip
+        "billing/figures.html",
+        "Billing in figures",
+        window=window,
+        windows=tuple(WINDOWS),
+        who=who,
+        everybody=WHO,
+        currency=currency,
+        currencies=names,
+        months=list(reversed(months)),
+        some=some,
+        chart=month_columns(months),
+        units=1 if asset is None else 10**asset.exponent,
+        charges=day_columns(days),
+        declines=declines,
+        days=DAYS,
+        charged=sum(each.succeeded + each.failed for each in days),
+        with_payments=with_payments,
+    )
 
 
 def month_columns(months: Sequence[Month]) -> dict[str, list[Any]]:

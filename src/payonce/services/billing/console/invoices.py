@@ -29,10 +29,13 @@ async def list_invoices(visit: Visit) -> Response:
     state = choice_of(asked, "state", ("all", *InvoiceState), "all")
     action = choice_of(asked, "action", ("all", *ACTIONS), "all")
     wanted = WantedInvoices(
-        state=None if state == "all" else InvoiceState(state), action=None if action == "all" else Action(action),
-        reference=name_of(asked, "reference"), failed=choice_of(asked, "failed", ("no", "yes"), "no") == "yes",
-        since=moment_of(asked, "since"), until=moment_of(asked, "until"),
-    )  # fmt: skip
+        state=None if state == "all" else InvoiceState(state),
+        action=None if action == "all" else Action(action),
+        reference=name_of(asked, "reference"),
+        failed=choice_of(asked, "failed", ("no", "yes"), "no") == "yes",
+        since=moment_of(asked, "since"),
+        until=moment_of(asked, "until"),
+    )
     before = name_of(asked, "before")
     async with bounded(visit) as read:
         sums = await invoice_queries.sums(read, wanted)
@@ -40,11 +43,18 @@ async def list_invoices(visit: Visit) -> Response:
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     here = "/billing/invoices"
     return visit.page(
-        "billing/invoices.html", "Invoices", rows=rows, typed=typed, chosen=state, sums=sums, actions=ACTIONS,
-        everything=sum(each.count for each in sums), filtered=any(typed.values()),
+        "billing/invoices.html",
+        "Invoices",
+        rows=rows,
+        typed=typed,
+        chosen=state,
+        sums=sums,
+        actions=ACTIONS,
+        everything=sum(each.count for each in sums),
+        filtered=any(typed.values()),
         first=link(here, **typed, state=state) if before else None,
         next=link(here, **typed, state=state, before=rows[-1].id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 async def show_invoice(visit: Visit) -> Response:
@@ -85,8 +95,15 @@ async def invoice_page(visit: Visit, bill: Bill, problem: PayonceError | None = 
     )
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
-        "billing/invoice.html", f"Invoice {bill.number}", status=status, bill=bill, notes=notes, charges=charges,
-        waiting=waiting, may_go_back=may_go_back, with_payments=with_payments,
+        "billing/invoice.html",
+        f"Invoice {bill.number}",
+        status=status,
+        bill=bill,
+        notes=notes,
+        charges=charges,
+        waiting=waiting,
+        may_go_back=may_go_back,
+        with_payments=with_payments,
         problem="" if problem is None else str(problem),
         typed={name: text_of(visit.form, name) for name in ("amount", "why", "outside")},
-    )  # fmt: skip
+    )

@@ -16,7 +16,8 @@ from payonce.services.billing.console.subscription import decide, show_subscript
 
 PAGES: Final = (
     Page(
-        "Customers", "/billing/customers",
+        "Customers",
+        "/billing/customers",
         (
             get("/billing/customers", where_held("Customers", list_customers)),
             get("/billing/customers/{id}", where_held("Customer", show_customer)),
@@ -28,7 +29,8 @@ PAGES: Final = (
         group="Billing",
     ),
     Page(
-        "Invoices", "/billing/invoices",
+        "Invoices",
+        "/billing/invoices",
         (
             get("/billing/invoices", where_held("Invoices", list_invoices)),
             get("/billing/invoices/{id}", where_held("Invoice", show_invoice)),
@@ -38,11 +40,14 @@ PAGES: Final = (
         group="Billing",
     ),
     Page(
-        "Dunning", "/billing/dunning", (get("/billing/dunning", where_held("Dunning", show_dunning)),),
+        "Dunning",
+        "/billing/dunning",
+        (get("/billing/dunning", where_held("Dunning", show_dunning)),),
         group="Billing",
     ),
     Page(
-        "Deliveries", "/billing/deliveries",
+        "Deliveries",
+        "/billing/deliveries",
         (
             get("/billing/deliveries", where_held("Deliveries", list_deliveries, PAYMENTS)),
             get("/billing/deliveries/{id}", where_held("Notification", show_delivery, PAYMENTS)),
@@ -51,17 +56,34 @@ PAGES: Final = (
         group="Billing",
     ),
     Page(
-        "Figures", "/billing/figures", (get("/billing/figures", where_held("Figures", show_figures)),),
+        "Figures",
+        "/billing/figures",
+        (get("/billing/figures", where_held("Figures", show_figures)),),
         group="Billing",
     ),
-)  # fmt: skip
+)
 
 TONES: Final = {
-    "incomplete": "warn", "incomplete_expired": "plain", "trialing": "calm", "active": "good", "past_due": "bad",
-    "unpaid": "bad", "paused": "warn", "canceled": "plain", "open": "warn", "paid": "good", "void": "plain",
-    "uncollectible": "bad", "pending": "calm", "succeeded": "good", "failed": "bad", "refunded": "warn",
-    "partially_refunded": "warn", "delivered": "good", "waiting": "warn",
-}  # fmt: skip
+    "incomplete": "warn",
+    "incomplete_expired": "plain",
+    "trialing": "calm",
+    "active": "good",
+    "past_due": "bad",
+    "unpaid": "bad",
+    "paused": "warn",
+    "canceled": "plain",
+    "open": "warn",
+    "paid": "good",
+    "void": "plain",
+    "uncollectible": "bad",
+    "pending": "calm",
+    "succeeded": "good",
+    "failed": "bad",
+    "refunded": "warn",
+    "partially_refunded": "warn",
+    "delivered": "good",
+    "waiting": "warn",
+}
 KINDS: Final = ("subscription", "event", "invoice", "charge", "refund", "notification")
 
 

@@ -56,9 +56,12 @@ def _given(visit: Visit, charge: Charged) -> GiveBack:
     typed = text_of(visit.form, "amount")
     amount = None if not typed else Amount.from_decimal(typed, charge.amount.asset)
     return GiveBack(
-        transaction_id=charge.id, left_minor=left, amount_minor=None if amount is None else amount.minor,
-        outside=text_of(visit.form, "outside") == "yes", note=reason_of(visit.form),
-    )  # fmt: skip
+        transaction_id=charge.id,
+        left_minor=left,
+        amount_minor=None if amount is None else amount.minor,
+        outside=text_of(visit.form, "outside") == "yes",
+        note=reason_of(visit.form),
+    )
 
 
 async def _check(visit: Visit, bill: Bill, charge: Charged, given: GiveBack) -> Response:
@@ -66,12 +69,20 @@ async def _check(visit: Visit, bill: Bill, charge: Charged, given: GiveBack) -> 
         found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     path = f"/billing/invoices/{bill.id}"
     return visit.page(
-        "check_change.html", "Give it back?", crumbs=[("Invoices", "/billing/invoices"), (bill.number, path)],
+        "check_change.html",
+        "Give it back?",
+        crumbs=[("Invoices", "/billing/invoices"), (bill.number, path)],
         sentences=_sentences(bill, charge, given, found.weighed.amounts[0]),
-        amounts=found.weighed.amounts, because=found.because, document=None, note=given.note, action=f"{path}/refund",
-        back=path, button="Ask a second person" if found.because else _button(given), danger=True,
+        amounts=found.weighed.amounts,
+        because=found.because,
+        document=None,
+        note=given.note,
+        action=f"{path}/refund",
+        back=path,
+        button="Ask a second person" if found.because else _button(given),
+        danger=True,
         hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
-    )  # fmt: skip
+    )
 
 
 def _button(given: GiveBack) -> str:
@@ -81,8 +92,9 @@ def _button(given: GiveBack) -> str:
 def _sentences(bill: Bill, charge: Charged, given: GiveBack, amount: Amount) -> list[str]:
     return [
         f"{amount} has gone back to {bill.email} outside the gateway, as you say; the gateway is not asked."
-        if given.outside else f"{amount} goes back to {charge.card or 'the card'} of {bill.email}.",
+        if given.outside
+        else f"{amount} goes back to {charge.card or 'the card'} of {bill.email}.",
         "A credit note is issued. Whether the subscription goes on is another decision."
-        if charge.id == bill.transaction_id else
-        "It paid nothing of the invoice, so there is no credit note; what waited for its return goes on.",
-    ]  # fmt: skip
+        if charge.id == bill.transaction_id
+        else "It paid nothing of the invoice, so there is no credit note; what waited for its return goes on.",
+    ]

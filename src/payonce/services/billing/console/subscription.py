@@ -89,11 +89,20 @@ async def _check(visit: Visit, seen: Seen, given: Decision) -> Response:
     label, consequence = CHOICES[given.verdict]
     path = f"/billing/subscriptions/{seen.id}"
     return visit.page(
-        "check_change.html", f"{label}?", crumbs=[("Customers", "/billing/customers"), (seen.email, path)],
-        sentences=[consequence], amounts=found.weighed.amounts, because=found.because, document=None, note=given.note,
-        action=f"{path}/decide", back=path, button="Ask a second person" if found.because else label,
-        hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"}, danger=given.verdict in _FINAL,
-    )  # fmt: skip
+        "check_change.html",
+        f"{label}?",
+        crumbs=[("Customers", "/billing/customers"), (seen.email, path)],
+        sentences=[consequence],
+        amounts=found.weighed.amounts,
+        because=found.because,
+        document=None,
+        note=given.note,
+        action=f"{path}/decide",
+        back=path,
+        button="Ask a second person" if found.because else label,
+        hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
+        danger=given.verdict in _FINAL,
+    )
 
 
 async def _known(visit: Visit) -> Seen:
@@ -119,11 +128,19 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
     verdicts = [] if waiting or ACTION not in visit.context.actions else open_verdicts(seen, owed)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
-        "billing/subscription.html", f"Subscription {seen.id}", status=status, seen=seen, invoices=invoices, owed=owed,
-        scenes=sorted([*own, *timeline.facts(charged, told), *scenes], key=_at), truncated=cut or engine.truncated,
-        waiting=waiting, choices=[(each, *CHOICES[each]) for each in verdicts],
-        problem="" if problem is None else str(problem), typed={name: text_of(visit.form, name) for name in FIELDS},
-    )  # fmt: skip
+        "billing/subscription.html",
+        f"Subscription {seen.id}",
+        status=status,
+        seen=seen,
+        invoices=invoices,
+        owed=owed,
+        scenes=sorted([*own, *timeline.facts(charged, told), *scenes], key=_at),
+        truncated=cut or engine.truncated,
+        waiting=waiting,
+        choices=[(each, *CHOICES[each]) for each in verdicts],
+        problem="" if problem is None else str(problem),
+        typed={name: text_of(visit.form, name) for name in FIELDS},
+    )
 
 
 def _at(scene: Any) -> datetime:

@@ -67,8 +67,10 @@ def events_applied_as_often_as_they_come() -> None:
             values ($1, $2::jsonb, true, payonce.due_now(), $3)
             on conflict (event_id) do update set error_message = $3
             """,
-            notification.event_id, msgspec.json.encode(notification).decode(), problem,
-        )  # fmt: skip
+            notification.event_id,
+            msgspec.json.encode(notification).decode(),
+            problem,
+        )
         return Applied(PROCESSED, problem)
 
     put(payment_events, "apply", apply_again)
@@ -90,8 +92,9 @@ def event_before_its_change() -> None:
             insert into subscriptions.payment_webhook_requests (event_id, payload, processed, processed_at)
             values ($1, $2::jsonb, true, payonce.due_now())
             """,
-            notification.event_id, msgspec.json.encode(notification).decode(),
-        )  # fmt: skip
+            notification.event_id,
+            msgspec.json.encode(notification).decode(),
+        )
         await connection.execute("commit")
         await connection.execute("begin")
         await tx.execute(
@@ -124,22 +127,63 @@ def changes_beside_an_open_invoice() -> None:
 
 ABLATIONS: Final = (
     Ablation("the generation in the key of a charge", no_generation_in_the_key, "billing-renewal", Mode.BEFORE),
-    Ablation("one key for all sends of a charge", another_key_for_every_charge, "billing-renewal", Mode.AFTER,
-             near="vendors.gateway.client"),
-    Ablation("one key for all sends of a refund", another_key_for_every_refund, "billing-trial", Mode.AFTER,
-             near="vendors.gateway.client"),
+    Ablation(
+        "one key for all sends of a charge",
+        another_key_for_every_charge,
+        "billing-renewal",
+        Mode.AFTER,
+        near="vendors.gateway.client",
+    ),
+    Ablation(
+        "one key for all sends of a refund",
+        another_key_for_every_refund,
+        "billing-trial",
+        Mode.AFTER,
+        near="vendors.gateway.client",
+    ),
     Ablation("the intent of a charge", no_intent_on_record, "billing-trial", Mode.AFTER, near="vendors.gateway.client"),
-    Ablation("the notification in the commit of its charge", message_after_the_commit, "billing-trial", Mode.AFTER,
-             DAMAGE | STUCK, "engine.messages.work"),
-    Ablation("the books in the same commit", posting_after_the_commit, "billing-trial", Mode.AFTER,
-             near="engine.messages.work"),
-    Ablation("an event is applied once", events_applied_as_often_as_they_come, "billing-renewal", Mode.AFTER,
-             near="take_payment_event"),
-    Ablation("event and change in one commit", event_before_its_change, "billing-trial", Mode.AFTER,
-             near="take_payment_event"),
-    Ablation("credit and the order to pay it out in one commit", message_after_the_commit, "billing-credit",
-             Mode.AFTER, DAMAGE | STUCK, "engine.messages.work"),
-    Ablation("a change of plan waits for no other invoice", changes_beside_an_open_invoice, "billing-change-renewal",
-             Mode.STOPPED),
+    Ablation(
+        "the notification in the commit of its charge",
+        message_after_the_commit,
+        "billing-trial",
+        Mode.AFTER,
+        DAMAGE | STUCK,
+        "engine.messages.work",
+    ),
+    Ablation(
+        "the books in the same commit",
+        posting_after_the_commit,
+        "billing-trial",
+        Mode.AFTER,
+        near="engine.messages.work",
+    ),
+    Ablation(
+        "an event is applied once",
+        events_applied_as_often_as_they_come,
+        "billing-renewal",
+        Mode.AFTER,
+        near="take_payment_event",
+    ),
+    Ablation(
+        "event and change in one commit",
+        event_before_its_change,
+        "billing-trial",
+        Mode.AFTER,
+        near="take_payment_event",
+    ),
+    Ablation(
+        "credit and the order to pay it out in one commit",
+        message_after_the_commit,
+        "billing-credit",
+        Mode.AFTER,
+        DAMAGE | STUCK,
+        "engine.messages.work",
+    ),
+    Ablation(
+        "a change of plan waits for no other invoice",
+        changes_beside_an_open_invoice,
+        "billing-change-renewal",
+        Mode.STOPPED,
+    ),
     Ablation("one invoice for each period", periods_not_counted, "billing-renewal", Mode.BEFORE),
-)  # fmt: skip
+)

@@ -67,8 +67,13 @@ async def _decide(tx: Tx, verdict: CreditVerdict, account_id: str, minor: int | 
     asset = well_known("AED")
     has = await credit.opened(tx, account_id, asset)
     asked = CreditChange(
-        account_id=account_id, currency=asset.code, exponent=asset.exponent, seen=has.revision, verdict=verdict,
-        amount_minor=has.amount.minor if minor is None else minor, note="they wrote to us",
-    )  # fmt: skip
+        account_id=account_id,
+        currency=asset.code,
+        exponent=asset.exponent,
+        seen=has.revision,
+        verdict=verdict,
+        amount_minor=has.amount.minor if minor is None else minor,
+        note="they wrote to us",
+    )
     # The action looks at no queue.
     await ask(tx, changing_credit(cast(Admin, None)), asked, "an operator", asked.note)

@@ -40,9 +40,7 @@ class CanceledChange(BillingScenario):
     async def _begin(self, tx: Tx, now: datetime) -> None:
         await new_subscriptions.start(tx, ACCOUNT, "basic", self.name)
         about, delay_s = {"subscription_id": self.name}, CHANGED_AFTER.total_seconds()
-        await tx.send(
-            PERSON, {**about, "plan_id": "pro"}, action=CHANGE, correlation_id=self.name, delay_s=delay_s
-        )  # fmt: skip
+        await tx.send(PERSON, {**about, "plan_id": "pro"}, action=CHANGE, correlation_id=self.name, delay_s=delay_s)
         await tx.send(PERSON, about, action=CANCEL, correlation_id="cancel", delay_s=delay_s)
         await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
 
@@ -86,7 +84,7 @@ class SharedCredit(BillingScenario):
         about = {"account_id": ACCOUNT}
         await tx.send(
             PERSON, {**about, "minor": PAID_OUT}, action=PAY_OUT, correlation_id="pay-out", delay_s=RENEWED_AFTER_S
-        )  # fmt: skip
+        )
         await tx.send(PERSON, about, action=EXPIRE, correlation_id="expire", delay_s=RENEWED_AFTER_S)
         await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
 

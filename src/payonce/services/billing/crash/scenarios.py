@@ -138,8 +138,9 @@ class BillingScenario(ABC):
                 (id, account_id, token, brand, last4, exp_month, exp_year, is_default)
             values ('card-1', $1, $2, 'visa', '4242', 12, 2099, true)
             """,
-            ACCOUNT, token,
-        )  # fmt: skip
+            ACCOUNT,
+            token,
+        )
         await self._begin(tx, now)
 
     @abstractmethod
@@ -290,18 +291,22 @@ class Renewal(BillingScenario):
     def __init__(self) -> None:
         paid = [("initial", 0, BASIC), ("renewal", 1, BASIC)]
         super().__init__(
-            "billing-renewal", Ending("active", "basic-v1", paid, declines=1),
+            "billing-renewal",
+            Ending("active", "basic-v1", paid, declines=1),
             cards_next=["succeeds", "insufficient_funds", "succeeds"],
-        )  # fmt: skip
+        )
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
         await new_subscriptions.start(tx, ACCOUNT, "basic", self.name)
         for look, delay_s in (("due", RENEWED_AFTER_S), ("dunned", DUNNED_AFTER_S)):
             await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id=look, delay_s=delay_s)
         await tx.send(
-            PAYMENT_INITIATION, {"subscription_id": self.name, "period": 1}, action=Action.RENEWAL,
-            correlation_id="by-hand", delay_s=ASKED_AGAIN_AFTER_S,
-        )  # fmt: skip
+            PAYMENT_INITIATION,
+            {"subscription_id": self.name, "period": 1},
+            action=Action.RENEWAL,
+            correlation_id="by-hand",
+            delay_s=ASKED_AGAIN_AFTER_S,
+        )
         await tx.send(
             BILLING_CLOCK, {}, action=schedules.EARN, correlation_id="revenue", delay_s=ASKED_AGAIN_AFTER_S + 1
         )
@@ -330,12 +335,13 @@ class Credit(BillingScenario):
     async def _begin(self, tx: Tx, now: datetime) -> None:
         await begin_with_credit(tx, now, self.name)
         await tx.send(
-            PERSON, {"account_id": ACCOUNT, "minor": PAID_OUT}, action=PAY_OUT, correlation_id=self.name,
+            PERSON,
+            {"account_id": ACCOUNT, "minor": PAID_OUT},
+            action=PAY_OUT,
+            correlation_id=self.name,
             delay_s=CHANGED_AFTER.total_seconds() + DAY_S,
-        )  # fmt: skip
-        await tx.send(
-            BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S
-        )  # fmt: skip
+        )
+        await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
 
 
 async def begin_with_credit(tx: Tx, now: datetime, subscription_id: str) -> None:
@@ -346,12 +352,14 @@ async def begin_with_credit(tx: Tx, now: datetime, subscription_id: str) -> None
 
 async def change_later(
     tx: Tx, subscription_id: str, plan_id: str, action: Action, now: datetime, delay_s: float
-) -> None:  # fmt: skip
+) -> None:
     """Asked for seven days into the period, and worked on after `delay_s`."""
     asked = {
-        "subscription_id": subscription_id, "change_id": CHANGE, "plan_id": plan_id,
+        "subscription_id": subscription_id,
+        "change_id": CHANGE,
+        "plan_id": plan_id,
         "at": (now + CHANGED_AFTER).isoformat(),
-    }  # fmt: skip
+    }
     await tx.send(PLAN_CHANGE, asked, action=action, correlation_id=subscription_id, delay_s=delay_s)
 
 

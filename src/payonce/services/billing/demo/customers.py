@@ -178,18 +178,17 @@ def downgrades(given: Setting) -> Life:
 
 def pauses_within_a_period(given: Setting) -> Life:
     steps = [
-        Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.within, Act.PAUSE),
+        Step(given.begins_at, Act.SUBSCRIBE, BASIC),
+        Step(given.within, Act.PAUSE),
         Step(given.within + SHORT_PAUSE, Act.RESUME),
-    ]  # fmt: skip
+    ]
     return Life(steps, given.periods(BASIC), "active")
 
 
 def pauses_for_longer(given: Setting) -> Life:
     """A new period begins when it is resumed, and the others follow that day."""
     resumed = given.within + LONG_PAUSE
-    steps = [
-        Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.within, Act.PAUSE), Step(resumed, Act.RESUME)
-    ]  # fmt: skip
+    steps = [Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.within, Act.PAUSE), Step(resumed, Act.RESUME)]
     if resumed > given.ends_at:
         return Life(steps[:2], given.periods(BASIC)[: given.month + 1], "paused")
     return Life(steps, given.periods(BASIC)[: given.month + 1] + given.periods(BASIC, resumed), "active")
@@ -198,16 +197,15 @@ def pauses_for_longer(given: Setting) -> Life:
 def declined_for_a_while(given: Setting) -> Life:
     """On the day, and on the first of dunning."""
     ends = "insufficient_funds,insufficient_funds,succeeds"
-    steps = [
-        Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.renewal - BEFORE_RENEWAL, Act.CARD_WILL, ends)
-    ]  # fmt: skip
+    steps = [Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.renewal - BEFORE_RENEWAL, Act.CARD_WILL, ends)]
     return Life(steps, given.periods(BASIC), "active", declines=2)
 
 
 def declined_for_good(given: Setting) -> Life:
     steps = [
-        Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.renewal - BEFORE_RENEWAL, Act.CARD_BECOMES, DECLINES)
-    ]  # fmt: skip
+        Step(given.begins_at, Act.SUBSCRIBE, BASIC),
+        Step(given.renewal - BEFORE_RENEWAL, Act.CARD_BECOMES, DECLINES),
+    ]
     periods = [*given.periods(BASIC)[: given.month], Period(given.renewal, PRICES[BASIC], paid=False)]
     return Life(steps, periods, "unpaid", declines=TRIES)
 
@@ -215,9 +213,10 @@ def declined_for_good(given: Setting) -> Life:
 def card_expires(given: Setting) -> Life:
     """Of no use to try again; a new card is tried at once."""
     steps = [
-        Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.renewal - BEFORE_RENEWAL, Act.CARD_BECOMES, EXPIRED),
+        Step(given.begins_at, Act.SUBSCRIBE, BASIC),
+        Step(given.renewal - BEFORE_RENEWAL, Act.CARD_BECOMES, EXPIRED),
         Step(given.renewal + NEW_CARD_AFTER, Act.NEW_CARD, PAYS),
-    ]  # fmt: skip
+    ]
     return Life(steps, given.periods(BASIC), "active", declines=1)
 
 

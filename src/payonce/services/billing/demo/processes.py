@@ -14,16 +14,25 @@ SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
 ROLES: Final = (SUBSCRIPTIONS, PAYMENTS)
 KEY_BYTES: Final = 32
 QUEUES: Final = (
-    "SUB_PAYMENT_INITIATION", "SUB_TRIAL_PAYMENT", "SUB_PLAN_CHANGE", "SUB_CLOCK", "PAY_CHARGE_INITIATION",
-    "PAY_SUBSCRIPTION_UPDATE", "PAY_REFUND_INITIATION", "PAY_CREDIT_HOLD",
-)  # fmt: skip
+    "SUB_PAYMENT_INITIATION",
+    "SUB_TRIAL_PAYMENT",
+    "SUB_PLAN_CHANGE",
+    "SUB_CLOCK",
+    "PAY_CHARGE_INITIATION",
+    "PAY_SUBSCRIPTION_UPDATE",
+    "PAY_REFUND_INITIATION",
+    "PAY_CREDIT_HOLD",
+)
 LEASE_S: Final = 30.0
 """Longer than a call to the gateway may take. What a killed process had in hand waits for it: after each kill the
 leases' clock is moved, for everybody."""
 POLICY: Final = {
-    "LEASE_S": f"{LEASE_S:g}", "MAX_RETRIES": "40", "BASE_DELAY_SECONDS": "0.5", "MAX_DELAY_SECONDS": "4",
+    "LEASE_S": f"{LEASE_S:g}",
+    "MAX_RETRIES": "40",
+    "BASE_DELAY_SECONDS": "0.5",
+    "MAX_DELAY_SECONDS": "4",
     "JITTER_SECONDS": "0.5",
-}  # fmt: skip
+}
 """Nobody waits for minutes because of a fault."""
 
 
@@ -34,10 +43,13 @@ def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet
         ports = dict(zip(ROLES, stack.enter_context(held_ports(len(ROLES))), strict=True))
         urls = {role: f"http://127.0.0.1:{port}" for role, port in ports.items()}
         everybody = {
-            **environment, "SUBSCRIPTION_SERVICE_URL": urls[SUBSCRIPTIONS], "BILLING_TEST_CLOCKS": "true",
-            "JWT_SECRET_KEY": secrets.token_hex(KEY_BYTES), "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
+            **environment,
+            "SUBSCRIPTION_SERVICE_URL": urls[SUBSCRIPTIONS],
+            "BILLING_TEST_CLOCKS": "true",
+            "JWT_SECRET_KEY": secrets.token_hex(KEY_BYTES),
+            "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
             **{f"QUEUE_POLICY__{queue}__{name}": value for queue in QUEUES for name, value in POLICY.items()},
-        }  # fmt: skip
+        }
         crews = {role: Crew(("run", role, "--port", str(ports[role])), everybody, log_path, 1) for role in ROLES}
         for crew in crews.values():
             stack.enter_context(crew)

@@ -197,9 +197,7 @@ async def _told(read: "Reader", outbox: "Outbox", post: "Post") -> Told:
     return Told(len(arrived), len(arrived) - len(events), late, again, heeded, len(events), disagreed)
 
 
-async def _set_up(
-    app: "App", gateway: "GatewayStandIn", customers: "Sequence[Customer]"
-) -> tuple[str, dict[str, str]]:  # fmt: skip
+async def _set_up(app: "App", gateway: "GatewayStandIn", customers: "Sequence[Customer]") -> tuple[str, dict[str, str]]:
     """Accounts on clocks of their own, each with a card; and the key of whoever acts for them."""
     from payonce.engine.operators.api_keys import make_key
     from payonce.services.billing.demo.customers import PAYS
@@ -213,15 +211,17 @@ async def _set_up(
             insert into subscriptions.test_clocks (id, name, now_at, target_at, made_by)
             select id, 'demo', begins_at, begins_at, 'demo' from unnest($1::text[], $2::timestamptz[]) c(id, begins_at)
             """,
-            ids, [customer.begins_at for customer in customers],
-        )  # fmt: skip
+            ids,
+            [customer.begins_at for customer in customers],
+        )
         await tx.execute(
             """
             insert into subscriptions.accounts (id, email, password_hash, time_zone, test_clock_id)
             select id, id || '@example.com', 'none', zone, id from unnest($1::text[], $2::text[]) c(id, zone)
             """,
-            ids, [customer.zone for customer in customers],
-        )  # fmt: skip
+            ids,
+            [customer.zone for customer in customers],
+        )
         await tx.execute(
             """
             insert into payments.payment_methods
@@ -229,6 +229,7 @@ async def _set_up(
             select 'card-of-' || id, id, token, 'visa', '4242', 12, 2099, true
             from unnest($1::text[], $2::text[]) c(id, token)
             """,
-            ids, [tokens[each] for each in ids],
-        )  # fmt: skip
+            ids,
+            [tokens[each] for each in ids],
+        )
     return made.secret, tokens

@@ -25,8 +25,10 @@ async def serve(
         if gateway_webhooks is not None:
             await stack.enter_async_context(telling(gateway, gateway_webhooks, secrets))
         environment = {
-            "GATEWAY_API_KEY": SIMULATED_KEY, "GATEWAY_URL": url, "GATEWAY_WEBHOOK_SECRET": secrets[0].reveal(),
-        }  # fmt: skip
+            "GATEWAY_API_KEY": SIMULATED_KEY,
+            "GATEWAY_URL": url,
+            "GATEWAY_WEBHOOK_SECRET": secrets[0].reveal(),
+        }
         yield Served({"gateway": url}, environment)
 
 

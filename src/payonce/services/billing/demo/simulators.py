@@ -55,7 +55,10 @@ async def open_gateway_stand_in(
         if webhooks_to is not None:
             await stack.enter_async_context(telling(simulator, webhooks_to, [secret]))
         environment = {
-            "GATEWAY_API_KEY": "stand-in", "GATEWAY_URL": url, "GATEWAY_WEBHOOK_SECRET": secret.reveal(),
-            "GATEWAY_TIMEOUT_S": str(GATEWAY_TIMEOUT_S), "GATEWAY_REQUESTS_PER_S": "10000",
-        }  # fmt: skip
+            "GATEWAY_API_KEY": "stand-in",
+            "GATEWAY_URL": url,
+            "GATEWAY_WEBHOOK_SECRET": secret.reveal(),
+            "GATEWAY_TIMEOUT_S": str(GATEWAY_TIMEOUT_S),
+            "GATEWAY_REQUESTS_PER_S": "10000",
+        }
         yield GatewayStandIn(simulator, clock, door, environment, secret)

@@ -57,15 +57,21 @@ async def judge(
     missed, double, misplaced = weigh(customers, records)
     double_charged, unpaid, refunds_missing = weigh_gateway(customers, books, cards)
     return Verdict(
-        len(customers), sum(len(record.periods) for record in records.values()),
-        Counter(record.state for record in records.values()), missed, double, double_charged, unpaid,
-        refunds_missing, misplaced, {CURRENCY: await _unexplained(read, books)}, await _broken(read),
-    )  # fmt: skip
+        len(customers),
+        sum(len(record.periods) for record in records.values()),
+        Counter(record.state for record in records.values()),
+        missed,
+        double,
+        double_charged,
+        unpaid,
+        refunds_missing,
+        misplaced,
+        {CURRENCY: await _unexplained(read, books)},
+        await _broken(read),
+    )
 
 
-def weigh(
-    customers: Sequence[Customer], records: Mapping[str, Record]
-) -> tuple[list[str], list[str], list[str]]:  # fmt: skip
+def weigh(customers: Sequence[Customer], records: Mapping[str, Record]) -> tuple[list[str], list[str], list[str]]:
     """Periods that were missed, invoices that are too many, and subscriptions that ended up elsewhere."""
     missed, double, misplaced = list[str](), list[str](), list[str]()
     for customer in customers:

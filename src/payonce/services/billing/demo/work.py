@@ -49,9 +49,7 @@ class Watch:
         """Until the customer's clock stands there and nothing of theirs is under way, seen from now on."""
         wanted = self.begun + 1
         async with self._looked:
-            while (
-                self.ended < wanted or customer.id not in self.at_rest or self.clocks[customer.id] != moment
-            ):  # fmt: skip
+            while self.ended < wanted or customer.id not in self.at_rest or self.clocks[customer.id] != moment:
                 await self._looked.wait()
 
 

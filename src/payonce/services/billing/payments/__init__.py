@@ -17,13 +17,29 @@ from payonce.services.billing.payments.store.queries import is_used
 from payonce.services.billing.payments.store.transactions import NAMES, REFERENCES
 
 HANDLERS = (
-    process_charge_initiation, process_webhook_processing, process_refund_initiation, process_credit_hold,
-    process_credit_confirmation, process_credit_release, put_back_payments, clean_up_payments,
-)  # fmt: skip
+    process_charge_initiation,
+    process_webhook_processing,
+    process_refund_initiation,
+    process_credit_hold,
+    process_credit_confirmation,
+    process_credit_release,
+    put_back_payments,
+    clean_up_payments,
+)
 
 LOOKUPS = (find_payments,)
 
 __all__ = [
-    "APART_INVARIANTS", "HANDLERS", "INVARIANTS", "LOOKUPS", "NAMES", "REFERENCES", "SCHEDULES", "SHARED_INVARIANTS",
-    "Notifier", "is_used", "observe_payments", "statements",
-]  # fmt: skip
+    "APART_INVARIANTS",
+    "HANDLERS",
+    "INVARIANTS",
+    "LOOKUPS",
+    "NAMES",
+    "REFERENCES",
+    "SCHEDULES",
+    "SHARED_INVARIANTS",
+    "Notifier",
+    "is_used",
+    "observe_payments",
+    "statements",
+]

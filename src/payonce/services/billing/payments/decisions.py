@@ -57,9 +57,12 @@ async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:
         raise Invalid(f"there is no notification {event_id[:100]!r}")
     # Asked for twice before it was tried, it is one message.
     await tx.send(
-        SUBSCRIPTION_UPDATE, {"event_id": event_id}, action=row["action"], key=f"resend:{event_id}:{row['attempts']}",
+        SUBSCRIPTION_UPDATE,
+        {"event_id": event_id},
+        action=row["action"],
+        key=f"resend:{event_id}:{row['attempts']}",
         correlation_id=row["account_id"],
-    )  # fmt: skip
+    )
     await note(tx.connection, "billing.notifications", event_id, f"sent again: {why}", actor=by)
 
 

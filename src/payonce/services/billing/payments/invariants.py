@@ -104,7 +104,7 @@ INVARIANTS: Final = {
         join payonce.effects e on e.kind = 'gateway.refund' and e.key = r.id
         where r.state <> 'pending' and e.state in ('intended', 'unknown', 'review')
     """,
-}  # fmt: skip
+}
 
 SHARED_INVARIANTS: Final = {
     # What was applied and is not marked as delivered yet may be in transit or not: hence bounds, true at any moment.

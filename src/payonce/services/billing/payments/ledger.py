@@ -25,17 +25,21 @@ REFUND: Final = "billing_refund"
 
 def captured(transaction: Transaction) -> Posting:
     return Posting(
-        f"{TRANSACTION}:{transaction.id}:captured", Reference(TRANSACTION, transaction.id),
-        moved(transaction.amount, _counterpart(transaction), CLEARING), "captured",
-    )  # fmt: skip
+        f"{TRANSACTION}:{transaction.id}:captured",
+        Reference(TRANSACTION, transaction.id),
+        moved(transaction.amount, _counterpart(transaction), CLEARING),
+        "captured",
+    )
 
 
 def refunded(refund: Refund, transaction: Transaction) -> Posting:
     source = OUTSIDE if refund.outside else CLEARING
     return Posting(
-        f"{REFUND}:{refund.id}", Reference(REFUND, refund.id),
-        moved(refund.amount, source, _counterpart(transaction)), "refunded",
-    )  # fmt: skip
+        f"{REFUND}:{refund.id}",
+        Reference(REFUND, refund.id),
+        moved(refund.amount, source, _counterpart(transaction)),
+        "refunded",
+    )
 
 
 def _counterpart(transaction: Transaction) -> str:

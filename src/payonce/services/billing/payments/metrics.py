@@ -33,7 +33,7 @@ NOTIFICATION_SECONDS = Histogram(
 
 CODES: Final = frozenset(
     {"insufficient_funds", "card_declined", "expired_card", "invalid_cvv", "no_payment_method", ""}
-)  # fmt: skip
+)
 OTHER: Final = "other"
 """Whatever else the gateway says: a label is not for every word of a vendor."""
 

@@ -60,17 +60,21 @@ class GatewayStatement(StatementSource):
                     select exists (select from payments.transactions where charge_key = $1 and amount_minor = $2
                         and currency = $3 and exponent = $4 and state = 'pending')
                     """,
-                    key, minor, asset.code, asset.exponent,
+                    key,
+                    minor,
+                    asset.code,
+                    asset.exponent,
                 )
-            )  # fmt: skip
+            )
         return bool(
             await read.fetchval(
                 """
                 select exists (select from payments.refunds where id = $1 and amount_minor = $2 and state = 'pending')
                 """,
-                key, minor,
+                key,
+                minor,
             )
-        )  # fmt: skip
+        )
 
     def _place_before(self, since: datetime) -> str | None:
         index = bisect_left(self._moments, since)

@@ -64,8 +64,10 @@ async def _put_back_charges(tx: Tx) -> None:
                           where m.queue = $2 and m.correlation_id = coalesce(t.subscription_id, t.id))
         order by t.created_at limit $3 for update of t skip locked
         """,
-        FORGOTTEN_AFTER_S, CHARGE_INITIATION.queue, PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        CHARGE_INITIATION.queue,
+        PUT_BACK_MAX,
+    )
     for row in rows:
         await tx.send(
             CHARGE_INITIATION, {"transaction_id": row["id"]}, action=row["action"], correlation_id=row["about"]
@@ -83,8 +85,10 @@ async def _put_back_refunds(tx: Tx) -> None:
                           where m.queue = $2 and m.correlation_id = coalesce(t.subscription_id, t.id))
         order by r.created_at limit $3 for update of r skip locked
         """,
-        FORGOTTEN_AFTER_S, REFUND_INITIATION.queue, PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        REFUND_INITIATION.queue,
+        PUT_BACK_MAX,
+    )
     for row in rows:
         await tx.send(REFUND_INITIATION, {"refund_id": row["id"]}, action="refund", correlation_id=row["about"])
         await _say(tx, row["id"], "the refund was pending and had no message")
@@ -102,18 +106,21 @@ async def _put_back_notifications(tx: Tx) -> None:
                           where m.queue = $2 and strpos(m.idempotency_key, n.event_id) > 0)
         order by n.created_at limit $3 for update of n skip locked
         """,
-        FORGOTTEN_AFTER_S, SUBSCRIPTION_UPDATE.queue, PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        SUBSCRIPTION_UPDATE.queue,
+        PUT_BACK_MAX,
+    )
     for row in rows:
         await tx.send(
-            SUBSCRIPTION_UPDATE, {"event_id": row["event_id"]}, action=row["action"], correlation_id=row["about"],
+            SUBSCRIPTION_UPDATE,
+            {"event_id": row["event_id"]},
+            action=row["action"],
+            correlation_id=row["about"],
             key=f"back:{row['event_id']}:{row['now']}",
-        )  # fmt: skip
+        )
         await _say(tx, row["event_id"], "the notification was not delivered and had no message")
 
 
 async def _say(tx: Tx, reference: str, text: str) -> None:
     log.warning("payment_put_back", what=reference, why=text)
-    await note(
-        tx.connection, "billing.put_back", reference, text, actor="billing.payments", severity=Severity.WARNING
-    )  # fmt: skip
+    await note(tx.connection, "billing.put_back", reference, text, actor="billing.payments", severity=Severity.WARNING)

@@ -22,9 +22,19 @@ from payonce.services.billing.subscriptions.store.queries import is_used
 from payonce.services.billing.subscriptions.store.subscriptions import APART_REFERENCES, NAMES, REFERENCES
 
 HANDLERS = (
-    process_payment_initiation, process_trial_payment, process_plan_change, expire_incomplete, renew_due, earn_revenue,
-    put_back_billing, clean_up, move_clock, process_usage_sync, keep_figures, migrate_plan,
-)  # fmt: skip
+    process_payment_initiation,
+    process_trial_payment,
+    process_plan_change,
+    expire_incomplete,
+    renew_due,
+    earn_revenue,
+    put_back_billing,
+    clean_up,
+    move_clock,
+    process_usage_sync,
+    keep_figures,
+    migrate_plan,
+)
 
 INVARIANTS = {**LIFE_INVARIANTS, **CREDIT_INVARIANTS, **USAGE_INVARIANTS}
 SCHEDULES = (*LIFE_SCHEDULES, *USAGE_SCHEDULES, *FIGURES_SCHEDULES)
@@ -32,6 +42,14 @@ SCHEDULES = (*LIFE_SCHEDULES, *USAGE_SCHEDULES, *FIGURES_SCHEDULES)
 LOOKUPS = (find_subscriptions,)
 
 __all__ = [
-    "APART_INVARIANTS", "APART_REFERENCES", "HANDLERS", "INVARIANTS", "LOOKUPS", "NAMES", "REFERENCES", "SCHEDULES",
-    "is_used", "observe_subscriptions",
-]  # fmt: skip
+    "APART_INVARIANTS",
+    "APART_REFERENCES",
+    "HANDLERS",
+    "INVARIANTS",
+    "LOOKUPS",
+    "NAMES",
+    "REFERENCES",
+    "SCHEDULES",
+    "is_used",
+    "observe_subscriptions",
+]

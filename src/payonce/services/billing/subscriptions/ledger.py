@@ -61,43 +61,47 @@ def issued(invoice: Invoice) -> Posting | None:
     """None: the invoice is of nothing."""
     credit = invoice.credit if invoice.total.minor >= 0 else invoice.total
     return _of(
-        invoice, "issued", Reference(INVOICE, invoice.id),
+        invoice,
+        "issued",
+        Reference(INVOICE, invoice.id),
         ((RECEIVABLE, invoice.due), (CREDIT, credit), (DEFERRED, -invoice.total)),
-    )  # fmt: skip
+    )
 
 
 def paid(invoice: Invoice) -> Posting | None:
-    return _of(
-        invoice, "paid", Reference(INVOICE, invoice.id), ((CAPTURED, invoice.due), (RECEIVABLE, -invoice.due))
-    )  # fmt: skip
+    return _of(invoice, "paid", Reference(INVOICE, invoice.id), ((CAPTURED, invoice.due), (RECEIVABLE, -invoice.due)))
 
 
 def earned(invoice: Invoice, amount: Amount, so_far: Amount, at: datetime) -> Posting | None:
     """`so_far` includes the amount: two steps of one moment are told apart by it."""
     return _of(
-        invoice, f"earned:{at.isoformat()}:{so_far.minor}", Reference(INVOICE, invoice.id),
+        invoice,
+        f"earned:{at.isoformat()}:{so_far.minor}",
+        Reference(INVOICE, invoice.id),
         ((DEFERRED, amount), (REVENUE, -amount)),
-    )  # fmt: skip
+    )
 
 
 def taken_back(invoice: Invoice, step: str) -> Posting | None:
     """Void, or given up as uncollectible."""
     back = unwound(invoice)
     return _of(
-        invoice, f"{step}:{invoice.generation}", Reference(INVOICE, invoice.id),
-        ((RECEIVABLE, -invoice.due), (CREDIT, -back.credit_back), (DEFERRED, back.unearned),
-         (BAD_DEBT, back.bad_debt)),
-    )  # fmt: skip
+        invoice,
+        f"{step}:{invoice.generation}",
+        Reference(INVOICE, invoice.id),
+        ((RECEIVABLE, -invoice.due), (CREDIT, -back.credit_back), (DEFERRED, back.unearned), (BAD_DEBT, back.bad_debt)),
+    )
 
 
 def reopened(invoice: Invoice) -> Posting | None:
     """What was given up is charged once more: the opposite of having given it up."""
     back = unwound(invoice)
     return _of(
-        invoice, f"reopened:{invoice.generation}", Reference(INVOICE, invoice.id),
-        ((RECEIVABLE, invoice.due), (CREDIT, back.credit_back), (DEFERRED, -back.unearned),
-         (BAD_DEBT, -back.bad_debt)),
-    )  # fmt: skip
+        invoice,
+        f"reopened:{invoice.generation}",
+        Reference(INVOICE, invoice.id),
+        ((RECEIVABLE, invoice.due), (CREDIT, back.credit_back), (DEFERRED, -back.unearned), (BAD_DEBT, -back.bad_debt)),
+    )
 
 
 def refunded(invoice: Invoice, refund_id: str, amount: Amount) -> Posting:
@@ -111,30 +115,34 @@ def refunded(invoice: Invoice, refund_id: str, amount: Amount) -> Posting:
 
 def unapplied(transaction_id: str, amount: Amount) -> Posting:
     return Posting(
-        f"billing_transaction:{transaction_id}:unapplied", Reference(TRANSACTION, transaction_id),
-        moved(amount, UNAPPLIED, CAPTURED), "unapplied",
-    )  # fmt: skip
+        f"billing_transaction:{transaction_id}:unapplied",
+        Reference(TRANSACTION, transaction_id),
+        moved(amount, UNAPPLIED, CAPTURED),
+        "unapplied",
+    )
 
 
 def returned(transaction_id: str, refund_id: str, amount: Amount) -> Posting:
     """Money that fitted no invoice is back with the customer."""
     return Posting(
-        f"billing_refund:{refund_id}:returned", Reference(TRANSACTION, transaction_id),
-        moved(amount, CAPTURED, UNAPPLIED), "returned",
-    )  # fmt: skip
+        f"billing_refund:{refund_id}:returned",
+        Reference(TRANSACTION, transaction_id),
+        moved(amount, CAPTURED, UNAPPLIED),
+        "returned",
+    )
 
 
 def credit_adjusted(entry_key: str, amount: Amount) -> Posting:
     """Above zero the customer has more."""
     return Posting(
         f"{ENTRY}:{entry_key}", Reference(ENTRY, entry_key), moved(amount, CREDIT, CREDIT_ADJUSTMENTS), "adjusted"
-    )  # fmt: skip
+    )
 
 
 def credit_expired(entry_key: str, amount: Amount) -> Posting:
     return Posting(
         f"{ENTRY}:{entry_key}", Reference(ENTRY, entry_key), moved(amount, CREDIT_EXPIRED, CREDIT), "expired"
-    )  # fmt: skip
+    )
 
 
 def payout_begun(payout: CreditPayout) -> Posting:
@@ -142,27 +150,29 @@ def payout_begun(payout: CreditPayout) -> Posting:
     source = PAID_OUTSIDE if payout.way is PayoutWay.BY_HAND else CREDIT_PAYOUT
     return Posting(
         f"{PAYOUT}:{payout.id}", Reference(PAYOUT, payout.id), moved(payout.amount, source, CREDIT), "paid_out"
-    )  # fmt: skip
+    )
 
 
 def payout_arrived(payout: CreditPayout) -> Posting:
     """Payments gave it back, out of what was captured."""
     return Posting(
-        f"{PAYOUT}:{payout.id}:arrived", Reference(PAYOUT, payout.id),
-        moved(payout.amount, CAPTURED, CREDIT_PAYOUT), "arrived",
-    )  # fmt: skip
+        f"{PAYOUT}:{payout.id}:arrived",
+        Reference(PAYOUT, payout.id),
+        moved(payout.amount, CAPTURED, CREDIT_PAYOUT),
+        "arrived",
+    )
 
 
 def payout_failed(payout: CreditPayout) -> Posting:
     return Posting(
-        f"{PAYOUT}:{payout.id}:failed", Reference(PAYOUT, payout.id),
-        moved(payout.amount, CREDIT, CREDIT_PAYOUT), "failed",
-    )  # fmt: skip
+        f"{PAYOUT}:{payout.id}:failed",
+        Reference(PAYOUT, payout.id),
+        moved(payout.amount, CREDIT, CREDIT_PAYOUT),
+        "failed",
+    )
 
 
-def _of(
-    invoice: Invoice, step: str, reference: Reference, amounts: tuple[tuple[str, Amount], ...]
-) -> Posting | None:  # fmt: skip
+def _of(invoice: Invoice, step: str, reference: Reference, amounts: tuple[tuple[str, Amount], ...]) -> Posting | None:
     lines = tuple(Line(path, amount) for path, amount in amounts if amount)
     if not lines:
         return None

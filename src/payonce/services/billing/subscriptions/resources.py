@@ -20,11 +20,15 @@ def subscribing(settings: Settings, database: Database) -> list[object]:
         Tokens(jwt_keys(settings), versions, access_s=billing.access_minutes * MINUTE_S),
         versions,
         Terms(
-            notification_secrets(settings), settings.webhook_tolerance_s, billing.refresh_days,
-            seller=tuple(line.strip() for line in billing.seller.split(";")), test_clocks=billing.has_test_clocks,
-            registrations_max=billing.registrations_max, fonts=invoice_fonts(settings),
+            notification_secrets(settings),
+            settings.webhook_tolerance_s,
+            billing.refresh_days,
+            seller=tuple(line.strip() for line in billing.seller.split(";")),
+            test_clocks=billing.has_test_clocks,
+            registrations_max=billing.registrations_max,
+            fonts=invoice_fonts(settings),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def invoice_fonts(settings: Settings) -> Fonts:

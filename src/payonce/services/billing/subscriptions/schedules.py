@@ -128,8 +128,10 @@ async def _put_back_due(tx: Tx) -> None:
             limit $3 for update skip locked
         ) forgotten where s.id = forgotten.id returning s.id, s.due_for, s.test_clock_id
         """,
-        FORGOTTEN_AFTER_S, [PAYMENT_INITIATION.queue, BILLING_CLOCK.queue], PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        [PAYMENT_INITIATION.queue, BILLING_CLOCK.queue],
+        PUT_BACK_MAX,
+    )
     for row in rows:
         await _told(tx, row["id"], f"{row['due_for']} was put and had no message")
     for test_clock_id in sorted({row["test_clock_id"] for row in rows if row["test_clock_id"] is not None}):
@@ -148,8 +150,10 @@ async def _put_back_first_invoices(tx: Tx) -> None:
                           where m.correlation_id = s.id and m.queue = any($2::text[]))
         limit $3 for update of s skip locked
         """,
-        FORGOTTEN_AFTER_S, [PAYMENT_INITIATION.queue, TRIAL_PAYMENT.queue, BILLING_CLOCK.queue], PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        [PAYMENT_INITIATION.queue, TRIAL_PAYMENT.queue, BILLING_CLOCK.queue],
+        PUT_BACK_MAX,
+    )
     for row in rows:
         policy, action = (TRIAL_PAYMENT, Action.TRIAL) if row["trial"] else (PAYMENT_INITIATION, Action.INITIAL)
         await tx.send(policy, {"subscription_id": row["id"]}, action=action, correlation_id=row["id"])
@@ -171,8 +175,10 @@ async def _put_back_plan_changes(tx: Tx) -> None:
             limit $3 for update skip locked
         ) forgotten where c.id = forgotten.id returning c.*
         """,
-        FORGOTTEN_AFTER_S, [PLAN_CHANGE.queue, CREDIT_HOLD.queue, SUBSCRIPTION_UPDATE.queue], PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        [PLAN_CHANGE.queue, CREDIT_HOLD.queue, SUBSCRIPTION_UPDATE.queue],
+        PUT_BACK_MAX,
+    )
     for change in map(plan_changes.change_from, rows):
         older, newer = [await plans.plan(tx, each) for each in (change.from_plan_id, change.to_plan_id)]
         await changing.send_change(tx, change, dearer=plans.is_dearer(newer, older), again=True)
@@ -191,8 +197,10 @@ async def _put_back_migrations(tx: Tx) -> None:
             limit $3 for update skip locked
         ) forgotten where c.id = forgotten.id returning c.id
         """,
-        FORGOTTEN_AFTER_S, BILLING_CLOCK.queue, PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        BILLING_CLOCK.queue,
+        PUT_BACK_MAX,
+    )
     for row in rows:
         await plan_migrations.send_step(tx, row["id"])
         await _told(tx, row["id"], "the plan migration had no message")
@@ -211,8 +219,10 @@ async def _put_back_charges(tx: Tx) -> None:
                           where m.correlation_id = s.id and m.queue = any($2::text[]))
         order by random() limit $3 for update of s skip locked
         """,
-        FORGOTTEN_AFTER_S, [CHARGE_INITIATION.queue, SUBSCRIPTION_UPDATE.queue], PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        [CHARGE_INITIATION.queue, SUBSCRIPTION_UPDATE.queue],
+        PUT_BACK_MAX,
+    )
     for row in rows:
         invoice = await invoice_store.find(tx, row["id"])
         if invoice is not None and invoice.charging:
@@ -235,8 +245,10 @@ async def _put_back_refunds(tx: Tx) -> None:
         ) forgotten where u.transaction_id = forgotten.transaction_id
         returning u.transaction_id, u.subscription_id, u.reason
         """,
-        FORGOTTEN_AFTER_S, [REFUND_INITIATION.queue, SUBSCRIPTION_UPDATE.queue], PUT_BACK_MAX,
-    )  # fmt: skip
+        FORGOTTEN_AFTER_S,
+        [REFUND_INITIATION.queue, SUBSCRIPTION_UPDATE.queue],
+        PUT_BACK_MAX,
+    )
     for row in rows:
         about = row["subscription_id"]
         sent = await payment_events.ask_back(tx, row["transaction_id"], row["reason"], about, again=True)
@@ -267,6 +279,4 @@ async def _asked_again(tx: Tx, message_id: UUID, subscription_id: str, what: str
 
 async def _told(tx: Tx, subscription_id: str, why: str) -> None:
     log.warning("billing_put_back", subscription=subscription_id, why=why)
-    await note(
-        tx.connection, PUT_BACK_NOTES, subscription_id, why, actor="billing", severity=Severity.WARNING
-    )  # fmt: skip
+    await note(tx.connection, PUT_BACK_NOTES, subscription_id, why, actor="billing", severity=Severity.WARNING)

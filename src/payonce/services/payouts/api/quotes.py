@@ -26,13 +26,16 @@ async def quote(
     accumulates = value is not None and value.to_decimal() < taken.min_amount
     reason = _why_not(value, taken, f"{GAS_MULTIPLE} times its gas" if direct else "the exchange's minimum")
     return {
-        "price_usdt": price.to_text(), "fee_usdt": fee.to_text(), "adjusted_usdt": adjusted.to_text(),
+        "price_usdt": price.to_text(),
+        "fee_usdt": fee.to_text(),
+        "adjusted_usdt": adjusted.to_text(),
         "value_eth": None if value is None else value.to_text(),
-        "minimum_eth": format(taken.min_amount, "f"), "accumulates": accumulates,
+        "minimum_eth": format(taken.min_amount, "f"),
+        "accumulates": accumulates,
         "maximum_eth": None if taken.max_amount is None else format(taken.max_amount, "f"),
         "client_gets": None if value is None or reason else await _gets(changenow, pair, value, direct),
         "reason": reason,
-    }  # fmt: skip
+    }
 
 
 def _why_not(value: Amount | None, taken: Range, least: str) -> str | None:

@@ -135,9 +135,11 @@ class DecisionAsked(Asked):
         None, description="The new address' memo; empty says that it needs none."
     )
     transaction: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$")] | None = Field(
-        None, description="By which a deposit came back.")  # fmt: skip
+        None, description="By which a deposit came back."
+    )
     swap_id: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")] | None = Field(
-        None, description="Whose deposit, if several are at the exchange.")  # fmt: skip
+        None, description="Whose deposit, if several are at the exchange."
+    )
 
 
 class Decided(BaseModel):
@@ -207,9 +209,13 @@ def _add_intake(routes: APIRouter) -> None:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get(PREFIX, summary="The newest first", responses=READS)
     async def list_payouts(
-        desk: AtDesk, caller: Viewer, state: State | None = None, since: Moment | None = None,
-        limit: Limit = PAGE_DEFAULT, after: Annotated[str | None, Query(pattern=r"^[0-9a-zA-Z-]{1,100}$")] = None,
-    ) -> PayoutPage:  # fmt: skip
+        desk: AtDesk,
+        caller: Viewer,
+        state: State | None = None,
+        since: Moment | None = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: Annotated[str | None, Query(pattern=r"^[0-9a-zA-Z-]{1,100}$")] = None,
+    ) -> PayoutPage:
         found = await store.listed(desk.read, state, after, limit, since)
         following = found[-1].id if len(found) == min(limit, store.LISTED_MAX) else None
         return PayoutPage(payouts=[PayoutDocument(**_document(each)) for each in found], next_after=following)
@@ -218,15 +224,20 @@ def _add_reading(routes: APIRouter) -> None:
     async def list_accumulated(desk: AtDesk, caller: Viewer) -> list[Accumulated]:
         return [
             Accumulated(
-                payout_currency=each.payout_currency, payout_network=each.payout_network,
-                wallet_address=each.wallet_address, extra_id=each.extra_id, payouts=each.payouts,
-                value_eth=each.value.to_text(), since=each.since,
+                payout_currency=each.payout_currency,
+                payout_network=each.payout_network,
+                wallet_address=each.wallet_address,
+                extra_id=each.extra_id,
+                payouts=each.payouts,
+                value_eth=each.value.to_text(),
+                since=each.since,
             )
             for each in await queries.accumulated(desk.read)
-        ]  # fmt: skip
+        ]
 
-    @routes.get(f"{PREFIX}/statement.csv", summary="Payouts of a time as a table", responses=READS,
-                response_class=Response)  # fmt: skip
+    @routes.get(
+        f"{PREFIX}/statement.csv", summary="Payouts of a time as a table", responses=READS, response_class=Response
+    )
     async def payout_statement(
         desk: AtDesk, caller: Viewer, since: Moment = EARLIEST, until: Moment | None = None
     ) -> Response:
@@ -240,17 +251,24 @@ def _add_reading(routes: APIRouter) -> None:
             raise not_found(f"payout {payout_id!r}")
         swaps = [
             SwapDocument(
-                part=swap.part, state=swap.state, amount_eth=swap.amount.to_text(), exchange=swap.cn_api_id,
+                part=swap.part,
+                state=swap.state,
+                amount_eth=swap.amount.to_text(),
+                exchange=swap.cn_api_id,
                 payin_address=swap.payin_address,
             )
             for swap in await swap_store.active_swaps(desk.read, found.id)
-        ]  # fmt: skip
+        ]
         return PayoutStory(**_document(found), swaps=swaps)
 
 
 def _add_deciding(routes: APIRouter) -> None:
-    @routes.post(f"{PREFIX}/{{payout_id}}/decide", summary="Hold, release, readdress, reject or refund one, and more",
-                 response_model=Decided, responses=DECIDES)  # fmt: skip
+    @routes.post(
+        f"{PREFIX}/{{payout_id}}/decide",
+        summary="Hold, release, readdress, reject or refund one, and more",
+        response_model=Decided,
+        responses=DECIDES,
+    )
     async def decide_payout(
         payout_id: Id, body: DecisionAsked, desk: AtDesk, once: Annotated[Once, moves_money(DECIDE)]
     ) -> Response:
@@ -258,9 +276,15 @@ def _add_deciding(routes: APIRouter) -> None:
             if await store.find(tx, payout_id) is None:
                 raise not_found(f"payout {payout_id!r}")
             asked = Decision(
-                payout_id=payout_id, seen=body.revision, verdict=body.verdict, note=body.note,
-                address=body.address, extra_id=body.extra_id, transaction=body.transaction, swap_id=body.swap_id,
-            )  # fmt: skip
+                payout_id=payout_id,
+                seen=body.revision,
+                verdict=body.verdict,
+                note=body.note,
+                address=body.address,
+                extra_id=body.extra_id,
+                transaction=body.transaction,
+                swap_id=body.swap_id,
+            )
             try:
                 end = await ask(tx, desk.actions[ACTION], asked, once.caller.holder, body.note)
             except Stale as error:
@@ -305,7 +329,10 @@ def _resource(desk: Desk, kind: type[Found]) -> Found:
 
 def _document(payout: Payout) -> dict[str, Any]:
     return {
-        **store.described(payout), "held_from": payout.held_from, "trace_id": payout.trace_id,
-        "created_at": payout.created_at, "updated_at": payout.updated_at,
+        **store.described(payout),
+        "held_from": payout.held_from,
+        "trace_id": payout.trace_id,
+        "created_at": payout.created_at,
+        "updated_at": payout.updated_at,
         "revision": payout.revision,
-    }  # fmt: skip
+    }

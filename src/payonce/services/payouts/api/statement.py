@@ -14,10 +14,25 @@ PAGE: Final = 1_000
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _NUMBER: Final = re.compile(r"-[0-9]+")
 COLUMNS: Final = (
-    "created_at", "updated_at", "payout_id", "payment_id", "unique_id", "user_id", "closed_channel_id", "state",
-    "price_usdt", "fee_usdt", "adjusted_usdt", "value_eth", "payout_currency", "payout_network", "wallet_address",
-    "exchanges", "received", "reason",
-)  # fmt: skip
+    "created_at",
+    "updated_at",
+    "payout_id",
+    "payment_id",
+    "unique_id",
+    "user_id",
+    "closed_channel_id",
+    "state",
+    "price_usdt",
+    "fee_usdt",
+    "adjusted_usdt",
+    "value_eth",
+    "payout_currency",
+    "payout_network",
+    "wallet_address",
+    "exchanges",
+    "received",
+    "reason",
+)
 
 
 async def statement(read: Reads, since: datetime, until: datetime) -> AsyncIterator[str]:
@@ -43,19 +58,35 @@ async def _page(read: Reads, since: datetime, until: datetime, after: tuple[date
           and ($3::timestamptz is null or (p.created_at, p.id) > ($3, $4))
         order by p.created_at, p.id limit $5
         """,
-        since, until, *after, PAGE,
-    )  # fmt: skip
+        since,
+        until,
+        *after,
+        PAGE,
+    )
 
 
 def _cells(row: Any) -> Sequence[str]:
     payout = payout_from(row)
     cells = (
-        payout.created_at.isoformat(), payout.updated_at.isoformat(), payout.id, payout.payment_id or "",
-        payout.unique_id, str(payout.user_id), payout.closed_channel_id, payout.state.value, payout.price.to_text(),
-        payout.fee.to_text(), payout.adjusted.to_text(), "" if payout.value is None else payout.value.to_text(),
-        payout.payout_currency, payout.payout_network, payout.wallet_address, row["exchanges"] or "",
-        row["received"] or "", payout.reason or "",
-    )  # fmt: skip
+        payout.created_at.isoformat(),
+        payout.updated_at.isoformat(),
+        payout.id,
+        payout.payment_id or "",
+        payout.unique_id,
+        str(payout.user_id),
+        payout.closed_channel_id,
+        payout.state.value,
+        payout.price.to_text(),
+        payout.fee.to_text(),
+        payout.adjusted.to_text(),
+        "" if payout.value is None else payout.value.to_text(),
+        payout.payout_currency,
+        payout.payout_network,
+        payout.wallet_address,
+        row["exchanges"] or "",
+        row["received"] or "",
+        payout.reason or "",
+    )
     return [_plain(cell) for cell in cells]
 
 

@@ -98,9 +98,14 @@ class Asked:
 
     def _key_with(self, address: str) -> str:
         fields = (
-            self.user_id, self.closed_channel_id, address, self.extra_id, self.payout_currency, self.payout_network,
+            self.user_id,
+            self.closed_channel_id,
+            address,
+            self.extra_id,
+            self.payout_currency,
+            self.payout_network,
             self.price.to_minor_text(),
-        )  # fmt: skip
+        )
         return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
@@ -184,12 +189,19 @@ def _asked(document: Mapping[str, Any], terms: Terms) -> Asked:
         raise _wrong("subscription_price", "leaves nothing to pay out after the fee")
     said = next((name for name in MEMO_NAMES if name in document), MEMO_NAMES[0])
     return Asked(
-        payment_id=_payment_id(document.get("payment_id"), terms), user_id=_user_id(document.get("user_id"), terms),
+        payment_id=_payment_id(document.get("payment_id"), terms),
+        user_id=_user_id(document.get("user_id"), terms),
         closed_channel_id=channel(document.get("closed_channel_id")),
-        wallet_address=_address(document.get("wallet_address"), network, terms), extra_id=_memo(document.get(said)),
-        says_extra_id=document.get(said) is not None, payout_currency=currency, payout_network=network, price=price,
-        fee=fee, adjusted=adjusted, derives_payment_id=terms.six_fields and document.get("payment_id") is None,
-    )  # fmt: skip
+        wallet_address=_address(document.get("wallet_address"), network, terms),
+        extra_id=_memo(document.get(said)),
+        says_extra_id=document.get(said) is not None,
+        payout_currency=currency,
+        payout_network=network,
+        price=price,
+        fee=fee,
+        adjusted=adjusted,
+        derives_payment_id=terms.six_fields and document.get("payment_id") is None,
+    )
 
 
 def refuse_direct(terms: Terms, currency: str, network: str) -> str | None:

@@ -23,11 +23,17 @@ async def show_days(visit: Visit) -> Response:
     async with bounded(visit) as read:
         found = await queries.days(read, WINDOWS[window])
     return visit.page(
-        "payouts/days.html", "Payouts by day", window=window, windows=tuple(WINDOWS), days=list(reversed(found)),
-        chart=columns(found), units=CHART_UNITS, some=any(each.received for each in found),
+        "payouts/days.html",
+        "Payouts by day",
+        window=window,
+        windows=tuple(WINDOWS),
+        days=list(reversed(found)),
+        chart=columns(found),
+        units=CHART_UNITS,
+        some=any(each.received for each in found),
         volume=Amount.total((each.volume for each in found), found[0].volume.asset),
         fees=Amount.total((each.fees for each in found), found[0].fees.asset),
-    )  # fmt: skip
+    )
 
 
 def columns(days: Sequence[Day]) -> dict[str, list[Any]]:

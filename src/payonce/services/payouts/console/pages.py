@@ -29,12 +29,29 @@ PAGES: Final = (
 )
 
 TONES: Final = {
-    "received": "calm", "priced": "calm", "swap_creating": "calm", "swapped": "calm", "paying": "calm",
-    "paid_in": "calm", "finished": "good", "accumulating": "plain", "held": "bad", "review": "bad",
-    "rejected": "plain", "refunded": "warn", "creating": "calm", "created": "calm", "lapsed": "plain",
-    "returned": "warn", "abandoned": "plain", "signed": "calm", "sent": "calm", "final": "good", "reverted": "bad",
+    "received": "calm",
+    "priced": "calm",
+    "swap_creating": "calm",
+    "swapped": "calm",
+    "paying": "calm",
+    "paid_in": "calm",
+    "finished": "good",
+    "accumulating": "plain",
+    "held": "bad",
+    "review": "bad",
+    "rejected": "plain",
+    "refunded": "warn",
+    "creating": "calm",
+    "created": "calm",
+    "lapsed": "plain",
+    "returned": "warn",
+    "abandoned": "plain",
+    "signed": "calm",
+    "sent": "calm",
+    "final": "good",
+    "reverted": "bad",
     "lost": "bad",
-}  # fmt: skip
+}
 """Of the states of a payout, a swap or a deposit."""
 
 

@@ -110,10 +110,15 @@ def _given(visit: Visit, payout: Payout) -> Decision:
     if ACTION not in visit.context.actions:
         raise Invalid("this process does not know payouts; decide in the console of one that does")
     return Decision(
-        payout_id=payout.id, seen=seen, verdict=Verdict(said), note=reason_of(visit.form),
-        address=address if moved else None, extra_id=extra_id if moved else None,
-        transaction=name_of(visit.form, "transaction"), swap_id=name_of(visit.form, "swap_id"),
-    )  # fmt: skip
+        payout_id=payout.id,
+        seen=seen,
+        verdict=Verdict(said),
+        note=reason_of(visit.form),
+        address=address if moved else None,
+        extra_id=extra_id if moved else None,
+        transaction=name_of(visit.form, "transaction"),
+        swap_id=name_of(visit.form, "swap_id"),
+    )
 
 
 async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
@@ -121,19 +126,31 @@ async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
         seen = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     label, consequence = CHOICES[given.verdict]
     path = f"/payouts/{payout.id}"
-    where = [] if given.address is None else [
-        f"From {payout.wallet_address} to {given.address}" + (f" with the memo {given.extra_id}." if given.extra_id
-                                                              else ", without a memo.")]  # fmt: skip
+    where = (
+        []
+        if given.address is None
+        else [
+            f"From {payout.wallet_address} to {given.address}"
+            + (f" with the memo {given.extra_id}." if given.extra_id else ", without a memo.")
+        ]
+    )
     if given.verdict is Verdict.RETURNED:
         where.append(f"By transaction {given.transaction}.")
     return visit.page(
-        "check_change.html", f"{label}?", crumbs=[("Payouts", "/payouts"), (payout.unique_id, path)],
-        sentences=[consequence, *where], amounts=seen.weighed.amounts, because=seen.because, document=None,
-        note=given.note, action=f"{path}/decide", back=path,
+        "check_change.html",
+        f"{label}?",
+        crumbs=[("Payouts", "/payouts"), (payout.unique_id, path)],
+        sentences=[consequence, *where],
+        amounts=seen.weighed.amounts,
+        because=seen.because,
+        document=None,
+        note=given.note,
+        action=f"{path}/decide",
+        back=path,
         button="Ask a second person" if seen.because else label,
         hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
         danger=given.verdict in (Verdict.REJECT, Verdict.REFUND, Verdict.RETURNED, Verdict.WRITE_OFF, Verdict.UNPAID),
-    )  # fmt: skip
+    )
 
 
 async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = None) -> Response:
@@ -150,13 +167,22 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
     verdicts = [] if waiting or ACTION not in visit.context.actions else timeline.open_verdicts(payout, swaps)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
-        "payouts/payout.html", f"Payout {payout.unique_id}", status=status, payout=payout, swaps=swaps, waiting=waiting,
-        reviews=reviews, scenes=sorted([*facts, *scenes], key=_at), truncated=told.truncated,
+        "payouts/payout.html",
+        f"Payout {payout.unique_id}",
+        status=status,
+        payout=payout,
+        swaps=swaps,
+        waiting=waiting,
+        reviews=reviews,
+        scenes=sorted([*facts, *scenes], key=_at),
+        truncated=told.truncated,
         choices=[(each, *CHOICES[each]) for each in verdicts],
         next_step=None if payout.hold is None else NEXT_STEP[payout.hold],
-        seen=payout.revision, problem="" if problem is None else str(problem), shown=timeline.shown,
+        seen=payout.revision,
+        problem="" if problem is None else str(problem),
+        shown=timeline.shown,
         typed={name: text_of(visit.form, name) for name in FIELDS},
-    )  # fmt: skip
+    )
 
 
 async def _waiting(read: Reader, payout: Payout, swaps: list[timeline.Carried]) -> Approval | None:

@@ -39,12 +39,19 @@ async def list_payouts(visit: Visit) -> Response:
         found = await queries.listed(read, wanted, before, PAGE_ROWS + 1)
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     return visit.page(
-        "payouts/list.html", "Payouts", rows=rows, typed=typed, chosen=state, totals=totals,
-        everything=sum(each.count for each in totals), with_people=WITH_PEOPLE, filtered=any(typed.values()),
+        "payouts/list.html",
+        "Payouts",
+        rows=rows,
+        typed=typed,
+        chosen=state,
+        totals=totals,
+        everything=sum(each.count for each in totals),
+        with_people=WITH_PEOPLE,
+        filtered=any(typed.values()),
         waiting=sum(each.count for each in totals if each.state in WAITING),
         first=link("/payouts", **typed, state=state) if before else None,
         next=link("/payouts", **typed, state=state, before=rows[-1].id) if len(found) > PAGE_ROWS else None,
-    )  # fmt: skip
+    )
 
 
 def _states(chosen: str) -> tuple[State, ...] | None:

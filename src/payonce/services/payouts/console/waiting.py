@@ -42,10 +42,16 @@ async def show_waiting(visit: Visit) -> Response:
     least = await minimums(visit.context.resources, [(each.payout_currency, each.payout_network) for each in shown])
     rows = [
         Waits(
-            each, least.get((each.payout_currency, each.payout_network)),
-            link("/payouts", state="accumulating", currency=each.payout_currency, network=each.payout_network,
-                 wallet=each.wallet_address),
+            each,
+            least.get((each.payout_currency, each.payout_network)),
+            link(
+                "/payouts",
+                state="accumulating",
+                currency=each.payout_currency,
+                network=each.payout_network,
+                wallet=each.wallet_address,
+            ),
         )
         for each in shown
-    ]  # fmt: skip
+    ]
     return visit.page("payouts/waiting.html", "Accumulating by client", rows=rows, more=len(clients) > PAGE_ROWS)

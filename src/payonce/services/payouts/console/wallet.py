@@ -44,12 +44,20 @@ async def change_limits(visit: Visit) -> Response:
             end = await ask(tx, action, change, visit.person.name, why)
     if text_of(visit.form, "sure") != "yes":
         return visit.page(
-            "check_change.html", "Change the wallet's limits?", crumbs=[("Vendors", "/vendors")],
-            sentences=[f"You want to {seen.weighed.text}."], amounts=(), because=seen.because, document=None, note=why,
-            action="/vendors/wallet-limits", back="/vendors", danger=False,
+            "check_change.html",
+            "Change the wallet's limits?",
+            crumbs=[("Vendors", "/vendors")],
+            sentences=[f"You want to {seen.weighed.text}."],
+            amounts=(),
+            because=seen.because,
+            document=None,
+            note=why,
+            action="/vendors/wallet-limits",
+            back="/vendors",
+            danger=False,
             button="Ask a second person" if seen.because else "Change them",
             hidden={**{name: text_of(visit.form, name) for name in (*BOUNDS, "why")}, "sure": "yes"},
-        )  # fmt: skip
+        )
     if isinstance(end, Done):
         return visit.done("/vendors", f"The wallet pays {end.result['limits']} without being asked.")
     return visit.left_to_another(end.id)

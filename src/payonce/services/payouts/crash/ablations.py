@@ -75,9 +75,14 @@ async def _end_again(connection: Any, settlement: Settlement) -> None:
                                       started_at, created_at, updated_at)
         values ($1, $2, $3, $4, $5, $6, $7, payonce.due_now(), payonce.due_now(), payonce.due_now())
         """,
-        message.queue, message.id, message.correlation_id, message.trace, settlement.ending.value, message.attempts + 1,
+        message.queue,
+        message.id,
+        message.correlation_id,
+        message.trace,
+        settlement.ending.value,
+        message.attempts + 1,
         message.action,
-    )  # fmt: skip
+    )
 
 
 def sent_before_it_is_on_record() -> None:
@@ -147,15 +152,30 @@ ABLATIONS: Final = (
         "a nonce on record", another_nonce_for_every_broadcast, "payout-direct", Mode.AFTER, near="vendors.evm.client"
     ),
     Ablation(
-        "no other swap once hostpay is told", replaced_although_hostpay_was_told, "payout", Mode.AFTER,
+        "no other swap once hostpay is told",
+        replaced_although_hostpay_was_told,
+        "payout",
+        Mode.AFTER,
         near="record_plain",
     ),
-    Ablation("the next message in the same commit", message_after_the_commit, "payout-direct", Mode.AFTER,
-             near="engine.messages.work"),
-    Ablation("the books in the same commit", posting_after_the_commit, "payout-direct", Mode.AFTER,
-             near="engine.messages.work"),
-    Ablation("the refill of lost tasks", lost_tasks_stay_lost, "payout-lost", Mode.BEFORE, DAMAGE | STUCK,
-             "Work.commit"),
-    Ablation("the putting back of payouts", forgotten_payouts_stay_forgotten, "payout-lost", Mode.AFTER,
-             DAMAGE | STUCK),
-)  # fmt: skip
+    Ablation(
+        "the next message in the same commit",
+        message_after_the_commit,
+        "payout-direct",
+        Mode.AFTER,
+        near="engine.messages.work",
+    ),
+    Ablation(
+        "the books in the same commit",
+        posting_after_the_commit,
+        "payout-direct",
+        Mode.AFTER,
+        near="engine.messages.work",
+    ),
+    Ablation(
+        "the refill of lost tasks", lost_tasks_stay_lost, "payout-lost", Mode.BEFORE, DAMAGE | STUCK, "Work.commit"
+    ),
+    Ablation(
+        "the putting back of payouts", forgotten_payouts_stay_forgotten, "payout-lost", Mode.AFTER, DAMAGE | STUCK
+    ),
+)

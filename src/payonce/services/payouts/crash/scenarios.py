@@ -112,9 +112,10 @@ class PayoutsScenario:
         )
         wallet = EvmClient(node, _key())
         return [
-            ChangeNowClient(exchange, "key"), Terms((b"key",), wallet.address),
+            ChangeNowClient(exchange, "key"),
+            Terms((b"key",), wallet.address),
             HostWallet(wallet, database, "explored", market_s=0.0),
-        ]  # fmt: skip
+        ]
 
     def relays(self, reach: Callable[[str], Transport]) -> Sequence[Relay]:
         return ()

@@ -145,15 +145,19 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout
         update payouts.payouts set wallet_address = $2, extra_id = $3, says_extra_id = true, addressed_by = $4
         where id = $1
         """,
-        payout.id, address, asked.extra_id or None, asker_of(by),
-    )  # fmt: skip
+        payout.id,
+        address,
+        asked.extra_id or None,
+        asker_of(by),
+    )
     await tx.execute(
         """
         update payouts.split_payout_request set client_wallet_address = $2, updated_at = payonce.due_now()
         where unique_id = $1
         """,
-        payout.unique_id, address,
-    )  # fmt: skip
+        payout.unique_id,
+        address,
+    )
     await void_clearances(tx, payout)
     return await _release(tx, await payouts.locked(tx, payout.id), by)
 
@@ -193,8 +197,9 @@ async def _check_memo(tx: Tx, payout: Payout, given: str | None) -> None:
         raise Invalid(f"extra_id is {given[:40]!r}; it {MEMO_RULE}")
     has_memos = await tx.fetchval(
         "select has_extra_id from payouts.currencies where ticker = $1 and network = $2",
-        payout.payout_currency, payout.payout_network,
-    )  # fmt: skip
+        payout.payout_currency,
+        payout.payout_network,
+    )
     coin = f"{payout.payout_currency} on {payout.payout_network}"
     if given is None and (has_memos or payout.extra_id is not None):
         raise Invalid(f"extra_id is missing: an address of {coin} may need a memo; if this one needs none, say so")
@@ -233,9 +238,10 @@ async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payou
     _check(payout, _KEPT, asked.verdict)
     assert payout.hold is not None
     handed = [
-        swap for swap in await swap_store.active_swaps(tx, payout.id)
+        swap
+        for swap in await swap_store.active_swaps(tx, payout.id)
         if swap.handed_over_at is not None and swap.state is SwapState.CREATED and asked.swap_id in (None, swap.id)
-    ]  # fmt: skip
+    ]
     if not handed:
         raise Invalid(f"payout {payout.id} has no exchange that was handed over to your GCHostPay and is unpaid")
     if len(handed) > 1:
@@ -254,9 +260,10 @@ async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payou
 
 async def _deposited(tx: Tx, payout: Payout, asked: Decision) -> Swap:
     swaps = {
-        swap.id: swap for swap in await swap_store.active_swaps(tx, payout.id)
+        swap.id: swap
+        for swap in await swap_store.active_swaps(tx, payout.id)
         if swap.state is SwapState.PAID_IN and not swap.direct
-    }  # fmt: skip
+    }
     if asked.swap_id is None and len(swaps) > 1:
         raise Invalid(f"payout {payout.id} has several deposits at the exchange; say which one: {', '.join(swaps)}")
     found = next(iter(swaps.values()), None) if asked.swap_id is None else swaps.get(asked.swap_id)
@@ -292,8 +299,9 @@ async def _is_open(tx: Tx, kind: str, key: str) -> bool:
         select exists (select from payonce.effects
             where kind = $1 and key = $2 and state in ('intended', 'unknown', 'review'))
         """,
-        kind, key,
-    )  # fmt: skip
+        kind,
+        key,
+    )
     return found
 
 

@@ -61,9 +61,13 @@ async def _execute(tx: Tx, asked: LimitChange, by: str) -> dict[str, Any]:
     if now != asked.was:
         raise Stale(f"the wallet's limits were {_said(asked.was)} and are {_said(now)} by now; look again")
     await set_wallet_limit(
-        tx, ETH, by, per_payment=_amount(asked.to.per_payment), per_day=_amount(asked.to.per_day),
+        tx,
+        ETH,
+        by,
+        per_payment=_amount(asked.to.per_payment),
+        per_day=_amount(asked.to.per_day),
         low_balance=_amount(asked.to.low_balance),
-    )  # fmt: skip
+    )
     return {"limits": _said(asked.to)}
 
 

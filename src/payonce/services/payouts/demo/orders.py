@@ -48,8 +48,12 @@ class Kind(StrEnum):
 
 
 SHARES: Final[Mapping[Kind, float]] = {
-    Kind.DIRECT: 0.08, Kind.LARGE: 0.03, Kind.BATCHED: 0.03, Kind.SMALL: 0.06, Kind.BAD_ADDRESS: 0.04,
-}  # fmt: skip
+    Kind.DIRECT: 0.08,
+    Kind.LARGE: 0.03,
+    Kind.BATCHED: 0.03,
+    Kind.SMALL: 0.06,
+    Kind.BAD_ADDRESS: 0.04,
+}
 """The rest is swapped."""
 COINS: Final = (("btc", "btc"), ("ltc", "ltc"), ("trx", "trx"), ("sol", "sol"), ("usdc", "eth"))
 LARGE_COIN: Final = ("xmr", "xmr")
@@ -73,11 +77,16 @@ class Order:
     def body(self, at: datetime, price: str | None = None) -> bytes:
         return msgspec.json.encode(
             {
-                "payment_id": self.payment_id, "user_id": self.user_id, "closed_channel_id": self.channel,
-                "wallet_address": self.address, "payout_currency": self.currency, "payout_network": self.network,
-                "subscription_price": price or self.price, "timestamp": int(at.timestamp()),
+                "payment_id": self.payment_id,
+                "user_id": self.user_id,
+                "closed_channel_id": self.channel,
+                "wallet_address": self.address,
+                "payout_currency": self.currency,
+                "payout_network": self.network,
+                "subscription_price": price or self.price,
+                "timestamp": int(at.timestamp()),
             }
-        )  # fmt: skip
+        )
 
 
 def seeded_orders(count: int, seed: int) -> list[Order]:
@@ -112,17 +121,25 @@ def _order(number: int, kind: Kind, client: str, chance: random.Random) -> Order
         case _:
             currency, network = chance.choice(COINS)
     cents = {
-        Kind.LARGE: chance.randint(200_000, 400_000), Kind.BATCHED: 400, Kind.SMALL: chance.randint(150, 450),
-    }.get(kind, chance.randint(2_000, 60_000))  # fmt: skip
+        Kind.LARGE: chance.randint(200_000, 400_000),
+        Kind.BATCHED: 400,
+        Kind.SMALL: chance.randint(150, 450),
+    }.get(kind, chance.randint(2_000, 60_000))
     if kind is Kind.DIRECT:
         cents = max(cents, DIRECT_LEAST_CENTS)
     address = _address(client, network)
     if kind is Kind.BAD_ADDRESS:
         address = address[:18]
     return Order(
-        f"payment-{number:05}", kind, 7_000_000_000 + number, f"-100{chance.randrange(CHANNELS)}", address, currency,
-        network, f"{cents // 100}.{cents % 100:02}",
-    )  # fmt: skip
+        f"payment-{number:05}",
+        kind,
+        7_000_000_000 + number,
+        f"-100{chance.randrange(CHANNELS)}",
+        address,
+        currency,
+        network,
+        f"{cents // 100}.{cents % 100:02}",
+    )
 
 
 def _address(client: str, network: str) -> str:
@@ -132,8 +149,11 @@ def _address(client: str, network: str) -> str:
     if network == "trx":
         return base58check(TRON + hashed.digest(HASH_BYTES))
     shapes = {
-        "ltc": ("ltc1q", BECH32, 38), "sol": ("", BASE58, 44), "eth": ("0x", HEXADECIMAL, 40), "xmr": ("4", BASE58, 94),
-    }  # fmt: skip
+        "ltc": ("ltc1q", BECH32, 38),
+        "sol": ("", BASE58, 44),
+        "eth": ("0x", HEXADECIMAL, 40),
+        "xmr": ("4", BASE58, 94),
+    }
     start, letters, length = shapes[network]
     number = int.from_bytes(hashed.digest(length), "big")
     rest = []

@@ -29,9 +29,11 @@ def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet
         ports = dict(zip((*ROLES, SERVER), stack.enter_context(held_ports(len(ROLES) + 1)), strict=True))
         urls = {role: f"http://127.0.0.1:{ports[role]}" for role in ROLES}
         everybody = {
-            **environment, **{ROLES[role]: url for role, url in urls.items()},
-            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}", "CLOUD_TASKS_TOKEN": secrets.token_hex(16),
-        }  # fmt: skip
+            **environment,
+            **{ROLES[role]: url for role, url in urls.items()},
+            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}",
+            "CLOUD_TASKS_TOKEN": secrets.token_hex(16),
+        }
         crews = {SERVER: Crew((SERVER, "--port", str(ports[SERVER])), everybody, log_path, 1)}
         for role in ROLES:
             crews[role] = Crew(("run", role, "--port", str(ports[role])), everybody, log_path, 1)

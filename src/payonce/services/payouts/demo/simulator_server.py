@@ -18,6 +18,8 @@ async def serve(settings: Settings, host: str, *, exchange_port: int, chain_port
             serving(node, host, chain_port) as chain_url,
         ):
             environment = {
-                "CHANGENOW_API_KEY": SIMULATED_KEY, "CHANGENOW_URL": exchange_url, "PAYONCE_CHAIN_URL": chain_url,
-            }  # fmt: skip
+                "CHANGENOW_API_KEY": SIMULATED_KEY,
+                "CHANGENOW_URL": exchange_url,
+                "PAYONCE_CHAIN_URL": chain_url,
+            }
             yield Served({"exchange": exchange_url, "chain": chain_url}, environment)

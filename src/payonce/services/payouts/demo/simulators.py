@@ -106,10 +106,12 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
         exchange_url = await stack.enter_async_context(answering(doors[0] if manner.exchange_faults else changenow))
         chain_url = await stack.enter_async_context(answering(doors[1] if manner.chain_faults else node))
         environment = {
-            "CHANGENOW_API_KEY": "stand-in", "CHANGENOW_URL": exchange_url, "PAYONCE_CHAIN_URL": chain_url,
+            "CHANGENOW_API_KEY": "stand-in",
+            "CHANGENOW_URL": exchange_url,
+            "PAYONCE_CHAIN_URL": chain_url,
             "SUCCESS_URL_SIGNING_KEY": secrets.token_hex(KEY_BYTES),
             "TPS_HOSTPAY_SIGNING_KEY": secrets.token_hex(KEY_BYTES),
-        }  # fmt: skip
+        }
         yield StandIns(changenow, chain, node, bridge, clock, wallet, doors, environment)
 
 

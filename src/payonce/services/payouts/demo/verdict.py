@@ -63,9 +63,13 @@ async def judge(read: Reader, world: StandIns, orders: Sequence[Order]) -> Verdi
     endings = {each.payment_id: each for each in await _endings(read)}
     double, lost = weigh(orders, endings, _paid(world), _undecided_clients(world))
     return Verdict(
-        len(orders), Counter(each.state for each in endings.values()), [*_doubles(world), *double], lost,
-        await _unexplained(read, world, orders), await _broken(read),
-    )  # fmt: skip
+        len(orders),
+        Counter(each.state for each in endings.values()),
+        [*_doubles(world), *double],
+        lost,
+        await _unexplained(read, world, orders),
+        await _broken(read),
+    )
 
 
 def weigh(
@@ -103,12 +107,14 @@ async def _endings(read: Reader) -> list[Ending]:
     )
     return [
         Ending(
-            row["payment_id"], State(row["state"]), None if row["hold"] is None else Hold(row["hold"]),
+            row["payment_id"],
+            State(row["state"]),
+            None if row["hold"] is None else Hold(row["hold"]),
             None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),
             Amount(int(row["paid_minor"]), ETH),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _wrong(order: Order, ending: Ending | None, stopped: Collection[Stand]) -> str | None:

@@ -53,8 +53,9 @@ async def look_for_batches(work: Work) -> None:
                 > (($2::text[])[1], ($2::text[])[2], ($2::text[])[3], ($2::text[])[4])
         order by payout_currency, payout_network, address_key, coalesce(extra_id, ''), created_at limit $1
         """,
-        CLIENTS_MAX, after,
-    )  # fmt: skip
+        CLIENTS_MAX,
+        after,
+    )
     async with work.commit() as tx:
         for row in rows:
             await _put(tx, payout_from(row), f"batch:{work.message.id}:{row['id']}")
@@ -126,9 +127,15 @@ async def _frozen_lanes(tx: Tx, of: Payout) -> list[str]:
         where exists (select from payonce.freeze_on($5, null, lane, $7))
            or exists (select from payonce.freeze_on($6, $8, lane, $7))
         """,
-        of.payout_currency, of.payout_network, key_of(of.wallet_address), of.extra_id, CHANGENOW, EVM, SERVICE,
+        of.payout_currency,
+        of.payout_network,
+        key_of(of.wallet_address),
+        of.extra_id,
+        CHANGENOW,
+        EVM,
+        SERVICE,
         ETH.code,
-    )  # fmt: skip
+    )
     return [row["lane"] for row in rows]
 
 
@@ -142,8 +149,12 @@ async def _waiting(tx: Tx, of: Payout, frozen: list[str]) -> list[Payout]:
           and closed_channel_id <> all($5::text[])
         order by id for update
         """,
-        of.payout_currency, of.payout_network, key_of(of.wallet_address), of.extra_id, frozen,
-    )  # fmt: skip
+        of.payout_currency,
+        of.payout_network,
+        key_of(of.wallet_address),
+        of.extra_id,
+        frozen,
+    )
     return sorted((payout_from(row) for row in rows), key=lambda payout: (payout.created_at, payout.id))
 
 

@@ -114,6 +114,10 @@ async def _send_again(tx: Tx, work: Work, refusals: int) -> None:
     """Counted in the message: its tries also count those that an outage cost, after which one no would be the last."""
     message = work.message
     await tx.send(
-        ESTIMATE, {**message.payload, REFUSALS: refusals}, key=f"refused:{message.id}",
-        correlation_id=message.correlation_id, lane=message.lane, delay_s=TRY_AGAIN_S,
-    )  # fmt: skip
+        ESTIMATE,
+        {**message.payload, REFUSALS: refusals},
+        key=f"refused:{message.id}",
+        correlation_id=message.correlation_id,
+        lane=message.lane,
+        delay_s=TRY_AGAIN_S,
+    )

@@ -122,8 +122,9 @@ class HandOver(Effect[TaskRequest, TaskMade]):
 async def _state_of(read: Reader, swap: Swap) -> str | None:
     state: str | None = await read.fetchval(
         "select state from payonce.effects where kind = $1 and key = $2 order by generation desc limit 1",
-        HandOver.kind, swap.id,
-    )  # fmt: skip
+        HandOver.kind,
+        swap.id,
+    )
     return state
 
 
@@ -359,6 +360,10 @@ async def _handed_over_for_s(work: Work, swap: Swap) -> float:
 async def _send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, **known: str) -> None:
     message = work.message
     await tx.send(
-        EXTERNAL, {"swap_id": swap.id, **known}, action=FOLLOW_EXCHANGE, correlation_id=message.correlation_id,
-        lane=message.lane, delay_s=delay_s,
-    )  # fmt: skip
+        EXTERNAL,
+        {"swap_id": swap.id, **known},
+        action=FOLLOW_EXCHANGE,
+        correlation_id=message.correlation_id,
+        lane=message.lane,
+        delay_s=delay_s,
+    )

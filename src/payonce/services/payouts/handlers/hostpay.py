@@ -23,7 +23,7 @@ from payonce.services.payouts.model import (
     State,
     Swap,
     SwapState,
-)  # fmt: skip
+)
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.store import swap_details, swaps, wallet_limits
 from payonce.services.payouts.store import wallet as wallet_store
@@ -126,9 +126,7 @@ async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, *
     `known` is what that one found out and the next one goes on from."""
     payload: dict[str, Any] = {"swap_id": swap.id, **known}
     message = work.message
-    await tx.send(
-        FOLLOW, payload, correlation_id=message.correlation_id, lane=message.lane, delay_s=delay_s
-    )  # fmt: skip
+    await tx.send(FOLLOW, payload, correlation_id=message.correlation_id, lane=message.lane, delay_s=delay_s)
 
 
 async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, seen: Seen) -> bool:
@@ -185,7 +183,7 @@ async def waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
     assert swap.payin_address is not None
     if not same_address(exchange.payin_address, swap.payin_address) or (
         expected is not None and not same_amount(expected, swap.amount.to_decimal())
-    ):  # fmt: skip
+    ):
         why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
         await _keep(work, swap, Hold.MISMATCH, why)
         return False
@@ -222,8 +220,10 @@ async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     needed = swap.amount + pressure.in_flight + market.fees.most + pressure.gas_in_flight
     if market.balance < needed:
         _observe(market.balance, low=True)
-        why = (f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
-               f"{swap.id}; fill it up")  # fmt: skip
+        why = (
+            f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
+            f"{swap.id}; fill it up"
+        )
         await host.note_waiting(swap, why)
         raise Held(why, FUNDS_LOOK_S)
     if swap.waits_for is not None:

@@ -17,7 +17,7 @@ from payonce.services.payouts.model import (
     State,
     Swap,
     SwapState,
-)  # fmt: skip
+)
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, FOLLOW, HOSTPAY, SWAP, SWAPPED
 from payonce.services.payouts.store import payouts, swaps
 from payonce.vendors.changenow.port import Estimate
@@ -29,10 +29,13 @@ FIRST: Final = 0
 
 async def send_estimate(tx: Tx, payout: Payout, put: int = FIRST) -> None:
     asked = hops.EstimateRequest(
-        user_id=payout.user_id, closed_channel_id=payout.closed_channel_id, wallet_address=payout.wallet_address,
-        payout_currency=payout.payout_currency, payout_network=payout.payout_network,
+        user_id=payout.user_id,
+        closed_channel_id=payout.closed_channel_id,
+        wallet_address=payout.wallet_address,
+        payout_currency=payout.payout_currency,
+        payout_network=payout.payout_network,
         adjusted_amount_usdt=payout.adjusted.to_decimal(),
-    )  # fmt: skip
+    )
     payload = {**hops.plain(asked), "payout_id": payout.id, "put": put}
     key = f"estimate:{payout.id}:{put}"
     await tx.send(ESTIMATE, payload, key=key, correlation_id=payout.id, lane=payout.lane)
@@ -40,14 +43,19 @@ async def send_estimate(tx: Tx, payout: Payout, put: int = FIRST) -> None:
 
 async def send_estimated(
     tx: Tx, asked: hops.EstimateRequest, payout: Payout, put: int, found: Estimate, asked_at_s: int
-) -> None:  # fmt: skip
+) -> None:
     """`asked_at_s` is no later than the rate, so that nobody takes it for a newer one."""
     answer = hops.EstimateResponse(
-        user_id=asked.user_id, closed_channel_id=asked.closed_channel_id, wallet_address=asked.wallet_address,
-        payout_currency=asked.payout_currency, payout_network=asked.payout_network,
-        from_amount_usdt=found.from_amount, to_amount_eth_post_fee=found.to_amount, deposit_fee=found.deposit_fee,
+        user_id=asked.user_id,
+        closed_channel_id=asked.closed_channel_id,
+        wallet_address=asked.wallet_address,
+        payout_currency=asked.payout_currency,
+        payout_network=asked.payout_network,
+        from_amount_usdt=found.from_amount,
+        to_amount_eth_post_fee=found.to_amount,
+        deposit_fee=found.deposit_fee,
         withdrawal_fee=found.withdrawal_fee,
-    )  # fmt: skip
+    )
     payload = {**hops.plain(answer), "payout_id": payout.id, "put": put, "estimated_at": asked_at_s}
     key = f"estimated:{payout.id}:{put}"
     await tx.send(ESTIMATED, payload, key=key, correlation_id=payout.id, lane=payout.lane)
@@ -55,25 +63,37 @@ async def send_estimated(
 
 async def send_swap(tx: Tx, lead: Payout, swap: Swap, put: int = FIRST, delay_s: float = 0.0) -> None:
     asked = hops.SwapRequest(
-        unique_id=swap.unique_id, user_id=lead.user_id, closed_channel_id=lead.closed_channel_id,
-        wallet_address=swap.address, payout_currency=swap.currency, payout_network=swap.network,
+        unique_id=swap.unique_id,
+        user_id=lead.user_id,
+        closed_channel_id=lead.closed_channel_id,
+        wallet_address=swap.address,
+        payout_currency=swap.currency,
+        payout_network=swap.network,
         eth_amount=swap.amount.to_decimal(),
-    )  # fmt: skip
+    )
     payload = {**hops.plain(asked), "payout_id": lead.id, "part": swap.part, "put": put}
     key = f"swap:{swap.id}:{put}"
     await tx.send(SWAP, payload, key=key, correlation_id=lead.id, lane=lead.lane, delay_s=delay_s)
 
 
-async def send_swapped(
-    tx: Tx, lead: Payout | Lead, swap: Swap, put: int, made: Made, refund_address: str
-) -> None:  # fmt: skip
+async def send_swapped(tx: Tx, lead: Payout | Lead, swap: Swap, put: int, made: Made, refund_address: str) -> None:
     answer = hops.SwapResponse(
-        unique_id=swap.unique_id, user_id=lead.user_id, closed_channel_id=lead.closed_channel_id, cn_api_id=made.id,
-        from_currency=made.pair.from_currency, to_currency=made.pair.to_currency, from_network=made.pair.from_network,
-        to_network=made.pair.to_network, from_amount=swap.amount.to_decimal(), to_amount=made.to_amount,
-        payin_address=made.payin_address, payout_address=made.payout_address,
-        refund_address=made.refund_address or refund_address, flow=made.flow, type=made.type,
-    )  # fmt: skip
+        unique_id=swap.unique_id,
+        user_id=lead.user_id,
+        closed_channel_id=lead.closed_channel_id,
+        cn_api_id=made.id,
+        from_currency=made.pair.from_currency,
+        to_currency=made.pair.to_currency,
+        from_network=made.pair.from_network,
+        to_network=made.pair.to_network,
+        from_amount=swap.amount.to_decimal(),
+        to_amount=made.to_amount,
+        payin_address=made.payin_address,
+        payout_address=made.payout_address,
+        refund_address=made.refund_address or refund_address,
+        flow=made.flow,
+        type=made.type,
+    )
     payload = {**hops.plain(answer), "payout_id": lead.id, "part": swap.part, "put": put}
     key = f"swapped:{swap.id}:{put}"
     await tx.send(SWAPPED, payload, key=key, correlation_id=lead.id, lane=lead.lane)
@@ -93,9 +113,13 @@ def hostpay_fields(swap: Swap) -> hops.HostPay:
     """What hostpay is told of a swap."""
     assert swap.cn_api_id is not None and swap.payin_address is not None
     return hops.HostPay(
-        unique_id=swap.unique_id, cn_api_id=swap.cn_api_id, from_currency=ETH_TICKER, from_network=ETH_NETWORK,
-        from_amount=swap.amount.to_decimal(), payin_address=swap.payin_address,
-    )  # fmt: skip
+        unique_id=swap.unique_id,
+        cn_api_id=swap.cn_api_id,
+        from_currency=ETH_TICKER,
+        from_network=ETH_NETWORK,
+        from_amount=swap.amount.to_decimal(),
+        payin_address=swap.payin_address,
+    )
 
 
 async def send_look(tx: Tx, lead: Payout, swap: Swap) -> None:

@@ -73,9 +73,13 @@ async def find_asked_for(work: Work, told: hops.EstimateResponse) -> Payout | No
           and created_at < to_timestamp($6::float8)
         order by state <> 'received', case when state = 'received' then created_at end, created_at desc
         """,
-        told.user_id, told.closed_channel_id, key_of(told.wallet_address), told.payout_currency.lower(),
-        told.payout_network.lower(), number_of(work, hops.MADE_AT, 0) + CLOCKS_APART_S,
-    )  # fmt: skip
+        told.user_id,
+        told.closed_channel_id,
+        key_of(told.wallet_address),
+        told.payout_currency.lower(),
+        told.payout_network.lower(),
+        number_of(work, hops.MADE_AT, 0) + CLOCKS_APART_S,
+    )
     found = (payout_from(row) for row in rows)
     return next((each for each in found if same_amount(told.from_amount_usdt, each.adjusted.to_decimal())), None)
 
@@ -106,10 +110,18 @@ def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt:
     except webhook.NotTaken as no:
         refuse(work, f"the token cannot become a payout: {no}")
     return webhook.Asked(
-        payment_id=None, user_id=told.user_id, closed_channel_id=channel,
-        wallet_address=in_one_spelling(network, told.wallet_address), extra_id=None, says_extra_id=False,
-        payout_currency=currency, payout_network=network, price=price, fee=Amount.zero(USDT), adjusted=price,
-    )  # fmt: skip
+        payment_id=None,
+        user_id=told.user_id,
+        closed_channel_id=channel,
+        wallet_address=in_one_spelling(network, told.wallet_address),
+        extra_id=None,
+        says_extra_id=False,
+        payout_currency=currency,
+        payout_network=network,
+        price=price,
+        fee=Amount.zero(USDT),
+        adjusted=price,
+    )
 
 
 def _wrong_address(terms: Terms, asked: webhook.Asked) -> str | None:

@@ -26,7 +26,7 @@ from payonce.services.payouts.model import (
     State,
     Swap,
     SwapState,
-)  # fmt: skip
+)
 from payonce.services.payouts.policies import ESTIMATED, SWAPPED
 from payonce.services.payouts.store import payouts as store
 from payonce.services.payouts.store import swap_details, swaps
@@ -161,10 +161,20 @@ async def _keep_request(tx: Tx, payout: Payout, value: Amount, refund_address: s
             to_amount, client_wallet_address, refund_address, flow, type)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
         """,
-        payout.unique_id, payout.user_id, payout.closed_channel_id, USDT_TICKER, payout.payout_currency, ETH_NETWORK,
-        payout.payout_network, payout.adjusted.to_decimal(), value.to_decimal(), payout.wallet_address, refund_address,
-        FLOW, TYPE,
-    )  # fmt: skip
+        payout.unique_id,
+        payout.user_id,
+        payout.closed_channel_id,
+        USDT_TICKER,
+        payout.payout_currency,
+        ETH_NETWORK,
+        payout.payout_network,
+        payout.adjusted.to_decimal(),
+        value.to_decimal(),
+        payout.wallet_address,
+        refund_address,
+        FLOW,
+        TYPE,
+    )
 
 
 async def _keep_swap(tx: Tx, swap: Swap, made: hops.SwapResponse) -> None:
@@ -177,7 +187,19 @@ async def _keep_swap(tx: Tx, swap: Swap, made: hops.SwapResponse) -> None:
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
         on conflict (unique_id, cn_api_id) do nothing
         """,
-        swap.unique_id, swap.cn_api_id, made.user_id, made.closed_channel_id, ETH_TICKER, swap.currency, ETH_NETWORK,
-        swap.network, swap.amount.to_decimal(), made.to_amount.quantize(SHOWN_DECIMALS, context=_EXACT),
-        swap.payin_address, swap.address, made.refund_address, made.flow, made.type,
-    )  # fmt: skip
+        swap.unique_id,
+        swap.cn_api_id,
+        made.user_id,
+        made.closed_channel_id,
+        ETH_TICKER,
+        swap.currency,
+        ETH_NETWORK,
+        swap.network,
+        swap.amount.to_decimal(),
+        made.to_amount.quantize(SHOWN_DECIMALS, context=_EXACT),
+        swap.payin_address,
+        swap.address,
+        made.refund_address,
+        made.flow,
+        made.type,
+    )

@@ -14,9 +14,13 @@ async def pause_and_put_back(work: Work, reason: str) -> None:
     async with work.commit(rejected=refused_key(reason)) as tx:
         await pause(tx, message.queue, reason)
         await tx.send(
-            policy, message.payload, key=f"again:{message.id}", correlation_id=message.correlation_id,
-            lane=message.lane, delay_s=AGAIN_AFTER_S,
-        )  # fmt: skip
+            policy,
+            message.payload,
+            key=f"again:{message.id}",
+            correlation_id=message.correlation_id,
+            lane=message.lane,
+            delay_s=AGAIN_AFTER_S,
+        )
 
 
 async def pause(tx: Tx, queue: str, reason: str) -> None:

@@ -58,9 +58,7 @@ async def swap_anew(tx: Tx, swap: Swap, reason: str) -> None:
         await _begin(tx, carried[payout_id], part, [(payout_id, part, amount)], [carried[payout_id]])
 
 
-async def _begin(
-    tx: Tx, lead: Payout, part: int, shares: list[tuple[str, int, Amount]], carried: list[Payout]
-) -> None:  # fmt: skip
+async def _begin(tx: Tx, lead: Payout, part: int, shares: list[tuple[str, int, Amount]], carried: list[Payout]) -> None:
     begun = await swaps.begin_swap(tx, lead, part, shares)
     for payout in carried:
         if payout.state is not State.PRICED:

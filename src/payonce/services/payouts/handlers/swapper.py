@@ -25,7 +25,7 @@ from payonce.services.payouts.model import (
     State,
     Swap,
     SwapState,
-)  # fmt: skip
+)
 from payonce.services.payouts.policies import SWAP
 from payonce.services.payouts.store import minimums, swap_details, swaps
 from payonce.services.payouts.store import payouts as store
@@ -61,9 +61,11 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: Host
     effect.tenants = seen.lanes
     try:
         made = await work.effect(
-            effect, key=swap.id, scope=swap.scope,
+            effect,
+            key=swap.id,
+            scope=swap.scope,
             intent=lambda tx: _begin(tx, swap),
-        )  # fmt: skip
+        )
     except Refused as no:
         await _refused(work, changenow, swap, no)
         return
@@ -117,11 +119,18 @@ async def _pay_directly(work: Work, seen: Seen, terms: Terms, host: HostWallet |
             current = await swaps.record_direct(tx, current)
         assert current.cn_api_id is not None and current.payin_address is not None
         made = Made(
-            id=current.cn_api_id, pair=pair_of(swap), from_amount=swap.amount.to_decimal(),
-            to_amount=swap.amount.to_decimal(), payin_address=current.payin_address, payin_extra_id=None,
-            payout_address=swap.address, payout_extra_id=swap.extra_id, refund_address=terms.host_wallet,
-            flow=FLOW, type=TYPE,
-        )  # fmt: skip
+            id=current.cn_api_id,
+            pair=pair_of(swap),
+            from_amount=swap.amount.to_decimal(),
+            to_amount=swap.amount.to_decimal(),
+            payin_address=current.payin_address,
+            payin_extra_id=None,
+            payout_address=swap.address,
+            payout_extra_id=swap.extra_id,
+            refund_address=terms.host_wallet,
+            flow=FLOW,
+            type=TYPE,
+        )
         put = number_of(work, "put", next_messages.FIRST)
         await next_messages.send_swapped(tx, seen.lead, current, put, made, terms.host_wallet)
 
@@ -222,9 +231,7 @@ async def _again(tx: Tx, swap: Swap, no: No) -> None:
     await next_messages.send_swap(tx, lead, begun, delay_s=TRY_AGAIN_S)
 
 
-async def _keep(
-    tx: Tx, swap: Swap, payouts: list[Payout], hold: Hold, no: No, *, as_state: State = State.HELD
-) -> None:  # fmt: skip
+async def _keep(tx: Tx, swap: Swap, payouts: list[Payout], hold: Hold, no: No, *, as_state: State = State.HELD) -> None:
     await swaps.abandon(tx, swap, no.reason)
     for payout in payouts:
         await store.keep(tx, payout, hold, no.reason, as_state=as_state, goes_on=State.PRICED)

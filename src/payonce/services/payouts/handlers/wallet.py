@@ -38,9 +38,14 @@ class HostWallet:
     other process writes meanwhile."""
 
     def __init__(
-        self, wallet: Wallet, database: Database, holder: str, *, market_s: float = MARKET_S,
+        self,
+        wallet: Wallet,
+        database: Database,
+        holder: str,
+        *,
+        market_s: float = MARKET_S,
         fee_cap_wei: int = FEE_CAP_WEI,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.wallet = wallet
         self.fee_cap_wei = fee_cap_wei
         self._database = database
@@ -146,7 +151,7 @@ class PayDeposit(Effect[PayRequest, Sent]):
         payment = Payment.of(self.swap.payin_address, self.swap.amount)
         self.prepared = PayRequest(
             self.swap.id, payment, market.fees, market.next_nonce, market.pending_nonce, market.balance.to_minor_text()
-        )  # fmt: skip
+        )
         return self.prepared
 
     async def sign(self, tx: Tx, lease: Lease) -> None:

@@ -31,17 +31,19 @@ async def what_is_wrong(read: Reader, asked: Asked | Payout) -> Wrong | None:
         select exists (select from payouts.currencies) as known, c.has_extra_id, c.payable
         from (select) as one left join payouts.currencies c on c.ticker = $1 and c.network = $2
         """,
-        currency, network,
-    )  # fmt: skip
+        currency,
+        network,
+    )
     if not row["known"]:
         raise NoList
     if not row["payable"]:
         return Wrong(Hold.PAIR_INACTIVE, f"payout_currency {currency} on the network {network} is not paid out")
     if row["has_extra_id"] and not asked.says_extra_id:
         return Wrong(
-            Hold.BAD_ADDRESS, f"extra_id is missing: an address of {currency} may need a memo",
+            Hold.BAD_ADDRESS,
+            f"extra_id is missing: an address of {currency} may need a memo",
             "; if yours needs none, send an empty text",
-        )  # fmt: skip
+        )
     if asked.extra_id is not None and not row["has_extra_id"]:
         return Wrong(Hold.BAD_ADDRESS, f"extra_id is given, and {currency} on {network} has no memos")
     return None
@@ -70,6 +72,8 @@ async def write_list(tx: Tx, found: Sequence[Currency]) -> None:
         insert into payouts.currencies (ticker, network, name, has_extra_id, decimals, payable)
         values ($1, $2, $3, $4, $5, $6)
         """,
-        [(ticker, network, each.name, each.has_extra_id, each.decimals, each.buy)
-         for (ticker, network), each in named.items()],
-    )  # fmt: skip
+        [
+            (ticker, network, each.name, each.has_extra_id, each.decimals, each.buy)
+            for (ticker, network), each in named.items()
+        ],
+    )

@@ -48,8 +48,9 @@ async def find_payouts(read: Reads, what: str) -> list[Match]:
             select distinct on (id) id, matched from found order by id, rank) n
         join payouts.payouts p on p.id = n.id order by p.created_at desc, p.id desc limit {MATCHES_MAX}
         """,
-        what, same,
-    )  # fmt: skip
+        what,
+        same,
+    )
     return [_match(row) for row in rows]
 
 
@@ -78,10 +79,14 @@ async def waiting_payouts(read: Reads) -> list[Attention]:
     most = causes(row["reason"] for row in waiting)[0]
     return [
         Attention(
-            "Payouts held or in review", waiting[0]["count"], "only a person can let them go on", "/payouts",
-            {"state": WITH_PEOPLE}, cause=most.example,
+            "Payouts held or in review",
+            waiting[0]["count"],
+            "only a person can let them go on",
+            "/payouts",
+            {"state": WITH_PEOPLE},
+            cause=most.example,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _match(row: Any) -> Match:

@@ -53,9 +53,14 @@ async def receive(tx: Tx, asked: Asked, payout_id: str | None = None, *, estimat
     payout = payout_from(row)
     await tx.post(ledger.received(payout))
     tx.log(
-        "payout_received", payout=payout.id, unique_id=payout.unique_id, payment=payout.payment_id,
-        price=str(payout.price), fee=str(payout.fee), amount=str(payout.adjusted),
-    )  # fmt: skip
+        "payout_received",
+        payout=payout.id,
+        unique_id=payout.unique_id,
+        payment=payout.payment_id,
+        price=str(payout.price),
+        fee=str(payout.fee),
+        amount=str(payout.adjusted),
+    )
     if repeated:
         await payouts.keep(tx, payout, Hold.REPEATED, payout.reason or "", as_state=State.REVIEW)
     elif estimate:
@@ -76,12 +81,26 @@ async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
         on conflict do nothing returning *
         """,
-        payout_id, unique_id, asked.payment_id, asked.natural_key, asked.user_id, asked.closed_channel_id,
-        asked.wallet_address, asked.extra_id, asked.payout_currency, asked.payout_network, asked.price.minor,
-        asked.fee.minor, asked.adjusted.minor, State.REVIEW if repeated else State.RECEIVED,
-        State.RECEIVED if repeated else None, Hold.REPEATED if repeated else None, reason, tx.trace_id,
+        payout_id,
+        unique_id,
+        asked.payment_id,
+        asked.natural_key,
+        asked.user_id,
+        asked.closed_channel_id,
+        asked.wallet_address,
+        asked.extra_id,
+        asked.payout_currency,
+        asked.payout_network,
+        asked.price.minor,
+        asked.fee.minor,
+        asked.adjusted.minor,
+        State.REVIEW if repeated else State.RECEIVED,
+        State.RECEIVED if repeated else None,
+        Hold.REPEATED if repeated else None,
+        reason,
+        tx.trace_id,
         asked.says_extra_id,
-    )  # fmt: skip
+    )
 
 
 async def _is_repeated(tx: Tx, asked: Asked) -> bool:
@@ -99,10 +118,18 @@ async def _is_repeated(tx: Tx, asked: Asked) -> bool:
                 closed_channel_id = $5 and payouts.address_key(wallet_address) = $6 and extra_id is not distinct from $7
                 and payout_currency = $8 and payout_network = $9 and adjusted_minor = $10)))
         """,
-        sorted(asked.natural_keys), REPEAT_WITHIN_S, asked.payment_id is None, asked.user_id, asked.closed_channel_id,
-        key_of(asked.wallet_address), asked.extra_id, asked.payout_currency, asked.payout_network,
-        asked.adjusted.minor, DERIVED,
-    )  # fmt: skip
+        sorted(asked.natural_keys),
+        REPEAT_WITHIN_S,
+        asked.payment_id is None,
+        asked.user_id,
+        asked.closed_channel_id,
+        key_of(asked.wallet_address),
+        asked.extra_id,
+        asked.payout_currency,
+        asked.payout_network,
+        asked.adjusted.minor,
+        DERIVED,
+    )
     return found
 
 
@@ -126,10 +153,13 @@ async def _on_record(tx: Tx, asked: Asked, unique_id: str) -> Payout:
     if row is None:
         log.error("unique_id_taken", unique_id=unique_id)
         await note(
-            tx.connection, "payouts.intake", unique_id,
+            tx.connection,
+            "payouts.intake",
+            unique_id,
             "two payments have the same unique_id; the later one was refused and needs another payment_id",
-            actor="payouts", severity=Severity.ERROR,
-        )  # fmt: skip
+            actor="payouts",
+            severity=Severity.ERROR,
+        )
         raise Collision(unique_id)
     known = payout_from(row)
     if known.natural_key not in asked.natural_keys:

@@ -84,14 +84,17 @@ async def listed(
           and created_at >= coalesce($4::timestamptz, '-infinity')
         order by created_at desc, id desc limit $3
         """,
-        state, after, min(limit, LISTED_MAX), since,
-    )  # fmt: skip
+        state,
+        after,
+        min(limit, LISTED_MAX),
+        since,
+    )
     return [payout_from(row) for row in rows]
 
 
 async def move(
     tx: Tx, payout: Payout, after: State, *, value: Amount | None = None, reason: str | None = None
-) -> Payout:  # fmt: skip
+) -> Payout:
     """Compare-and-set: a payout that is no longer as it was read is looked at again. Says so to the customer."""
     if after not in TRANSITIONS[payout.state]:
         raise AssertionError(f"a payout does not go from {payout.state} to {after}")
@@ -103,8 +106,12 @@ async def move(
             revision = revision + 1, updated_at = payonce.due_now()
         where id = $1 and state = $2 returning *
         """,
-        payout.id, payout.state, after, minor, reason,
-    )  # fmt: skip
+        payout.id,
+        payout.state,
+        after,
+        minor,
+        reason,
+    )
     if row is None:
         raise Retry(f"payout {payout.id} is no longer {payout.state}")
     after_move = payout_from(row)
@@ -116,7 +123,7 @@ async def move(
 
 async def keep(
     tx: Tx, payout: Payout, hold: Hold, reason: str, *, as_state: State = State.HELD, goes_on: State | None = None
-) -> Payout:  # fmt: skip
+) -> Payout:
     """Leaves it to a person: held when something about it must change, in review when nobody can tell what is true.
     One that a person has already only gets the newer reason. `goes_on` is where it goes on from, if not from here."""
     was_kept = payout.held_from is not None
@@ -129,14 +136,23 @@ async def keep(
             revision = revision + 1, updated_at = payonce.due_now()
         where id = $1 and state = $2 returning *
         """,
-        payout.id, payout.state, as_state, hold, reason[:REASON_MAX_LENGTH], goes_on,
-    )  # fmt: skip
+        payout.id,
+        payout.state,
+        as_state,
+        hold,
+        reason[:REASON_MAX_LENGTH],
+        goes_on,
+    )
     if row is None:
         raise Retry(f"payout {payout.id} is no longer {payout.state}")
     await note(
-        tx.connection, "payouts.held", payout.id, f"{as_state} at {payout.standing}, {hold}: {reason}",
-        actor="payouts", severity=Severity.WARNING,
-    )  # fmt: skip
+        tx.connection,
+        "payouts.held",
+        payout.id,
+        f"{as_state} at {payout.standing}, {hold}: {reason}",
+        actor="payouts",
+        severity=Severity.WARNING,
+    )
     kept = payout_from(row)
     tx.log("payout_held", level="warning", payout=kept.id, state=kept.state.value, hold=str(hold), reason=reason)
     return kept if was_kept else await _told(tx, kept)
@@ -159,9 +175,7 @@ async def give_up(work: Work) -> None:
 
 async def count_put(tx: Tx, payout_id: str) -> int:
     """A message is put anew: how often that was done makes its key another one."""
-    puts: int = await tx.fetchval(
-        "update payouts.payouts set puts = puts + 1 where id = $1 returning puts", payout_id
-    )  # fmt: skip
+    puts: int = await tx.fetchval("update payouts.payouts set puts = puts + 1 where id = $1 returning puts", payout_id)
     return puts
 
 
@@ -173,14 +187,22 @@ async def counts(read: Reader) -> dict[State, int]:
 def described(payout: Payout) -> dict[str, Any]:
     """As customers' webhooks and our own routes show it."""
     return {
-        "id": payout.id, "unique_id": payout.unique_id, "payment_id": payout.payment_id, "state": payout.state.value,
-        "user_id": str(payout.user_id), "closed_channel_id": payout.closed_channel_id,
-        "wallet_address": payout.wallet_address, "payout_currency": payout.payout_currency,
-        "payout_network": payout.payout_network, "price_usdt": payout.price.to_text(),
-        "fee_usdt": payout.fee.to_text(), "adjusted_usdt": payout.adjusted.to_text(),
+        "id": payout.id,
+        "unique_id": payout.unique_id,
+        "payment_id": payout.payment_id,
+        "state": payout.state.value,
+        "user_id": str(payout.user_id),
+        "closed_channel_id": payout.closed_channel_id,
+        "wallet_address": payout.wallet_address,
+        "payout_currency": payout.payout_currency,
+        "payout_network": payout.payout_network,
+        "price_usdt": payout.price.to_text(),
+        "fee_usdt": payout.fee.to_text(),
+        "adjusted_usdt": payout.adjusted.to_text(),
         "value_eth": None if payout.value is None else payout.value.to_text(),
-        "hold": None if payout.hold is None else payout.hold.value, "reason": payout.reason,
-    }  # fmt: skip
+        "hold": None if payout.hold is None else payout.hold.value,
+        "reason": payout.reason,
+    }
 
 
 LINES: Final = {

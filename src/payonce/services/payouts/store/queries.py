@@ -100,10 +100,9 @@ async def listed(read: Reads, wanted: Wanted, before: str | None, limit: int) ->
         values.append(before)
         where += f" and (created_at, id) < (select created_at, id from payouts.payouts where id = ${len(values)})"
     rows = await read.fetch(
-        f"select * from payouts.payouts where {where} order by created_at desc, id desc "
-        f"limit {min(limit, LISTED_MAX)}",
+        f"select * from payouts.payouts where {where} order by created_at desc, id desc limit {min(limit, LISTED_MAX)}",
         *values,
-    )  # fmt: skip
+    )
     return [payout_from(row) for row in rows]
 
 
@@ -139,12 +138,17 @@ async def days(read: Reads, count: int) -> list[Day]:
     )
     return [
         Day(
-            row["day"], row["received"], row["finished"],
-            row["received"] - row["finished"] - row["with_people"] - row["ended_otherwise"], row["with_people"],
-            row["ended_otherwise"], Amount(int(row["volume"]), USDT), Amount(int(row["fees"]), USDT),
+            row["day"],
+            row["received"],
+            row["finished"],
+            row["received"] - row["finished"] - row["with_people"] - row["ended_otherwise"],
+            row["with_people"],
+            row["ended_otherwise"],
+            Amount(int(row["volume"]), USDT),
+            Amount(int(row["fees"]), USDT),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def accumulated(read: Reads, limit: int | None = None) -> list[Client]:
@@ -161,11 +165,16 @@ async def accumulated(read: Reads, limit: int | None = None) -> list[Client]:
     )
     return [
         Client(
-            row["payout_currency"], row["payout_network"], row["wallet_address"], row["extra_id"], row["payouts"],
-            Amount(int(row["minor"]), ETH), row["since"],
+            row["payout_currency"],
+            row["payout_network"],
+            row["wallet_address"],
+            row["extra_id"],
+            row["payouts"],
+            Amount(int(row["minor"]), ETH),
+            row["since"],
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
@@ -185,12 +194,15 @@ async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
         cross join (select coalesce(array_agg(address order by address), '{}') as addresses from payouts.wallets) w
         where l.asset = $1 and l.exponent = $2
         """,
-        asset.code, asset.exponent, DAY_S,
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+        DAY_S,
+    )
     if row is None:
         return None
-    bounds = [None if row[name] is None else Amount(int(row[name]), asset)
-              for name in ("per_payment_minor", "per_day_minor")]  # fmt: skip
+    bounds = [
+        None if row[name] is None else Amount(int(row[name]), asset) for name in ("per_payment_minor", "per_day_minor")
+    ]
     low, used = (Amount(int(row[name]), asset) for name in ("low_balance_minor", "used"))
     return WalletUse(bounds[0], bounds[1], low, used, row["open"], row["oldest"], list(row["addresses"]))
 

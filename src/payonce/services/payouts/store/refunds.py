@@ -39,7 +39,7 @@ async def counted_of(read: Reader | Tx, swap_id: str) -> Amount:
     """What has come back of a deposit so far."""
     minor = await read.fetchval(
         "select coalesce(sum(counted_minor), 0) from payouts.refunds where swap_id = $1", swap_id
-    )  # fmt: skip
+    )
     return Amount(int(minor), ETH)
 
 
@@ -48,8 +48,9 @@ async def is_no_return(read: Reader, swap: Swap, incoming: Incoming) -> str:
     wallet before the deposit was made, or from a wallet of ours, is other money."""
     paid_in_block = await read.fetchval(
         "select block_number from payouts.split_payout_hostpay where unique_id = $1 and cn_api_id = $2",
-        swap.unique_id, swap.cn_api_id,
-    )  # fmt: skip
+        swap.unique_id,
+        swap.cn_api_id,
+    )
     named = f"transaction {incoming.hash} from {incoming.sender}"
     if paid_in_block is None or incoming.block_number <= paid_in_block:
         return (
@@ -92,8 +93,11 @@ async def _written(tx: Tx, swap: Swap, transaction_hash: str, amount: Amount, co
         insert into payouts.refunds (hash, swap_id, amount_minor, counted_minor) values ($1, $2, $3, $4)
         on conflict (hash) do nothing returning true
         """,
-        transaction_hash, swap.id, amount.minor, counted.minor,
-    )  # fmt: skip
+        transaction_hash,
+        swap.id,
+        amount.minor,
+        counted.minor,
+    )
     if new:
         return None
     owner: str = await tx.fetchval("select swap_id from payouts.refunds where hash = $1", transaction_hash)

@@ -112,9 +112,13 @@ def _part(row: Any) -> Part:
 
 def _seen(row: Any) -> Seen:
     return Seen(
-        swap=swap_from(row), lead=_lead(row), lanes=row["lanes"], kept=row["kept"], left_s=row["left_s"],
+        swap=swap_from(row),
+        lead=_lead(row),
+        lanes=row["lanes"],
+        kept=row["kept"],
+        left_s=row["left_s"],
         has_earlier=row["has_earlier"],
-    )  # fmt: skip
+    )
 
 
 def _lead(row: Any) -> Lead:

@@ -26,7 +26,7 @@ from payonce.services.payouts.model import (
     share_from,
     state_by,
     swap_from,
-)  # fmt: skip
+)
 from payonce.services.payouts.store import payouts
 from payonce.vendors.changenow.port import Exchange
 from payonce.vendors.changenow.port import Swap as Made
@@ -88,8 +88,10 @@ async def split_part(tx: Tx, payout_id: str, amounts: Sequence[Amount]) -> None:
     for part, amount in enumerate(others, start=2):
         await tx.execute(
             "insert into payouts.parts (payout_id, part, amount_minor) values ($1, $2, $3)",
-            payout_id, part, amount.minor,
-        )  # fmt: skip
+            payout_id,
+            part,
+            amount.minor,
+        )
 
 
 async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
@@ -106,7 +108,7 @@ async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
 
 async def begin_swap(
     tx: Tx, lead: Payout, part: int, shares: Sequence[tuple[str, int, Amount]], *, first: bool = False
-) -> Swap:  # fmt: skip
+) -> Swap:
     """A swap that is to be created, under the lead's name, for these parts of payouts; `first`: these parts begin with
     it. That a part has no other is the table's promise, not this function's."""
     amount = Amount.total((share for _, _, share in shares), ETH)
@@ -129,28 +131,46 @@ async def begin_swap(
         select id, $1, $2, round, $3, $4, $5, $6, $7, $8 from new
         returning *
         """,
-        lead.unique_id, part, lead.payout_currency, lead.payout_network, lead.wallet_address, lead.extra_id,
-        amount.minor, lead.is_direct, [payout_id for payout_id, _, _ in shares], [number for _, number, _ in shares],
-        [share.minor for _, _, share in shares], first,
-    )  # fmt: skip
+        lead.unique_id,
+        part,
+        lead.payout_currency,
+        lead.payout_network,
+        lead.wallet_address,
+        lead.extra_id,
+        amount.minor,
+        lead.is_direct,
+        [payout_id for payout_id, _, _ in shares],
+        [number for _, number, _ in shares],
+        [share.minor for _, _, share in shares],
+        first,
+    )
     return swap_from(row)
 
 
 async def record_made(tx: Tx, swap: Swap, made: Made) -> Swap:
     """The exchange exists. Its payouts follow when `split_payout_que` has it."""
     row = await _change(
-        tx, swap, SwapState.CREATED, cn_api_id=made.id, payin_address=made.payin_address,
-        payin_extra_id=made.payin_extra_id, valid_until=made.valid_until,
-    )  # fmt: skip
+        tx,
+        swap,
+        SwapState.CREATED,
+        cn_api_id=made.id,
+        payin_address=made.payin_address,
+        payin_extra_id=made.payin_extra_id,
+        valid_until=made.valid_until,
+    )
     return swap_from(row)
 
 
 async def record_direct(tx: Tx, swap: Swap) -> Swap:
     """No exchange is needed: the wallet pays the client."""
     row = await _change(
-        tx, swap, SwapState.CREATED, cn_api_id=f"{DIRECT}-{swap.id}", payin_address=swap.address,
+        tx,
+        swap,
+        SwapState.CREATED,
+        cn_api_id=f"{DIRECT}-{swap.id}",
+        payin_address=swap.address,
         payin_extra_id=swap.extra_id,
-    )  # fmt: skip
+    )
     return swap_from(row)
 
 
@@ -171,8 +191,10 @@ async def trigger(tx: Tx, swap: Swap, paid_by: str = BY_WALLET) -> Swap:
             paid_by = case when triggered_at is null then $3 else paid_by end
         where id = $1 and state = $2 and active returning *
         """,
-        swap.id, swap.state, paid_by,
-    )  # fmt: skip
+        swap.id,
+        swap.state,
+        paid_by,
+    )
     if row is None:
         raise Retry(f"swap {swap.id} is no longer {swap.state}", after_s=0.0)
     return swap_from(row)
@@ -193,7 +215,7 @@ async def hand_over(tx: Tx, swap: Swap) -> None:
 
 async def advance(
     tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = None, carried: list[Payout] | None = None
-) -> Swap:  # fmt: skip
+) -> Swap:
     """Moves the swap, and the payouts it carries as far as all their parts have come. What a person has stays with
     them, and only where it goes on from is moved. `carried` are those payouts, from whoever has locked them already."""
     # Payouts are locked before their swaps, everywhere.
@@ -252,8 +274,9 @@ async def note_transactions(tx: Tx, swap: Swap, exchange: Exchange) -> None:
         update payouts.swaps set payin_hash = coalesce($2, payin_hash), payout_hash = coalesce($3, payout_hash)
         where id = $1
         """,
-        swap.id, *hashes,
-    )  # fmt: skip
+        swap.id,
+        *hashes,
+    )
 
 
 async def abandon(tx: Tx, swap: Swap, reason: str) -> Swap:
@@ -268,8 +291,9 @@ async def lapse(tx: Tx, swap: Swap, reason: str, *, unpaid_by: str | None = None
         raise AssertionError(f"swap {swap.id} was handed over: it may have been paid, and is not replaced")
     paid = await tx.fetchval(
         "select exists (select from payouts.split_payout_hostpay where unique_id = $1 and cn_api_id = $2)",
-        swap.unique_id, swap.cn_api_id,
-    )  # fmt: skip
+        swap.unique_id,
+        swap.cn_api_id,
+    )
     if paid:
         raise AssertionError(f"swap {swap.id} has a row of hostpay: it may have been paid, and is not replaced")
     return await advance(tx, swap, SwapState.LAPSED, reason=reason)
@@ -293,14 +317,22 @@ async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:
             update payouts.payouts set held_from = $2, revision = revision + 1, updated_at = payonce.due_now()
             where id = $1
             """,
-            payout.id, wanted,
-        )  # fmt: skip
+            payout.id,
+            wanted,
+        )
 
 
 async def _change(
-    tx: Tx, swap: Swap, after: SwapState, *, cn_api_id: str | None = None, payin_address: str | None = None,
-    payin_extra_id: str | None = None, valid_until: datetime | None = None, reason: str | None = None,
-) -> Any:  # fmt: skip
+    tx: Tx,
+    swap: Swap,
+    after: SwapState,
+    *,
+    cn_api_id: str | None = None,
+    payin_address: str | None = None,
+    payin_extra_id: str | None = None,
+    valid_until: datetime | None = None,
+    reason: str | None = None,
+) -> Any:
     """Compare-and-set, as with payouts. The row as it is now."""
     if after not in SWAP_TRANSITIONS[swap.state]:
         raise AssertionError(f"a swap does not go from {swap.state} to {after}")
@@ -323,9 +355,16 @@ async def _change(
             where p.payout_id = any(array(select payout_id from payouts.shares where swap_id = s.id))
               and other.id is distinct from s.id) as beside
         """,
-        swap.id, swap.state, after, after not in REPLACED, cn_api_id, payin_address, payin_extra_id, reason,
+        swap.id,
+        swap.state,
+        after,
+        after not in REPLACED,
+        cn_api_id,
+        payin_address,
+        payin_extra_id,
+        reason,
         valid_until,
-    )  # fmt: skip
+    )
     if row is None:
         raise Retry(f"swap {swap.id} is no longer {swap.state}", after_s=0.0)
     return row

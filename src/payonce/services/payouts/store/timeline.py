@@ -74,8 +74,13 @@ async def carried(read: Reads, payout: Payout) -> list[Carried]:
 async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Scene]:
     """In time order."""
     found = [
-        Scene(payout.created_at, "payout", f"{payout.price} paid for channel {payout.closed_channel_id}", "received",
-              f"{payout.fee} is our fee, {payout.adjusted} is paid out"),
+        Scene(
+            payout.created_at,
+            "payout",
+            f"{payout.price} paid for channel {payout.closed_channel_id}",
+            "received",
+            f"{payout.fee} is our fee, {payout.adjusted} is paid out",
+        ),
         *await _priced(read, payout),
         *(fact for each in swaps for fact in _of_swap(each)),
         *await _signed(read, swaps),
@@ -84,7 +89,7 @@ async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[S
         *await notes_about(
             read, [payout.id, *{each.swap.unique_id: None for each in swaps}, *(each.swap.id for each in swaps)]
         ),
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda fact: fact.at)
 
 
@@ -131,13 +136,29 @@ def _carried(row: Any) -> Carried:
     deposit = None
     if row["paid_at"] is not None:
         gas = None if row["gas_used"] is None else int(row["gas_used"])
-        deposit = Deposit(row["tx_status"] or "signed", row["tx_hash"], row["is_complete"], gas, row["block_number"],
-                          row["paid_at"], row["paid_updated_at"])  # fmt: skip
+        deposit = Deposit(
+            row["tx_status"] or "signed",
+            row["tx_hash"],
+            row["is_complete"],
+            gas,
+            row["block_number"],
+            row["paid_at"],
+            row["paid_updated_at"],
+        )
     return Carried(
-        swap_from(row), row["own_part"], Amount(int(row["share_minor"]), ETH), row["payouts"], row["lead_id"],
-        row["gets"], row["in_doubt"], deposit, row["payin_hash"], row["payout_hash"], row["created_at"],
+        swap_from(row),
+        row["own_part"],
+        Amount(int(row["share_minor"]), ETH),
+        row["payouts"],
+        row["lead_id"],
+        row["gets"],
+        row["in_doubt"],
+        deposit,
+        row["payin_hash"],
+        row["payout_hash"],
+        row["created_at"],
         row["updated_at"],
-    )  # fmt: skip
+    )
 
 
 async def _priced(read: Reads, payout: Payout) -> list[Scene]:
@@ -146,8 +167,15 @@ async def _priced(read: Reads, payout: Payout) -> list[Scene]:
     )
     if at is None or payout.value is None:
         return []
-    return [Scene(at, "estimate", f"{payout.adjusted} is worth {payout.value}", "priced",
-                  "the pure market value, by ChangeNOW's estimate without its fees")]  # fmt: skip
+    return [
+        Scene(
+            at,
+            "estimate",
+            f"{payout.adjusted} is worth {payout.value}",
+            "priced",
+            "the pure market value, by ChangeNOW's estimate without its fees",
+        )
+    ]
 
 
 def _of_swap(each: Carried) -> list[Scene]:
@@ -158,18 +186,42 @@ def _of_swap(each: Carried) -> list[Scene]:
     if swap.triggered_at is not None:
         gets = "" if each.gets is None or swap.direct else f"; the client gets {shown(each.gets)} {swap.currency}"
         made = "no exchange is needed" if swap.direct else f"exchange {swap.cn_api_id}"
-        found.append(Scene(swap.triggered_at, "swap", f"hostpay is told to pay {swap.payin_address}", "swapped",
-                           f"{made}{gets}", swap.amount))  # fmt: skip
+        found.append(
+            Scene(
+                swap.triggered_at,
+                "swap",
+                f"hostpay is told to pay {swap.payin_address}",
+                "swapped",
+                f"{made}{gets}",
+                swap.amount,
+            )
+        )
     if swap.handed_over_at is not None:
-        found.append(Scene(swap.handed_over_at, "swap", f"swap {swap.id} goes to your own GCHostPay", "handed over",
-                           f"exchange {swap.cn_api_id}", swap.amount))  # fmt: skip
+        found.append(
+            Scene(
+                swap.handed_over_at,
+                "swap",
+                f"swap {swap.id} goes to your own GCHostPay",
+                "handed over",
+                f"exchange {swap.cn_api_id}",
+                swap.amount,
+            )
+        )
     if swap.state in REPLACED:
         found.append(Scene(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount))
     if each.deposit is not None and each.deposit.is_final:
         paid = each.deposit
         used = "" if paid.gas_used is None else f", {paid.gas_used:,} gas"
-        found.append(Scene(paid.updated_at, "wallet", f"transaction {paid.tx_hash}", "final",
-                           f"in block {paid.block_number}{used}", swap.amount))  # fmt: skip
+        found.append(
+            Scene(
+                paid.updated_at,
+                "wallet",
+                f"transaction {paid.tx_hash}",
+                "final",
+                f"in block {paid.block_number}{used}",
+                swap.amount,
+            )
+        )
     return found
 
 
@@ -183,11 +235,16 @@ async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[Scene]:
         [each.swap.id for each in swaps],
     )
     return [
-        Scene(row["created_at"], "wallet", f"transaction {row['hash']}", "signed",
-              f"nonce {row['nonce']}, attempt {row['attempt']}, to {row['to_address']}",
-              Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"])))
+        Scene(
+            row["created_at"],
+            "wallet",
+            f"transaction {row['hash']}",
+            "signed",
+            f"nonce {row['nonce']}, attempt {row['attempt']}, to {row['to_address']}",
+            Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"])),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def shown(value: Decimal) -> str:

@@ -83,9 +83,7 @@ async def sign_payment(tx: Tx, wallet: Wallet, request: PayRequest) -> Signed:
     signed = wallet.sign(request.payment, nonce, request.fees)
     if nonce < counted:
         text = f"nonce {nonce} was never used, and payments behind it waited: {request.swap_id} takes it"
-        await note(
-            tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
-        )  # fmt: skip
+        await note(tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING)
     await _keep_payment(tx, wallet.address, request, signed)
     return signed
 
@@ -110,8 +108,10 @@ async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
             insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, $3)
             on conflict (address) do nothing
             """,
-            wallet.address, wallet.chain_id, next_nonce,
-        )  # fmt: skip
+            wallet.address,
+            wallet.chain_id,
+            next_nonce,
+        )
     raise Retry(f"the wallet {wallet.address} is being taken off the record")
 
 
@@ -134,10 +134,22 @@ async def _keep_payment(tx: Tx, wallet: str, request: PayRequest, signed: Signed
         )
         update payouts.wallets set next_nonce = greatest(next_nonce, $3 + 1) where address = $1
         """,
-        wallet, request.swap_id, signed.nonce, request.payment.to, amount.asset.code, amount.asset.exponent,
-        amount.minor, signed.hash, signed.raw, fees.max_fee, fees.priority_fee, fees.gas_limit, ETH_TICKER, ETH_NETWORK,
+        wallet,
+        request.swap_id,
+        signed.nonce,
+        request.payment.to,
+        amount.asset.code,
+        amount.asset.exponent,
+        amount.minor,
+        signed.hash,
+        signed.raw,
+        fees.max_fee,
+        fees.priority_fee,
+        fees.gas_limit,
+        ETH_TICKER,
+        ETH_NETWORK,
         amount.to_decimal(),
-    )  # fmt: skip
+    )
 
 
 _FREE_NONCE: Final = """
@@ -183,8 +195,10 @@ async def tell_of_nonce(connection: Connection, wallet: Wallet, nonce: int, why:
             where w.told_nonce is distinct from excluded.told_nonce
         returning true
         """,
-        wallet.address, wallet.chain_id, nonce,
-    )  # fmt: skip
+        wallet.address,
+        wallet.chain_id,
+        nonce,
+    )
     if told is None:
         return False
     await note(connection, "payouts.nonces", wallet.address, why, actor="payouts", severity=Severity.ERROR)
@@ -194,9 +208,7 @@ async def tell_of_nonce(connection: Connection, wallet: Wallet, nonce: int, why:
 async def add_attempt(tx: Tx, paid: WalletPayment, before: Attempt, signed: Signed) -> None:
     """One more set of bytes for a payment that stands as it was read."""
     assert signed.nonce == paid.nonce, "a bump keeps the nonce"
-    state = await tx.fetchval(
-        "select state from payouts.wallet_payments where swap_id = $1 for update", paid.swap_id
-    )  # fmt: skip
+    state = await tx.fetchval("select state from payouts.wallet_payments where swap_id = $1 for update", paid.swap_id)
     newest = await tx.fetchval(
         "select max(attempt) from payouts.wallet_attempts where wallet = $1 and nonce = $2", paid.wallet, paid.nonce
     )
@@ -225,10 +237,12 @@ async def way_of(read: Reader, swap_id: str) -> Way:
     if row["payment_state"] is None:
         return Way(swap=swap, paid=None, attempts=[])
     paid = WalletPayment(
-        swap_id=swap.id, wallet=row["wallet"], nonce=row["nonce"],
+        swap_id=swap.id,
+        wallet=row["wallet"],
+        nonce=row["nonce"],
         payment=Payment(row["to_address"], str(int(row["paid_minor"])), row["asset"], row["exponent"]),
         state=PaymentState(row["payment_state"]),
-    )  # fmt: skip
+    )
     return Way(swap=swap, paid=paid, attempts=[_attempt(row) for row in rows])
 
 
@@ -258,11 +272,18 @@ async def settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | Non
         update payouts.wallet_payments set state = $2, fee_minor = $3, updated_at = payonce.due_now()
         where swap_id = $1 and state = $10 returning true
         """,
-        swap.id, state, None if receipt is None else receipt.fee.minor, swap.unique_id, swap.cn_api_id,
-        receipt and receipt.hash, receipt and receipt.gas_used, receipt and receipt.block_number,
+        swap.id,
+        state,
+        None if receipt is None else receipt.fee.minor,
+        swap.unique_id,
+        swap.cn_api_id,
+        receipt and receipt.hash,
+        receipt and receipt.gas_used,
+        receipt and receipt.block_number,
         # A parameter: the word itself would lead the planner to the index of all that is in flight.
-        state is PaymentState.FINAL, PaymentState.SIGNED,
-    )  # fmt: skip
+        state is PaymentState.FINAL,
+        PaymentState.SIGNED,
+    )
     if settled is None:
         raise Retry(f"the payment of {swap.id} has ended already")
 
@@ -292,11 +313,19 @@ async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) ->
             array(select id from payouts.swaps
                   where state = 'created' and waits_for is not null order by id limit 2) as waiting
         """,
-        wallet, next_nonce, asset.code, asset.exponent,
-    )  # fmt: skip
+        wallet,
+        next_nonce,
+        asset.code,
+        asset.exponent,
+    )
     low = None if row["low"] is None else Amount(int(row["low"]), asset)
-    return Pressure(row["nonce"], Amount(int(row["flying"]), asset), Amount(int(row["gas"]), ETH), low,
-                    any(swap_id != swap.id for swap_id in row["waiting"]))  # fmt: skip
+    return Pressure(
+        row["nonce"],
+        Amount(int(row["flying"]), asset),
+        Amount(int(row["gas"]), ETH),
+        low,
+        any(swap_id != swap.id for swap_id in row["waiting"]),
+    )
 
 
 async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
@@ -316,8 +345,10 @@ async def note_sent(tx: Tx, swap: Swap, *, tx_hash: str | None = None) -> None:
         set tx_status = 'sent', tx_hash = coalesce($3, tx_hash), updated_at = payonce.due_now()
         where unique_id = $1 and cn_api_id = $2 and tx_status in ('signed', 'sent')
         """,
-        swap.unique_id, swap.cn_api_id, tx_hash,
-    )  # fmt: skip
+        swap.unique_id,
+        swap.cn_api_id,
+        tx_hash,
+    )
 
 
 async def _keep_attempt(tx: Tx, wallet: str, signed: Signed, number: int) -> None:
@@ -328,8 +359,15 @@ async def _keep_attempt(tx: Tx, wallet: str, signed: Signed, number: int) -> Non
             (hash, wallet, nonce, attempt, raw, max_fee, priority_fee, gas_limit)
         values ($1, $2, $3, $4, $5, $6, $7, $8)
         """,
-        signed.hash, wallet, signed.nonce, number, signed.raw, fees.max_fee, fees.priority_fee, fees.gas_limit,
-    )  # fmt: skip
+        signed.hash,
+        wallet,
+        signed.nonce,
+        number,
+        signed.raw,
+        fees.max_fee,
+        fees.priority_fee,
+        fees.gas_limit,
+    )
 
 
 def _attempt(row: Any) -> Attempt:

@@ -42,9 +42,14 @@ class LargePayment(msgspec.Struct, frozen=True):
 
 
 async def set_wallet_limit(
-    tx: Tx, asset: Asset, by: str, *, per_payment: Amount | None = None, per_day: Amount | None = None,
+    tx: Tx,
+    asset: Asset,
+    by: str,
+    *,
+    per_payment: Amount | None = None,
+    per_day: Amount | None = None,
     low_balance: Amount | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Allows an asset within these bounds; None is without bound."""
     for amount in (per_payment, per_day, low_balance):
         if amount is not None and (amount.asset != asset or amount.minor < 0):
@@ -58,8 +63,13 @@ async def set_wallet_limit(
         set per_payment_minor = excluded.per_payment_minor, per_day_minor = excluded.per_day_minor,
             low_balance_minor = excluded.low_balance_minor, set_by = excluded.set_by, set_at = payonce.due_now()
         """,
-        asset.code, asset.exponent, _minor(per_payment), _minor(per_day), _minor(low_balance), by,
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+        _minor(per_payment),
+        _minor(per_day),
+        _minor(low_balance),
+        by,
+    )
     text = f"the wallet pays {asset}: {per_payment or 'any amount'} at once, {per_day or 'any amount'} a day"
     await note(tx.connection, "payouts.wallet_limit", asset.code, text, actor=by, severity=Severity.WARNING)
 
@@ -91,8 +101,14 @@ async def exceeded(read: Reader | Tx, swap: Swap) -> str:
         from payouts.wallet_limits l cross join ({_WHOLE.format(swap="$6")}) whole
         where l.asset = $1 and l.exponent = $2
         """,
-        asset.code, asset.exponent, swap.unique_id, swap.address, swap.extra_id, swap.id, float(DAY_S),
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+        swap.unique_id,
+        swap.address,
+        swap.extra_id,
+        swap.id,
+        float(DAY_S),
+    )
     if row is None:
         return f"the wallet pays no {asset}: it is not among the allowed assets"
     limit, whole = _limit(row, asset), Amount(int(row["whole_minor"]), asset)
@@ -157,8 +173,12 @@ async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
         insert into payouts.wallet_clearances (unique_id, amount_minor, address, extra_id, cleared_by)
         values ($1, $2, $3, $4, $5) on conflict do nothing
         """,
-        swap.unique_id, whole.minor, asked.address, asked.extra_id, by,
-    )  # fmt: skip
+        swap.unique_id,
+        whole.minor,
+        asked.address,
+        asked.extra_id,
+        by,
+    )
     for payout in waiting:
         assert payout.held_from is not None
         await resume(tx, await payouts.move(tx, payout, payout.held_from))
@@ -207,8 +227,9 @@ async def _asker(tx: Tx, swap: Swap) -> str:
           and coalesce(p.addressed_by, p.released_by) is not null
         order by p.addressed_by is null, p.unique_id <> $2, p.id limit 1
         """,
-        swap.id, swap.unique_id,
-    )  # fmt: skip
+        swap.id,
+        swap.unique_id,
+    )
     return found or ASKER
 
 

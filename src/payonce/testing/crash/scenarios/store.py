@@ -41,8 +41,9 @@ class Payment(msgspec.Struct, frozen=True):
 async def add(tx: Tx, payments: Mapping[str, int]) -> None:
     await tx.execute(
         "insert into crash.payments (id, minor) select * from unnest($1::text[], $2::bigint[])",
-        list(payments), list(payments.values()),
-    )  # fmt: skip
+        list(payments),
+        list(payments.values()),
+    )
 
 
 async def payment(read: Reader, payment_id: str | None) -> Payment:
@@ -57,8 +58,11 @@ async def move(tx: Tx, payment_id: str, to: str, *expect: str, number: str | Non
         update crash.payments set state = $2, number = coalesce($4, number) where id = $1 and state = any($3)
         returning state
         """,
-        payment_id, to, list(expect), number,
-    )  # fmt: skip
+        payment_id,
+        to,
+        list(expect),
+        number,
+    )
     if moved_to is None:
         raise Stale(f"payment {payment_id} is not {' or '.join(expect)} any more")
 

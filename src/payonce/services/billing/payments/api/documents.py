@@ -33,9 +33,10 @@ class RefundOrder(Asked):
         None, description="In major units; left out: all that is left of the charge and did not come back as credit."
     )
     beyond_credit: bool = Field(
-        False, json_schema_extra={"deprecated": True},
+        False,
+        json_schema_extra={"deprecated": True},
         description="Refused: the customer would have both money and credit. Pay out the credit instead.",
-    )  # fmt: skip
+    )
     outside: bool = Field(
         False,
         description="It went back by bank or by hand: it is put on record and in the books, and the gateway is not "
@@ -46,9 +47,10 @@ class RefundOrder(Asked):
 
 class MethodOrder(Asked):
     token: str = Field(
-        pattern=r"^[A-Za-z]+_[A-Za-z0-9_]{1,120}$", description="As the gateway gave it to the customer's browser.",
+        pattern=r"^[A-Za-z]+_[A-Za-z0-9_]{1,120}$",
+        description="As the gateway gave it to the customer's browser.",
         examples=["pm_1a2b3c"],
-    )  # fmt: skip
+    )
     account_id: AccountId | None = Field(None, description="Whose. Customers leave it out; keys and operators say it.")
 
 
@@ -66,10 +68,16 @@ class RefundDocument(BaseModel):
     @classmethod
     def of(cls, refund: Refund) -> "RefundDocument":
         return cls(
-            id=refund.id, transaction_id=refund.transaction_id, amount=Money.of(refund.amount), reason=refund.reason,
-            state=refund.state, failure=refund.failure, outside=refund.outside, created_at=refund.created_at,
+            id=refund.id,
+            transaction_id=refund.transaction_id,
+            amount=Money.of(refund.amount),
+            reason=refund.reason,
+            state=refund.state,
+            failure=refund.failure,
+            outside=refund.outside,
+            created_at=refund.created_at,
             updated_at=refund.updated_at,
-        )  # fmt: skip
+        )
 
 
 class RefundAnswer(BaseModel):
@@ -104,15 +112,26 @@ class TransactionDocument(BaseModel):
     @classmethod
     def of(cls, transaction: Transaction) -> "TransactionDocument":
         return cls(
-            id=transaction.id, account_id=transaction.account_id, subscription_id=transaction.subscription_id,
-            invoice_id=transaction.invoice_id, generation=transaction.generation, action=transaction.action,
-            payment_method_id=transaction.payment_method_id, amount=Money.of(transaction.amount),
-            refunded=Money.of(transaction.refunded), credited=Money.of(transaction.credited), state=transaction.state,
+            id=transaction.id,
+            account_id=transaction.account_id,
+            subscription_id=transaction.subscription_id,
+            invoice_id=transaction.invoice_id,
+            generation=transaction.generation,
+            action=transaction.action,
+            payment_method_id=transaction.payment_method_id,
+            amount=Money.of(transaction.amount),
+            refunded=Money.of(transaction.refunded),
+            credited=Money.of(transaction.credited),
+            state=transaction.state,
             gateway_id=transaction.gateway_id,
-            decline_code=transaction.decline_code, hard=transaction.hard, reason=transaction.reason,
-            description=transaction.metadata.get("description"), trace_id=transaction.trace_id,
-            created_at=transaction.created_at, updated_at=transaction.updated_at,
-        )  # fmt: skip
+            decline_code=transaction.decline_code,
+            hard=transaction.hard,
+            reason=transaction.reason,
+            description=transaction.metadata.get("description"),
+            trace_id=transaction.trace_id,
+            created_at=transaction.created_at,
+            updated_at=transaction.updated_at,
+        )
 
 
 class TransactionStory(BaseModel):
@@ -138,10 +157,15 @@ class MethodDocument(BaseModel):
     @classmethod
     def of(cls, method: PaymentMethod) -> "MethodDocument":
         return cls(
-            id=method.id, account_id=method.account_id, brand=method.brand, last4=method.last4,
-            exp_month=method.exp_month, exp_year=method.exp_year, is_default=method.is_default,
+            id=method.id,
+            account_id=method.account_id,
+            brand=method.brand,
+            last4=method.last4,
+            exp_month=method.exp_month,
+            exp_year=method.exp_year,
+            is_default=method.is_default,
             created_at=method.created_at,
-        )  # fmt: skip
+        )
 
 
 class Methods(BaseModel):
@@ -169,10 +193,14 @@ class DeliveryDocument(BaseModel):
     @classmethod
     def of(cls, found: Delivery) -> "DeliveryDocument":
         return cls(
-            event_id=found.event_id, action=found.action, transaction_id=found.transaction_id,
-            refund_id=found.refund_id, delivered_at=found.delivered_at, created_at=found.created_at,
+            event_id=found.event_id,
+            action=found.action,
+            transaction_id=found.transaction_id,
+            refund_id=found.refund_id,
+            delivered_at=found.delivered_at,
+            created_at=found.created_at,
             attempts=[AttemptDocument(**dict(each)) for each in found.attempts],
-        )  # fmt: skip
+        )
 
 
 class Taken(BaseModel):

@@ -62,7 +62,7 @@ async def heed(tx: Tx, received: Received) -> Heard:
         log.error("gateway_disagrees", said=received.id, charge=subject.id, why=wrong)
         await note(
             tx.connection, "billing.gateway", subject.id, text, actor="billing.payments", severity=Severity.ERROR
-        )  # fmt: skip
+        )
     return Heard.PROCESSED
 
 
@@ -102,9 +102,13 @@ async def _about_refund(tx: Tx, event_id: str, event: GatewayEvent) -> str | Non
 async def _look(tx: Tx, event_id: str, transaction: Transaction) -> None:
     """A message of its own: the first one may wait for its next try for an hour."""
     await tx.send(
-        CHARGE_INITIATION, {"transaction_id": transaction.id}, action=transaction.action.value,
-        key=f"look:{event_id}", correlation_id=transaction.about, delay_s=LOOK_AFTER_S,
-    )  # fmt: skip
+        CHARGE_INITIATION,
+        {"transaction_id": transaction.id},
+        action=transaction.action.value,
+        key=f"look:{event_id}",
+        correlation_id=transaction.about,
+        delay_s=LOOK_AFTER_S,
+    )
 
 
 def _key(subject: EventSubject, colons: int) -> str:

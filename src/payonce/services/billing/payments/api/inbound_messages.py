@@ -72,8 +72,10 @@ async def _is_under_way(tx: Tx, message: Message) -> bool:
         select exists (
             select from payonce.live_messages where correlation_id = $1 and queue = any($2::text[]) and action = $3)
         """,
-        message.correlation_id, [message.queue, SUBSCRIPTION_UPDATE.queue], message.action,
-    )  # fmt: skip
+        message.correlation_id,
+        [message.queue, SUBSCRIPTION_UPDATE.queue],
+        message.action,
+    )
     return found
 
 
@@ -81,9 +83,14 @@ def _checked(given: Forwarded) -> Message:
     if given.queue not in OPEN_QUEUES:
         raise Invalid(f"queue {given.queue[:100]!r} takes nothing from subscriptions")
     message = Message(
-        id=given.id, queue=given.queue, action=given.action, payload=given.payload,
-        correlation_id=given.correlation_id, idempotency_key=given.idempotency_key, trace_id=given.trace_id,
+        id=given.id,
+        queue=given.queue,
+        action=given.action,
+        payload=given.payload,
+        correlation_id=given.correlation_id,
+        idempotency_key=given.idempotency_key,
+        trace_id=given.trace_id,
         created_at=given.created_at,
-    )  # fmt: skip
+    )
     check_message(message)
     return message

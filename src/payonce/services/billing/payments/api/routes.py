@@ -84,8 +84,12 @@ def _add_paying(routes: APIRouter) -> None:
 
     pending: dict[int | str, dict[str, Any]] = {202: {"model": TransactionDocument, "description": "Still under way."}}
 
-    @routes.post("/v1/payments/process", summary="Charge a card for no invoice", response_model=TransactionDocument,
-                 responses=pending | PAYS)  # fmt: skip
+    @routes.post(
+        "/v1/payments/process",
+        summary="Charge a card for no invoice",
+        response_model=TransactionDocument,
+        responses=pending | PAYS,
+    )
     async def process_payment(
         body: PaymentOrder,
         desk: AtDesk,
@@ -105,9 +109,12 @@ def _add_paying(routes: APIRouter) -> None:
             transaction = _one_off(account_id, amount, body, once.trace_id)
             await transactions.open_pending(tx, transaction)
             await tx.send(
-                CHARGE_INITIATION, {"transaction_id": transaction.id}, action=Action.PAYMENT.value,
-                key=transaction.charge_key, correlation_id=transaction.id,
-            )  # fmt: skip
+                CHARGE_INITIATION,
+                {"transaction_id": transaction.id},
+                action=Action.PAYMENT.value,
+                key=transaction.charge_key,
+                correlation_id=transaction.id,
+            )
             found = await transactions.find(tx, transaction.id)
             assert found is not None
             return TransactionDocument.of(found)
@@ -137,9 +144,13 @@ def _paid(kept: Response, transaction: Transaction | None) -> Response:
 def _add_transactions(routes: APIRouter) -> None:
     @routes.get(TRANSACTIONS, summary="Transactions, the newest first", responses=READS)
     async def list_transactions(
-        desk: AtDesk, who: Annotated[Who, either(READ)], account_id: OfAccount = None, state: State | None = None,
-        limit: Limit = PAGE_DEFAULT, after: Annotated[str | None, Query(pattern=ID)] = None,
-    ) -> TransactionPage:  # fmt: skip
+        desk: AtDesk,
+        who: Annotated[Who, either(READ)],
+        account_id: OfAccount = None,
+        state: State | None = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: Annotated[str | None, Query(pattern=ID)] = None,
+    ) -> TransactionPage:
         whose = account_id if who.operator else account_of(who, account_id)
         found = await transactions.listed(desk.read, whose, state, after, limit)
         following = found[-1].id if len(found) == min(limit, transactions.LISTED_MAX) else None
@@ -157,8 +168,13 @@ def _add_transactions(routes: APIRouter) -> None:
 
 
 def _add_refunding(routes: APIRouter) -> None:
-    @routes.post(f"{TRANSACTIONS}/{{transaction_id}}/refund", status_code=202, summary="Give back a charge, or a part",
-                 response_model=RefundAnswer, responses=CHANGES)  # fmt: skip
+    @routes.post(
+        f"{TRANSACTIONS}/{{transaction_id}}/refund",
+        status_code=202,
+        summary="Give back a charge, or a part",
+        response_model=RefundAnswer,
+        responses=CHANGES,
+    )
     async def refund_transaction(
         transaction_id: Id, body: RefundOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
     ) -> Response:
@@ -179,10 +195,13 @@ async def _give_back(
 ) -> RefundAnswer:
     """As in the console: what needs a second person there needs one here."""
     asked = GiveBack(
-        transaction_id=transaction.id, left_minor=transaction.left.minor,
-        amount_minor=None if amount is None else amount.minor, beyond_credit=body.beyond_credit, outside=body.outside,
+        transaction_id=transaction.id,
+        left_minor=transaction.left.minor,
+        amount_minor=None if amount is None else amount.minor,
+        beyond_credit=body.beyond_credit,
+        outside=body.outside,
         note=body.reason,
-    )  # fmt: skip
+    )
     end = await ask(tx, desk.actions[decisions.ACTION], asked, by, body.reason)
     if not isinstance(end, Done):
         return RefundAnswer(approval=end.id, expires_at=end.expires_at)
@@ -239,9 +258,10 @@ def _add_deliveries(routes: APIRouter) -> None:
         "/v1/webhooks/delivery/{event_id}", summary="How telling subscriptions of an event went", responses=READS
     )
     async def show_notification_delivery(
-        event_id: Annotated[str, Path(pattern=r"^[0-9a-zA-Z_-]{1,200}$")], desk: AtDesk,
+        event_id: Annotated[str, Path(pattern=r"^[0-9a-zA-Z_-]{1,200}$")],
+        desk: AtDesk,
         who: Annotated[Who, either(READ)],
-    ) -> DeliveryDocument:  # fmt: skip
+    ) -> DeliveryDocument:
         found = await notifications.delivery(desk.read, event_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"notification {event_id!r}")
@@ -250,8 +270,12 @@ def _add_deliveries(routes: APIRouter) -> None:
 
 def _add_gateway(routes: APIRouter) -> None:
     # Not in the description of what keys open: the gateway signs, and its contract is in the README.
-    @routes.post("/v1/webhooks/gateway", summary="The gateway's signed events", include_in_schema=False,
-                 responses=responses(400, 401, 404, 413, 503))  # fmt: skip
+    @routes.post(
+        "/v1/webhooks/gateway",
+        summary="The gateway's signed events",
+        include_in_schema=False,
+        responses=responses(400, 401, 404, 413, 503),
+    )
     async def take_gateway_event(request: Request, desk: AtDesk, trace: Trace) -> Taken:
         door = opened(desk, GatewayDoor)
         body = await request.body()
@@ -287,12 +311,27 @@ def _amount(text: str, asset: Asset) -> Amount:
 def _one_off(account_id: str, amount: Amount, body: PaymentOrder, trace_id: str | None) -> Transaction:
     transaction_id, nothing = str(new_id()), Amount.zero(amount.asset)
     return Transaction(
-        id=transaction_id, charge_key=charge_key(transaction_id, 1), account_id=account_id, subscription_id=None,
-        invoice_id=None, generation=1, action=Action.PAYMENT, payment_method_id=body.payment_method_id, amount=amount,
-        state=State.PENDING, gateway_id=None, decline_code=None, hard=False, reason=None, refunded=nothing,
-        refunding=nothing, metadata={} if body.description is None else {"description": body.description},
-        trace_id=trace_id, created_at=NOT_YET, updated_at=NOT_YET,
-    )  # fmt: skip
+        id=transaction_id,
+        charge_key=charge_key(transaction_id, 1),
+        account_id=account_id,
+        subscription_id=None,
+        invoice_id=None,
+        generation=1,
+        action=Action.PAYMENT,
+        payment_method_id=body.payment_method_id,
+        amount=amount,
+        state=State.PENDING,
+        gateway_id=None,
+        decline_code=None,
+        hard=False,
+        reason=None,
+        refunded=nothing,
+        refunding=nothing,
+        metadata={} if body.description is None else {"description": body.description},
+        trace_id=trace_id,
+        created_at=NOT_YET,
+        updated_at=NOT_YET,
+    )
 
 
 def _refusing(act: Any) -> Any:

@@ -58,9 +58,11 @@ async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Noti
     try:
         async with or_pause(work):
             made = await work.effect(
-                ChargeCard(gateway, wanted, card.token), key=wanted.charge_key, scope=_scope(wanted),
+                ChargeCard(gateway, wanted, card.token),
+                key=wanted.charge_key,
+                scope=_scope(wanted),
                 intent=lambda tx: transactions.begin(tx, wanted, card),
-            )  # fmt: skip
+            )
     except Refused as refused:
         await _fail(work, notifier, wanted, read_no(refused), standing.now)
         return
@@ -103,18 +105,35 @@ async def _wanted(work: Work) -> Transaction:
         return found
     _check(asked)
     return Transaction(
-        id=str(new_id()), charge_key=asked.key, account_id=asked.account_id, subscription_id=asked.subscription_id,
-        invoice_id=asked.invoice_id, generation=asked.generation, action=asked.action, payment_method_id=None,
-        amount=asked.amount, state=State.PENDING, gateway_id=None, decline_code=None, hard=False, reason=None,
-        refunded=Amount.zero(asked.amount.asset), refunding=Amount.zero(asked.amount.asset), metadata={},
-        trace_id=work.message.trace, created_at=NOT_YET, updated_at=NOT_YET,
-    )  # fmt: skip
+        id=str(new_id()),
+        charge_key=asked.key,
+        account_id=asked.account_id,
+        subscription_id=asked.subscription_id,
+        invoice_id=asked.invoice_id,
+        generation=asked.generation,
+        action=asked.action,
+        payment_method_id=None,
+        amount=asked.amount,
+        state=State.PENDING,
+        gateway_id=None,
+        decline_code=None,
+        hard=False,
+        reason=None,
+        refunded=Amount.zero(asked.amount.asset),
+        refunding=Amount.zero(asked.amount.asset),
+        metadata={},
+        trace_id=work.message.trace,
+        created_at=NOT_YET,
+        updated_at=NOT_YET,
+    )
 
 
 def _check(asked: Charge) -> None:
     for name, text in (
-        ("invoice_id", asked.invoice_id), ("account_id", asked.account_id), ("subscription_id", asked.subscription_id)
-    ):  # fmt: skip
+        ("invoice_id", asked.invoice_id),
+        ("account_id", asked.account_id),
+        ("subscription_id", asked.subscription_id),
+    ):
         if not 1 <= len(text) <= ID_MAX_CHARS or not text.isascii() or not text.isprintable() or ":" in text:
             raise Invalid(f"{name} {text[:40]!r} must have 1 to {ID_MAX_CHARS} printable characters and no colon")
     if asked.action not in ASKED_FOR:
@@ -130,9 +149,13 @@ def _check(asked: Charge) -> None:
 def _order(transaction: Transaction) -> tuple[Any, ...]:
     """What must be the same under one key."""
     return (
-        transaction.account_id, transaction.subscription_id, transaction.invoice_id, transaction.generation,
-        transaction.action, transaction.amount,
-    )  # fmt: skip
+        transaction.account_id,
+        transaction.subscription_id,
+        transaction.invoice_id,
+        transaction.generation,
+        transaction.action,
+        transaction.amount,
+    )
 
 
 def _scope(transaction: Transaction) -> str:

@@ -48,10 +48,13 @@ async def process_credit_confirmation(work: Work) -> None:
                 # The change was issued by a version that held nothing, and a refund came in between.
                 twice = Amount(both, charge.amount.asset)
                 await note(
-                    tx.connection, "billing.refunds", charge.id,
+                    tx.connection,
+                    "billing.refunds",
+                    charge.id,
                     f"{twice} came back both in money and as credit; a person may take it back",
-                    actor="billing.payments", severity=Severity.ERROR,
-                )  # fmt: skip
+                    actor="billing.payments",
+                    severity=Severity.ERROR,
+                )
 
 
 @handles(CREDIT_HOLD, RELEASE)
@@ -107,14 +110,18 @@ async def hold_share(tx: Tx, change_id: str, share: HeldCredit, asked_at: dateti
         returning greatest(
             t.refunded_minor + t.refunding_minor - t.paid_out_minor + t.credited_minor - t.amount_minor, 0)
         """,
-        change_id, share.transaction_id, share.minor, asked_at,
-    )  # fmt: skip
+        change_id,
+        share.transaction_id,
+        share.minor,
+        asked_at,
+    )
     return both
 
 
 async def _is_outdated(tx: Tx, asked: CreditHold) -> bool:
     found: bool = await tx.fetchval(
         "select exists (select from payments.credits_held where change_id = $1 and created_at > $2)",
-        asked.change_id, asked.asked_at,
-    )  # fmt: skip
+        asked.change_id,
+        asked.asked_at,
+    )
     return found

@@ -141,10 +141,15 @@ class Notifier:
             update payments.notifications set delivered_at = payonce.due_now()
             where event_id = $1 and delivered_at is null and $8
             """,
-            due.event_id, came.way, redact(self._url), came.status,
+            due.event_id,
+            came.way,
+            redact(self._url),
+            came.status,
             None if came.body is None else clean_text(came.body),
-            None if came.error is None else clean_text(came.error), int(came.elapsed_s * 1_000), came.delivered,
-        )  # fmt: skip
+            None if came.error is None else clean_text(came.error),
+            int(came.elapsed_s * 1_000),
+            came.delivered,
+        )
         if came.delivered:
             count_delivery((due.now - due.created_at).total_seconds() + came.elapsed_s)
 
@@ -159,17 +164,25 @@ class Notifier:
 
 @asynccontextmanager
 async def open_notifier(
-    url: str, secrets: Sequence[Secret], database: Database, *, transport: "Application | None" = None,
+    url: str,
+    secrets: Sequence[Secret],
+    database: Database,
+    *,
+    transport: "Application | None" = None,
     aside: bool = True,
-) -> AsyncIterator[Notifier]:  # fmt: skip
+) -> AsyncIterator[Notifier]:
     # Not at the top: commands that deliver nothing need no HTTP client, which takes a while to load.
     from payonce.kit.http import HttpClient
 
     # The operator wrote the address: it may well lie in their own network.
     async with HttpClient(
-        "subscriptions", None, timeout_s=QUEUED_S, max_body_bytes=ANSWER_MAX_BYTES, allow_private=True,
+        "subscriptions",
+        None,
+        timeout_s=QUEUED_S,
+        max_body_bytes=ANSWER_MAX_BYTES,
+        allow_private=True,
         transport=transport,
-    ) as http:  # fmt: skip
+    ) as http:
         notifier = Notifier(http, url, secrets, database, aside=aside)
         try:
             yield notifier
@@ -237,12 +250,19 @@ async def delivery(read_from: Reader, event_id: str) -> Delivery | None:
         select way, response_code, response_body, error, elapsed_ms, created_at
         from payments.webhook_outbound_requests where event_id = $1 order by id desc limit $2
         """,
-        event_id, ATTEMPTS_MAX,
-    )  # fmt: skip
+        event_id,
+        ATTEMPTS_MAX,
+    )
     return Delivery(
-        row["event_id"], row["account_id"], Action(row["action"]), row["transaction_id"], row["refund_id"],
-        row["delivered_at"], row["created_at"], attempts,
-    )  # fmt: skip
+        row["event_id"],
+        row["account_id"],
+        Action(row["action"]),
+        row["transaction_id"],
+        row["refund_id"],
+        row["delivered_at"],
+        row["created_at"],
+        attempts,
+    )
 
 
 def _came(came: Came) -> Came:

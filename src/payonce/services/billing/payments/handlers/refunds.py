@@ -62,9 +62,13 @@ async def note_outside(tx: Tx, transaction_id: str, amount: Amount | None, reaso
 
 async def send(tx: Tx, refund: Refund, transaction: Transaction, key: str, *, delay_s: float = 0.0) -> None:
     await tx.send(
-        REFUND_INITIATION, {"refund_id": refund.id}, action=Action.REFUND.value, key=key,
-        correlation_id=transaction.about, delay_s=delay_s,
-    )  # fmt: skip
+        REFUND_INITIATION,
+        {"refund_id": refund.id},
+        action=Action.REFUND.value,
+        key=key,
+        correlation_id=transaction.about,
+        delay_s=delay_s,
+    )
 
 
 @handles(REFUND_INITIATION)
@@ -151,9 +155,7 @@ async def _pay_out(work: Work, notifier: Notifier, wanted: RefundWanted) -> None
             await refunds.tell_refused(tx, notice)
             await notifications.send(tx, notice)
         else:
-            refund = await refunds.promise(
-                tx, transaction, amount, wanted.reason, wanted.key, from_credit=True
-            )  # fmt: skip
+            refund = await refunds.promise(tx, transaction, amount, wanted.reason, wanted.key, from_credit=True)
             await send(tx, refund, transaction, f"refund:{refund.id}")
     await notifier.at_once(notice)
 
@@ -170,10 +172,13 @@ async def _note_credit(work: Work, told: Credited) -> None:
         if after.credited_minor > max(before.credited_minor, before.left.minor):
             # The refund was under way when a version that did not know of it changed the plan.
             await note(
-                tx.connection, "billing.refunds", after.id,
+                tx.connection,
+                "billing.refunds",
+                after.id,
                 f"{after.credited - after.left} came back both in money and as credit; a person may take it back",
-                actor="billing.payments", severity=Severity.ERROR,
-            )  # fmt: skip
+                actor="billing.payments",
+                severity=Severity.ERROR,
+            )
 
 
 async def _succeed(work: Work, notifier: Notifier, refund: Refund, transaction: Transaction, made: Made) -> None:
@@ -193,9 +198,13 @@ async def _fail(work: Work, notifier: Notifier, refund: Refund, transaction: Tra
     async with work.commit(rejected=failure) as tx:
         await refunds.end(tx, refund, RefundState.FAILED, notice, failure=failure)
         await note(
-            tx.connection, "billing.refunds", refund.id, f"{refund.amount} was not given back: {failure}",
-            actor="billing.payments", severity=Severity.ERROR,
-        )  # fmt: skip
+            tx.connection,
+            "billing.refunds",
+            refund.id,
+            f"{refund.amount} was not given back: {failure}",
+            actor="billing.payments",
+            severity=Severity.ERROR,
+        )
         if notice is not None:
             await notifications.send(tx, notice)
     await notifier.at_once(notice)

@@ -50,16 +50,24 @@ async def record(tx: Tx, notice: Notice) -> None:
     """Of one that is about no transaction; the others are recorded by the statement that changes theirs."""
     await tx.execute(
         "insert into payments.notifications (event_id, account_id, action, body, trace_id) values ($1, $2, $3, $4, $5)",
-        notice.event_id, notice.account_id, notice.action, notice.body, tx.trace_id,
-    )  # fmt: skip
+        notice.event_id,
+        notice.account_id,
+        notice.action,
+        notice.body,
+        tx.trace_id,
+    )
 
 
 async def send(tx: Tx, notice: Notice) -> None:
     """The message that delivers it, whatever becomes of the immediate attempt."""
     await tx.send(
-        SUBSCRIPTION_UPDATE, {"event_id": notice.event_id}, action=notice.action.value, key=notice.event_id,
-        correlation_id=notice.about, delay_s=QUEUED_AFTER_S,
-    )  # fmt: skip
+        SUBSCRIPTION_UPDATE,
+        {"event_id": notice.event_id},
+        action=notice.action.value,
+        key=notice.event_id,
+        correlation_id=notice.about,
+        delay_s=QUEUED_AFTER_S,
+    )
 
 
 def of_charge(
@@ -77,23 +85,32 @@ def of_charge(
     body = _body(event_id, transaction, status, transaction.amount, transaction.action, metadata, now)
     return Notice(
         event_id, transaction.id, None, transaction.account_id, transaction.action, body, transaction.about, now
-    )  # fmt: skip
+    )
 
 
 def of_refund(refund: Refund, transaction: Transaction, failure: str | None, now: datetime) -> Notice | None:
     if not transaction.told:
         return None
     metadata = _metadata(transaction) | {
-        "refund_id": refund.id, "refund_key": refund.refund_key, "reason": failure or refund.reason,
+        "refund_id": refund.id,
+        "refund_key": refund.refund_key,
+        "reason": failure or refund.reason,
         "outside": refund.outside,
-    }  # fmt: skip
+    }
     status = Status.SUCCESS if failure is None else Status.FAILED
     event_id = f"refund-{refund.id}"
     body = _body(event_id, transaction, status, refund.amount, Action.REFUND, metadata, now)
     return Notice(
-        event_id, transaction.id, refund.id, transaction.account_id, Action.REFUND, body, transaction.about, now,
+        event_id,
+        transaction.id,
+        refund.id,
+        transaction.account_id,
+        Action.REFUND,
+        body,
+        transaction.about,
+        now,
         first=False,
-    )  # fmt: skip
+    )
 
 
 def refused_id(refund_key: str) -> str:
@@ -105,10 +122,16 @@ def of_refused(refund_key: str, account_id: str, amount: Amount, why: str, about
     """A refund that subscriptions asked for and that cannot be: no transaction has a record of it."""
     event_id = refused_id(refund_key)
     told = Notification(
-        event_id=event_id, transaction_id=None, subscription_id=None, status=Status.FAILED, amount=amount.to_text(),
-        currency=amount.asset.code, occurred_at=now, action=Action.REFUND,
+        event_id=event_id,
+        transaction_id=None,
+        subscription_id=None,
+        status=Status.FAILED,
+        amount=amount.to_text(),
+        currency=amount.asset.code,
+        occurred_at=now,
+        action=Action.REFUND,
         metadata={"account_id": account_id, "refund_key": refund_key, "reason": why},
-    )  # fmt: skip
+    )
     return Notice(event_id, None, None, account_id, Action.REFUND, msgspec.json.encode(told), about, now, first=False)
 
 
@@ -116,10 +139,16 @@ def of_method(method: PaymentMethod, now: datetime) -> Notice:
     """What waits for a card may be tried at once."""
     event_id = f"method-{new_id()}"
     told = Notification(
-        event_id=event_id, transaction_id=None, subscription_id=None, status=Status.SUCCESS, amount=AMOUNT_OF_NOTHING,
-        currency=NO_CURRENCY, occurred_at=now, action=Action.PAYMENT_METHOD,
+        event_id=event_id,
+        transaction_id=None,
+        subscription_id=None,
+        status=Status.SUCCESS,
+        amount=AMOUNT_OF_NOTHING,
+        currency=NO_CURRENCY,
+        occurred_at=now,
+        action=Action.PAYMENT_METHOD,
         metadata={"account_id": method.account_id, "payment_method_id": method.id},
-    )  # fmt: skip
+    )
     body = msgspec.json.encode(told)
     return Notice(event_id, None, None, method.account_id, Action.PAYMENT_METHOD, body, method.account_id, now)
 
@@ -129,14 +158,23 @@ def of_credit_hold(
 ) -> Notice:
     """The answer to a request, one for each message."""
     answer = HoldAnswer(
-        change_id=asked.change_id, account_id=asked.account_id, changed_at=asked.changed_at, round=asked.round,
+        change_id=asked.change_id,
+        account_id=asked.account_id,
+        changed_at=asked.changed_at,
+        round=asked.round,
         credits=tuple(shares),
-    )  # fmt: skip
+    )
     told = Notification(
-        event_id=f"credit-hold-{message_id}", transaction_id=None, subscription_id=asked.subscription_id,
-        status=status, amount=AMOUNT_OF_NOTHING, currency=NO_CURRENCY, occurred_at=now, action=Action.CREDIT_HOLD,
+        event_id=f"credit-hold-{message_id}",
+        transaction_id=None,
+        subscription_id=asked.subscription_id,
+        status=status,
+        amount=AMOUNT_OF_NOTHING,
+        currency=NO_CURRENCY,
+        occurred_at=now,
+        action=Action.CREDIT_HOLD,
         metadata=msgspec.to_builtins(answer),
-    )  # fmt: skip
+    )
     return Notice(
         told.event_id, None, None, asked.account_id, told.action, msgspec.json.encode(told), asked.subscription_id, now
     )
@@ -144,19 +182,31 @@ def of_credit_hold(
 
 def _metadata(transaction: Transaction) -> dict[str, Any]:
     return {
-        "account_id": transaction.account_id, "invoice_id": transaction.invoice_id,
+        "account_id": transaction.account_id,
+        "invoice_id": transaction.invoice_id,
         "generation": transaction.generation,
-    }  # fmt: skip
+    }
 
 
 def _body(
-    event_id: str, transaction: Transaction, status: Status, amount: Amount, action: Action,
-    metadata: dict[str, Any], now: datetime,
-) -> bytes:  # fmt: skip
+    event_id: str,
+    transaction: Transaction,
+    status: Status,
+    amount: Amount,
+    action: Action,
+    metadata: dict[str, Any],
+    now: datetime,
+) -> bytes:
     return msgspec.json.encode(
         Notification(
-            event_id=event_id, transaction_id=transaction.id, subscription_id=transaction.subscription_id,
-            status=status, amount=amount.to_text(), currency=amount.asset.code, occurred_at=now, action=action,
+            event_id=event_id,
+            transaction_id=transaction.id,
+            subscription_id=transaction.subscription_id,
+            status=status,
+            amount=amount.to_text(),
+            currency=amount.asset.code,
+            occurred_at=now,
+            action=action,
             metadata=metadata,
         )
-    )  # fmt: skip
+    )

@@ -43,25 +43,31 @@ async def described(gateway: Gateway, token: str) -> CardToken:
 async def attach(tx: Tx, account_id: str, card: CardToken) -> Attached:
     """The first is the default. The same token again is the same payment method."""
     await _lock(tx, account_id)
-    known = await tx.fetchrow(
-        "select * from payments.payment_methods where token = $1 and removed_at is null", card.id
-    )  # fmt: skip
+    known = await tx.fetchrow("select * from payments.payment_methods where token = $1 and removed_at is null", card.id)
     if known is not None:
         if known["account_id"] != account_id:
             raise Invalid(TAKEN)
         return Attached(method_from(known), None)
     others = await of_account(tx, account_id)
     if len(others) >= METHODS_MAX:
-        raise Invalid(f"the account has {len(others)} payment methods, and more than {METHODS_MAX} are too many; "
-                      "remove one first")  # fmt: skip
+        raise Invalid(
+            f"the account has {len(others)} payment methods, and more than {METHODS_MAX} are too many; remove one first"
+        )
     row = await tx.fetchrow(
         """
         insert into payments.payment_methods (
             id, account_id, token, brand, last4, exp_month, exp_year, is_default)
         values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (token) where removed_at is null do nothing returning *
         """,
-        str(new_id()), account_id, card.id, card.brand[:40], card.last4, card.exp_month, card.exp_year, not others,
-    )  # fmt: skip
+        str(new_id()),
+        account_id,
+        card.id,
+        card.brand[:40],
+        card.last4,
+        card.exp_month,
+        card.exp_year,
+        not others,
+    )
     if row is None:
         # Of another account, this very moment: their lock is another one.
         raise Invalid(TAKEN)
@@ -118,8 +124,9 @@ async def hold(tx: Tx, account_id: str, method_id: str) -> PaymentMethod:
     """For a charge that is to be made on it: it is not removed before this transaction ends."""
     row = await tx.fetchrow(
         "select * from payments.payment_methods where id = $1 and account_id = $2 and removed_at is null for share",
-        method_id, account_id,
-    )  # fmt: skip
+        method_id,
+        account_id,
+    )
     if row is None:
         raise NotThere(f"there is no payment method {method_id!r}")
     return method_from(row)
@@ -133,8 +140,9 @@ async def _lock(tx: Tx, account_id: str) -> None:
 async def _own(tx: Tx, account_id: str, method_id: str) -> PaymentMethod:
     row = await tx.fetchrow(
         "select * from payments.payment_methods where id = $1 and account_id = $2 and removed_at is null for update",
-        method_id, account_id,
-    )  # fmt: skip
+        method_id,
+        account_id,
+    )
     if row is None:
         raise NotThere(f"there is no payment method {method_id!r}")
     return method_from(row)
@@ -171,7 +179,13 @@ async def _tell(tx: Tx, method: PaymentMethod) -> Notice:
 
 def method_from(row: Any) -> PaymentMethod:
     return PaymentMethod(
-        id=row["id"], account_id=row["account_id"], token=row["token"], brand=row["brand"], last4=row["last4"],
-        exp_month=row["exp_month"], exp_year=row["exp_year"], is_default=row["is_default"],
+        id=row["id"],
+        account_id=row["account_id"],
+        token=row["token"],
+        brand=row["brand"],
+        last4=row["last4"],
+        exp_month=row["exp_month"],
+        exp_year=row["exp_year"],
+        is_default=row["is_default"],
         created_at=row["created_at"],
-    )  # fmt: skip
+    )

@@ -112,13 +112,21 @@ async def cards(read: Reads, account_id: str) -> list[Card]:
         select * from payments.payment_methods where account_id = $1
         order by removed_at is not null, is_default desc, created_at desc limit $2
         """,
-        account_id, LISTED_MAX,
-    )  # fmt: skip
+        account_id,
+        LISTED_MAX,
+    )
     return [
-        Card(row["id"], row["brand"], row["last4"], f"{row['exp_month']:02}/{row['exp_year']}", row["is_default"],
-             row["removed_at"], row["created_at"])
+        Card(
+            row["id"],
+            row["brand"],
+            row["last4"],
+            f"{row['exp_month']:02}/{row['exp_year']}",
+            row["is_default"],
+            row["removed_at"],
+            row["created_at"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def charges_of_account(read: Reads, account_id: str, limit: int = LISTED_MAX) -> list[Charged]:
@@ -167,7 +175,7 @@ async def deliveries(
         order by n.created_at desc, n.event_id desc
         """,
         *values,
-    )  # fmt: skip
+    )
     return [_delivery(row) for row in rows]
 
 
@@ -187,10 +195,17 @@ async def attempts(read: Reads, event_id: str) -> list[Attempt]:
         event_id,
     )
     return [
-        Attempt(row["way"], row["url"], row["response_code"], row["response_body"], row["error"], row["elapsed_ms"],
-                row["created_at"])
+        Attempt(
+            row["way"],
+            row["url"],
+            row["response_code"],
+            row["response_body"],
+            row["error"],
+            row["elapsed_ms"],
+            row["created_at"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def undelivered(read: Reads) -> tuple[int, datetime | None]:
@@ -219,8 +234,10 @@ async def days(read: Reads, count: int, asset: Asset) -> list[Day]:
             select t.day - make_interval(hours => 24 * ago) as day from generate_series(0, $1::int - 1) as ago) d
         left join ended e on e.day = (d.day at time zone 'UTC')::date order by 1
         """,
-        min(count, DAYS_MAX), asset.code, asset.exponent,
-    )  # fmt: skip
+        min(count, DAYS_MAX),
+        asset.code,
+        asset.exponent,
+    )
     return [Day(row["day"], row["succeeded"], row["failed"], row["hard"]) for row in rows]
 
 
@@ -232,8 +249,10 @@ async def declines(read: Reads, count: int, asset: Asset) -> Mapping[str, int]:
         where state = 'failed' and created_at >= {_FIRST_DAY.format("$1")} and currency = $2 and exponent = $3
         group by 1 order by 2 desc, 1
         """,
-        min(count, DAYS_MAX), asset.code, asset.exponent,
-    )  # fmt: skip
+        min(count, DAYS_MAX),
+        asset.code,
+        asset.exponent,
+    )
     return {row["code"]: row["count"] for row in rows}
 
 
@@ -282,16 +301,34 @@ def _charged(row: Any, refunds: Sequence[Any]) -> Charged:
         card=None if row["last4"] is None else f"{row['brand']} …{row['last4']}",
         ended_at=row["ended_at"],
         refunds=[
-            GivenBack(each["id"], Amount(each["amount_minor"], asset), each["reason"], RefundState(each["state"]),
-                      each["failure"], each["created_at"], each["ended_at"], each["outside"])
+            GivenBack(
+                each["id"],
+                Amount(each["amount_minor"], asset),
+                each["reason"],
+                RefundState(each["state"]),
+                each["failure"],
+                each["created_at"],
+                each["ended_at"],
+                each["outside"],
+            )
             for each in refunds
         ],
-    )  # fmt: skip
+    )
 
 
 def _delivery(row: Any) -> Delivery:
     return Delivery(
-        row["event_id"], row["transaction_id"], row["refund_id"], row["account_id"], row["action"],
-        row["delivered_at"], row["created_at"], row["attempts"], row["last_code"], row["last_error"], row["last_at"],
-        row["trace_id"], row["body"] or b"",
-    )  # fmt: skip
+        row["event_id"],
+        row["transaction_id"],
+        row["refund_id"],
+        row["account_id"],
+        row["action"],
+        row["delivered_at"],
+        row["created_at"],
+        row["attempts"],
+        row["last_code"],
+        row["last_error"],
+        row["last_at"],
+        row["trace_id"],
+        row["body"] or b"",
+    )

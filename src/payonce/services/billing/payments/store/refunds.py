@@ -17,9 +17,15 @@ _REFUNDS: Final = """
 
 
 async def promise(
-    tx: Tx, transaction: Transaction, amount: Amount, reason: str, key: str, *, outside: bool = False,
+    tx: Tx,
+    transaction: Transaction,
+    amount: Amount,
+    reason: str,
+    key: str,
+    *,
+    outside: bool = False,
     from_credit: bool = False,
-) -> Refund:  # fmt: skip
+) -> Refund:
     """On record as pending; the transaction, which the caller has locked, counts it as good as given."""
     row = await tx.fetchrow(
         """
@@ -33,16 +39,29 @@ async def promise(
             (id, transaction_id, amount_minor, refund_key, reason, trace_id, outside, from_credit)
         values ($1, $2, $3, $4, $5, $6, $9, $10) returning *, $7::text as currency, $8::smallint as exponent
         """,
-        str(new_id()), transaction.id, amount.minor, key, reason[:REASON_MAX_CHARS], tx.trace_id,
-        amount.asset.code, amount.asset.exponent, outside, from_credit,
-    )  # fmt: skip
+        str(new_id()),
+        transaction.id,
+        amount.minor,
+        key,
+        reason[:REASON_MAX_CHARS],
+        tx.trace_id,
+        amount.asset.code,
+        amount.asset.exponent,
+        outside,
+        from_credit,
+    )
     return refund_from(row)
 
 
 async def end(
-    tx: Tx, refund: Refund, state: RefundState, notice: Notice | None, *, gateway_id: str | None = None,
+    tx: Tx,
+    refund: Refund,
+    state: RefundState,
+    notice: Notice | None,
+    *,
+    gateway_id: str | None = None,
     failure: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Compare-and-set: refund, transaction and what subscriptions are told, in one statement."""
     given = refund.amount.minor if state is RefundState.SUCCEEDED else 0
     ended = await tx.fetchval(
@@ -66,11 +85,20 @@ async def end(
         )
         select true from ended
         """,
-        refund.id, state, gateway_id, None if failure is None else failure[:REASON_MAX_CHARS], given,
-        State.SUCCEEDED, State.REFUNDED, State.PARTIALLY_REFUNDED,
-        *((None, None, None, None) if notice is None
-          else (notice.event_id, notice.account_id, notice.action, notice.body)),
-    )  # fmt: skip
+        refund.id,
+        state,
+        gateway_id,
+        None if failure is None else failure[:REASON_MAX_CHARS],
+        given,
+        State.SUCCEEDED,
+        State.REFUNDED,
+        State.PARTIALLY_REFUNDED,
+        *(
+            (None, None, None, None)
+            if notice is None
+            else (notice.event_id, notice.account_id, notice.action, notice.body)
+        ),
+    )
     if ended is None:
         raise Retry(f"refund {refund.id} is no longer pending", after_s=0.0)
 
@@ -82,15 +110,19 @@ async def tell_refused(tx: Tx, notice: Notice) -> bool:
         insert into payments.notifications (event_id, account_id, action, body, trace_id) values ($1, $2, $3, $4, $5)
         on conflict (event_id) do nothing returning true
         """,
-        notice.event_id, notice.account_id, notice.action, notice.body, tx.trace_id,
-    )  # fmt: skip
+        notice.event_id,
+        notice.account_id,
+        notice.action,
+        notice.body,
+        tx.trace_id,
+    )
     return told is not None
 
 
 async def was_refused(read: Reader | Tx, event_id: str) -> bool:
     found: bool = await read.fetchval(
         "select exists (select from payments.notifications where event_id = $1)", event_id
-    )  # fmt: skip
+    )
     return found
 
 
@@ -111,9 +143,16 @@ async def of_transaction(read: Reader | Tx, transaction_id: str) -> list[Refund]
 
 def refund_from(row: Any) -> Refund:
     return Refund(
-        id=row["id"], refund_key=row["refund_key"], transaction_id=row["transaction_id"],
-        amount=Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])), reason=row["reason"],
-        state=RefundState(row["state"]), gateway_id=row["gateway_id"], failure=row["failure"],
-        created_at=row["created_at"], updated_at=row["updated_at"], outside=row["outside"],
+        id=row["id"],
+        refund_key=row["refund_key"],
+        transaction_id=row["transaction_id"],
+        amount=Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])),
+        reason=row["reason"],
+        state=RefundState(row["state"]),
+        gateway_id=row["gateway_id"],
+        failure=row["failure"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        outside=row["outside"],
         from_credit=row["from_credit"],
-    )  # fmt: skip
+    )

@@ -9,8 +9,10 @@ from payonce.services.billing.payments.model import RefundState, State
 from payonce.services.billing.payments.store.queries import Charged, Delivery, GivenBack
 
 _REFUND_SAID: Final = {
-    RefundState.PENDING: "started", RefundState.SUCCEEDED: "success", RefundState.FAILED: "failed",
-}  # fmt: skip
+    RefundState.PENDING: "started",
+    RefundState.SUCCEEDED: "success",
+    RefundState.FAILED: "failed",
+}
 
 
 def facts(charged: Sequence[Charged], told: Sequence[Delivery]) -> list[Scene]:

@@ -63,16 +63,19 @@ async def standing(read: Reader, charge_key: str, account_id: str, invoice_id: s
         left join payments.payment_methods m
             on m.id = t.payment_method_id or t.payment_method_id is null and m.account_id = $2 and m.is_default
         """,
-        charge_key, account_id, invoice_id,
-    )  # fmt: skip
+        charge_key,
+        account_id,
+        invoice_id,
+    )
     card = None
     if row["card_id"] is not None:
         card = Card(row["card_id"], row["card_token"], row["card_brand"], row["card_last4"])
     return Standing(
         None if row["id"] is None else transaction_from(row),
         card,
-        row["paid_by"], row["now"],
-    )  # fmt: skip
+        row["paid_by"],
+        row["now"],
+    )
 
 
 async def begin(tx: Tx, transaction: Transaction, card: Card) -> None:
@@ -91,8 +94,10 @@ async def begin(tx: Tx, transaction: Transaction, card: Card) -> None:
           and coalesce(transactions.payment_method_id, excluded.payment_method_id) = excluded.payment_method_id
         returning true
         """,
-        *_columns(transaction)[:7], card.id, *_columns(transaction)[7:],
-    )  # fmt: skip
+        *_columns(transaction)[:7],
+        card.id,
+        *_columns(transaction)[7:],
+    )
     if begun is None:
         raise Retry(f"the card of {transaction.charge_key} was removed, or another run has begun it", after_s=0.0)
 
@@ -106,14 +111,20 @@ async def open_pending(tx: Tx, transaction: Transaction) -> None:
             amount_minor, metadata, trace_id, payment_method_id)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text::jsonb, $12, $13) on conflict do nothing
         """,
-        *_columns(transaction), transaction.payment_method_id,
-    )  # fmt: skip
+        *_columns(transaction),
+        transaction.payment_method_id,
+    )
 
 
 async def end(
-    tx: Tx, transaction_id: str, state: State, notice: Notice | None, *, gateway_id: str | None = None,
+    tx: Tx,
+    transaction_id: str,
+    state: State,
+    notice: Notice | None,
+    *,
+    gateway_id: str | None = None,
     no: No | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Compare-and-set, together with what subscriptions are told of it."""
     ended = await tx.fetchval(
         """
@@ -128,11 +139,18 @@ async def end(
         )
         select true from ended
         """,
-        transaction_id, state, gateway_id, None if no is None else no.code, no is not None and no.hard,
+        transaction_id,
+        state,
+        gateway_id,
+        None if no is None else no.code,
+        no is not None and no.hard,
         None if no is None else no.reason[:REASON_MAX_CHARS],
-        *((None, None, None, None) if notice is None
-          else (notice.event_id, notice.account_id, notice.action, notice.body)),
-    )  # fmt: skip
+        *(
+            (None, None, None, None)
+            if notice is None
+            else (notice.event_id, notice.account_id, notice.action, notice.body)
+        ),
+    )
     if ended is None:
         raise Retry(f"transaction {transaction_id} is no longer pending", after_s=0.0)
 
@@ -161,8 +179,9 @@ async def note_credit(tx: Tx, transaction: Transaction, credited_minor: int) -> 
         set credited_minor = greatest(credited_minor, least($2, amount_minor)), updated_at = payonce.due_now()
         where id = $1 returning *
         """,
-        transaction.id, credited_minor,
-    )  # fmt: skip
+        transaction.id,
+        credited_minor,
+    )
     return transaction_from(row)
 
 
@@ -180,8 +199,11 @@ async def listed(
             where id = $3 and ($1::text is null or account_id = $1)))
         order by created_at desc, id desc limit $4
         """,
-        account_id, state, after, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        account_id,
+        state,
+        after,
+        min(limit, LISTED_MAX),
+    )
     return [transaction_from(row) for row in rows]
 
 
@@ -193,21 +215,44 @@ async def now(read: Reader | Tx) -> datetime:
 def transaction_from(row: Any) -> Transaction:
     asset = Asset(row["currency"], row["exponent"])
     return Transaction(
-        id=row["id"], charge_key=row["charge_key"], account_id=row["account_id"],
-        subscription_id=row["subscription_id"], invoice_id=row["invoice_id"], generation=row["generation"],
-        action=Action(row["action"]), payment_method_id=row["payment_method_id"],
-        amount=Amount(row["amount_minor"], asset), state=State(row["state"]), gateway_id=row["gateway_id"],
-        decline_code=row["decline_code"], hard=row["hard"], reason=row["reason"],
-        refunded=Amount(row["refunded_minor"], asset), refunding=Amount(row["refunding_minor"], asset),
-        metadata=json.loads(row["metadata"]), trace_id=row["trace_id"], created_at=row["created_at"],
-        updated_at=row["updated_at"], credited_minor=row["credited_minor"], paid_out_minor=row["paid_out_minor"],
-    )  # fmt: skip
+        id=row["id"],
+        charge_key=row["charge_key"],
+        account_id=row["account_id"],
+        subscription_id=row["subscription_id"],
+        invoice_id=row["invoice_id"],
+        generation=row["generation"],
+        action=Action(row["action"]),
+        payment_method_id=row["payment_method_id"],
+        amount=Amount(row["amount_minor"], asset),
+        state=State(row["state"]),
+        gateway_id=row["gateway_id"],
+        decline_code=row["decline_code"],
+        hard=row["hard"],
+        reason=row["reason"],
+        refunded=Amount(row["refunded_minor"], asset),
+        refunding=Amount(row["refunding_minor"], asset),
+        metadata=json.loads(row["metadata"]),
+        trace_id=row["trace_id"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        credited_minor=row["credited_minor"],
+        paid_out_minor=row["paid_out_minor"],
+    )
 
 
 def _columns(transaction: Transaction) -> tuple[Any, ...]:
     amount = transaction.amount
     return (
-        transaction.id, transaction.charge_key, transaction.account_id, transaction.subscription_id,
-        transaction.invoice_id, transaction.generation, transaction.action, amount.asset.code, amount.asset.exponent,
-        amount.minor, json.dumps(dict(transaction.metadata)), transaction.trace_id,
-    )  # fmt: skip
+        transaction.id,
+        transaction.charge_key,
+        transaction.account_id,
+        transaction.subscription_id,
+        transaction.invoice_id,
+        transaction.generation,
+        transaction.action,
+        amount.asset.code,
+        amount.asset.exponent,
+        amount.minor,
+        json.dumps(dict(transaction.metadata)),
+        transaction.trace_id,
+    )

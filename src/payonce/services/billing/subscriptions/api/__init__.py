@@ -20,9 +20,18 @@ from payonce.services.billing.subscriptions.api.usage import short_usage_routes,
 from payonce.services.billing.subscriptions.api.webhooks import short_webhook_routes, webhook_routes
 
 ROUTES = (
-    account_role_routes, auth_routes, customer_routes, plan_routes, plan_migration_routes, subscription_routes,
-    invoice_routes, credit_routes, entitlement_routes, usage_routes, clock_routes,
-)  # fmt: skip
+    account_role_routes,
+    auth_routes,
+    customer_routes,
+    plan_routes,
+    plan_migration_routes,
+    subscription_routes,
+    invoice_routes,
+    credit_routes,
+    entitlement_routes,
+    usage_routes,
+    clock_routes,
+)
 
 
 def build_routes() -> APIRouter:

@@ -42,17 +42,23 @@ PersonName = Annotated[str, Field(max_length=200, pattern=NO_CONTROLS)]
 TimeZone = Annotated[
     str,
     Field(
-        min_length=1, max_length=100, pattern=NO_CONTROLS, examples=["Asia/Dubai"],
+        min_length=1,
+        max_length=100,
+        pattern=NO_CONTROLS,
+        examples=["Asia/Dubai"],
         description="Whose calendar counts periods, such as Asia/Dubai.",
     ),
-]  # fmt: skip
+]
 Locale = Annotated[
     str,
     Field(
-        min_length=2, max_length=20, pattern=NO_CONTROLS, examples=["ar-AE"],
+        min_length=2,
+        max_length=20,
+        pattern=NO_CONTROLS,
+        examples=["ar-AE"],
         description="How amounts are written on invoices, such as en or ar-AE.",
     ),
-]  # fmt: skip
+]
 RefreshText = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX_CHARS, pattern=NO_CONTROLS)]
 Customer = Annotated[Who, customer()]
 
@@ -106,7 +112,18 @@ class Session(BaseModel):
 
 def auth_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["auth"])
+    _add_logins(routes)
+    _add_passwords(routes)
 
+    @routes.get("/me", summary="The account of whoever asks", responses=OWN)
+    async def me(desk: AtDesk, who: Customer) -> AccountDocument:
+        assert who.account_id is not None
+        return account_document(await accounts.account(desk.read, who.account_id))
+
+    return routes
+
+
+def _add_logins(routes: APIRouter) -> None:
     @routes.post("/register", status_code=201, summary="Make an account and log in", responses=REGISTER)
     async def register(body: Registration, request: Request, desk: AtDesk, trace: Trace) -> Session:
         opened(desk, Tokens)
@@ -136,14 +153,21 @@ def auth_routes() -> APIRouter:
             raise Problem(HTTPStatus.UNAUTHORIZED, "this refresh token is good for nothing; log in again", headers=WWW)
         return _shown(desk, *prolonged)
 
-    @routes.post("/logout", status_code=204, summary="End a login, so that it cannot be prolonged", responses=ENTER,
-                 response_class=Response)  # fmt: skip
+    @routes.post(
+        "/logout",
+        status_code=204,
+        summary="End a login, so that it cannot be prolonged",
+        responses=ENTER,
+        response_class=Response,
+    )
     async def log_out(body: RefreshAsked, desk: AtDesk, trace: Trace) -> Response:
         opened(desk, Tokens)
         async with desk.begin(trace) as tx:
             await refresh_tokens.end_login(tx, body.refresh_token)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
+
+def _add_passwords(routes: APIRouter) -> None:
     @routes.post("/change-password", summary="Ends every login but the one it begins", responses=OWN)
     async def change_password(
         body: PasswordChange, request: Request, desk: AtDesk, trace: Trace, who: Customer
@@ -167,22 +191,21 @@ def auth_routes() -> APIRouter:
             versions.forget(account.id)
             return await _session(desk, trace, account)
 
-    @routes.get("/me", summary="The account of whoever asks", responses=OWN)
-    async def me(desk: AtDesk, who: Customer) -> AccountDocument:
-        assert who.account_id is not None
-        return account_document(await accounts.account(desk.read, who.account_id))
-
-    return routes
-
 
 WWW: Final = {"WWW-Authenticate": "Bearer"}
 
 
 def account_document(account: Account) -> AccountDocument:
     return AccountDocument(
-        id=account.id, email=account.email, name=account.name, role=account.role, time_zone=account.time_zone,
-        locale=account.locale, test_clock_id=account.test_clock_id, created_at=account.created_at,
-    )  # fmt: skip
+        id=account.id,
+        email=account.email,
+        name=account.name,
+        role=account.role,
+        time_zone=account.time_zone,
+        locale=account.locale,
+        test_clock_id=account.test_clock_id,
+        created_at=account.created_at,
+    )
 
 
 async def _session(desk: Desk, trace: str | None, account: Account) -> Session:
@@ -195,9 +218,12 @@ async def _session(desk: Desk, trace: str | None, account: Account) -> Session:
 def _shown(desk: Desk, account: Account, refreshing: Refreshing) -> Session:
     tokens = opened(desk, Tokens)
     return Session(
-        access_token=tokens.issue(Claims(account.id, account.role, account.version)), expires_in=tokens.access_s,
-        refresh_token=refreshing.token, refresh_expires_at=refreshing.expires_at, account=account_document(account),
-    )  # fmt: skip
+        access_token=tokens.issue(Claims(account.id, account.role, account.version)),
+        expires_in=tokens.access_s,
+        refresh_token=refreshing.token,
+        refresh_expires_at=refreshing.expires_at,
+        account=account_document(account),
+    )
 
 
 @contextmanager

@@ -59,8 +59,9 @@ def clock_routes() -> APIRouter:
     async def show_test_clock(clock_id: Id, desk: AtDesk, who: Mover) -> ClockDocument:
         return await _document(desk, await _seen(desk, who, clock_id))
 
-    @routes.post("/{clock_id}/join", summary="Live by this clock; only before the first subscription",
-                 responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/{clock_id}/join", summary="Live by this clock; only before the first subscription", responses=CHANGES
+    )
     async def join_test_clock(clock_id: Id, body: Joining, desk: AtDesk, trace: Trace, who: Mover) -> ClockDocument:
         clock = await _seen(desk, who, clock_id)
         account_id = account_of(who, body.account_id)
@@ -69,8 +70,12 @@ def clock_routes() -> APIRouter:
                 await test_clocks.put_on_clock(tx, account_id, clock.id)
         return await _document(desk, clock)
 
-    @routes.post("/{clock_id}/advance", status_code=202, summary="Let time pass; what falls due happens in order",
-                 responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/{clock_id}/advance",
+        status_code=202,
+        summary="Let time pass; what falls due happens in order",
+        responses=CHANGES,
+    )
     async def advance_test_clock(clock_id: Id, body: Advance, desk: AtDesk, trace: Trace, who: Mover) -> ClockDocument:
         clock = await _seen(desk, who, clock_id)
         with refusals():
@@ -98,6 +103,11 @@ async def _seen(desk: Desk, who: Who, clock_id: str) -> TestClock:
 async def _document(desk: Desk, clock: TestClock) -> ClockDocument:
     waits_for = await test_clocks.waits_for(desk.read, clock.id)
     return ClockDocument(
-        id=clock.id, name=clock.name, now_at=clock.now_at, target_at=clock.target_at,
-        arrived=clock.arrived and waits_for is None, waits_for=waits_for, created_at=clock.created_at,
-    )  # fmt: skip
+        id=clock.id,
+        name=clock.name,
+        now_at=clock.now_at,
+        target_at=clock.target_at,
+        arrived=clock.arrived and waits_for is None,
+        waits_for=waits_for,
+        created_at=clock.created_at,
+    )

@@ -66,9 +66,10 @@ class PayoutOrder(CreditOrder):
         "put on record.",
     )
     invoice: str | None = Field(
-        None, pattern=r"^[0-9a-zA-Z_-]{1,100}$",
+        None,
+        pattern=r"^[0-9a-zA-Z_-]{1,100}$",
         description="By id or number: through whose charge it goes back. Left out: the newest that has room.",
-    )  # fmt: skip
+    )
 
 
 class BalanceDocument(BaseModel):
@@ -100,10 +101,17 @@ class EntryDocument(BaseModel):
     @classmethod
     def of(cls, entry: CreditEntry, who: Who) -> "EntryDocument":
         return cls(
-            id=entry.id, kind=entry.kind, amount=Money.of(entry.amount), balance=Money.of(entry.balance),
-            invoice_id=entry.invoice_id, invoice_number=entry.invoice_number, payout_id=entry.payout_id,
-            reason=entry.reason, actor=entry.actor if who.operator else None, at=entry.at,
-        )  # fmt: skip
+            id=entry.id,
+            kind=entry.kind,
+            amount=Money.of(entry.amount),
+            balance=Money.of(entry.balance),
+            invoice_id=entry.invoice_id,
+            invoice_number=entry.invoice_number,
+            payout_id=entry.payout_id,
+            reason=entry.reason,
+            actor=entry.actor if who.operator else None,
+            at=entry.at,
+        )
 
 
 class EntryPage(BaseModel):
@@ -128,11 +136,19 @@ class PayoutDocument(BaseModel):
     @classmethod
     def of(cls, payout: CreditPayout) -> "PayoutDocument":
         return cls(
-            id=payout.id, account_id=payout.account_id, amount=Money.of(payout.amount), way=payout.way,
-            state=payout.state, invoice_id=payout.invoice_id, transaction_id=payout.transaction_id,
-            refund_id=payout.refund_id, failure=payout.failure, reason=payout.reason, created_at=payout.created_at,
+            id=payout.id,
+            account_id=payout.account_id,
+            amount=Money.of(payout.amount),
+            way=payout.way,
+            state=payout.state,
+            invoice_id=payout.invoice_id,
+            transaction_id=payout.transaction_id,
+            refund_id=payout.refund_id,
+            failure=payout.failure,
+            reason=payout.reason,
+            created_at=payout.created_at,
             ended_at=payout.ended_at,
-        )  # fmt: skip
+        )
 
 
 class PayoutPage(BaseModel):
@@ -154,8 +170,13 @@ def credit_routes() -> APIRouter:
     _add_reading(routes)
     _add_payouts(routes)
 
-    @routes.post("/adjustments", status_code=202, summary="Add, remove or expire credit", response_model=CreditAnswer,
-                 responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/adjustments",
+        status_code=202,
+        summary="Add, remove or expire credit",
+        response_model=CreditAnswer,
+        responses=CHANGES,
+    )
     async def adjust_credit(
         body: AdjustmentOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
     ) -> Response:
@@ -168,8 +189,9 @@ def credit_routes() -> APIRouter:
 
         return await once.answer(refusing(act), status=HTTPStatus.ACCEPTED)
 
-    @routes.post("/payouts", status_code=202, summary="Pay out credit, once", response_model=CreditAnswer,
-                 responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/payouts", status_code=202, summary="Pay out credit, once", response_model=CreditAnswer, responses=CHANGES
+    )
     async def pay_out_credit(
         body: PayoutOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
     ) -> Response:
@@ -194,9 +216,12 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get("/entries", summary="What credit was granted, used, paid out, expired and adjusted", responses=READS)
     async def list_credit_entries(
-        desk: AtDesk, who: Viewer, account_id: OfAccount = None, limit: Limit = PAGE_DEFAULT,
+        desk: AtDesk,
+        who: Viewer,
+        account_id: OfAccount = None,
+        limit: Limit = PAGE_DEFAULT,
         before: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The last id of the page before.")] = None,
-    ) -> EntryPage:  # fmt: skip
+    ) -> EntryPage:
         opened(desk, Terms)
         limit = min(limit, credit.LISTED_MAX)
         found = await credit.entries(desk.read, account_of(who, account_id), before, limit)
@@ -233,9 +258,15 @@ async def _change(
         raise not_found(f"account {order.account_id!r}")
     has = await credit.opened(tx, order.account_id, amount.asset)
     asked = CreditChange(
-        account_id=order.account_id, currency=amount.asset.code, exponent=amount.asset.exponent, seen=has.revision,
-        verdict=verdict, amount_minor=amount.minor, invoice=invoice, note=order.reason,
-    )  # fmt: skip
+        account_id=order.account_id,
+        currency=amount.asset.code,
+        exponent=amount.asset.exponent,
+        seen=has.revision,
+        verdict=verdict,
+        amount_minor=amount.minor,
+        invoice=invoice,
+        note=order.reason,
+    )
     end = await ask(tx, desk.actions[ACTION], asked, by, order.reason)
     if not isinstance(end, Done):
         return CreditAnswer(approval=end.id, expires_at=end.expires_at)
@@ -244,7 +275,7 @@ async def _change(
     return CreditAnswer(
         balance=BalanceDocument.of(await credit.balance(tx, order.account_id, amount.asset)),
         payout=None if payout is None else PayoutDocument.of(payout),
-    )  # fmt: skip
+    )
 
 
 def _amount(text: str, currency: str) -> Amount:

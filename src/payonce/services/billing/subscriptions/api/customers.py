@@ -48,10 +48,11 @@ ABOUT_INVITATIONS: Final = (
 ExternalIdText = Annotated[
     str,
     StringConstraints(
-        min_length=1, max_length=EXTERNAL_ID_MAX_CHARS,
+        min_length=1,
+        max_length=EXTERNAL_ID_MAX_CHARS,
         pattern=r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$",
     ),
-]  # fmt: skip
+]
 Viewer = Annotated[Who, operator(READ)]
 Editor = Annotated[Who, operator(OPERATE)]
 Orderer = Annotated[Once, moving(OPERATE, operators=True)]
@@ -114,8 +115,13 @@ def customer_routes() -> APIRouter:
     _add_reading(routes)
     _add_writing(routes)
 
-    @routes.post("/{account_id}/password-tokens", status_code=201, responses=CHANGES,
-                 summary="Let a customer set a password", description=ABOUT_INVITATIONS)  # fmt: skip
+    @routes.post(
+        "/{account_id}/password-tokens",
+        status_code=201,
+        responses=CHANGES,
+        summary="Let a customer set a password",
+        description=ABOUT_INVITATIONS,
+    )
     async def make_password_token(account_id: Id, desk: AtDesk, trace: Trace, who: Editor) -> PasswordTokenDocument:
         opened(desk, Terms)
         with refusals():
@@ -129,13 +135,15 @@ def customer_routes() -> APIRouter:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Customers, the newest first", responses=READS)
     async def list_customers(
-        desk: AtDesk, _: Viewer,
+        desk: AtDesk,
+        _: Viewer,
         external_id: Annotated[ExternalIdText | None, Query(description="The customer with this id of yours.")] = None,
         email: Annotated[
             str | None, Query(min_length=3, max_length=300, pattern=NO_CONTROLS, description="The whole address.")
         ] = None,
-        limit: Limit = PAGE_DEFAULT, after: Cursor = None,
-    ) -> CustomerPage:  # fmt: skip
+        limit: Limit = PAGE_DEFAULT,
+        after: Cursor = None,
+    ) -> CustomerPage:
         opened(desk, Terms)
         with refusals():
             found = await customers.listed(desk.read, external_id, email, after, limit)
@@ -152,8 +160,13 @@ def _add_reading(routes: APIRouter) -> None:
 
 
 def _add_writing(routes: APIRouter) -> None:
-    @routes.post("", status_code=201, summary="Create a customer, who has no password", responses=CHANGES,
-                 response_model=CustomerDocument)  # fmt: skip
+    @routes.post(
+        "",
+        status_code=201,
+        summary="Create a customer, who has no password",
+        responses=CHANGES,
+        response_model=CustomerDocument,
+    )
     async def create_customer(body: CustomerOrder, desk: AtDesk, once: Orderer) -> Response:
         opened(desk, Terms)
         new = NewCustomer(body.email, body.name, body.external_id, body.time_zone, body.locale)

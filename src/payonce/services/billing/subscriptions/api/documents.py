@@ -20,7 +20,7 @@ from payonce.services.billing.subscriptions.model import (
     When,
 )
 from payonce.services.billing.subscriptions.store import plans
-from payonce.services.billing.subscriptions.store.invoices import CreditNote
+from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 from payonce.services.billing.wire import Action
 
 OTHER_NAMES: Final = {State.INCOMPLETE: "pending", State.TRIALING: "trial", State.UNPAID: "revoked"}
@@ -51,12 +51,22 @@ class PlanDocument(BaseModel):
     def of(cls, plan: Plan) -> "PlanDocument":
         allowance = plans.allowance_of(plan) or plans.interval_of(plan)
         return cls(
-            id=plan.id, code=plan.code, version=plan.version, name=plan.name, price=Money.of(plan.price),
-            interval=plan.interval_unit, interval_count=plan.interval_count, trial_days=plan.trial_days,
-            renews_to=plan.renews_to, features=dict(plan.features), allowance_interval=allowance.unit.value,
-            allowance_interval_count=allowance.count, after_dunning=plan.after_dunning,
-            retired_at=plan.retired_at, created_at=plan.created_at,
-        )  # fmt: skip
+            id=plan.id,
+            code=plan.code,
+            version=plan.version,
+            name=plan.name,
+            price=Money.of(plan.price),
+            interval=plan.interval_unit,
+            interval_count=plan.interval_count,
+            trial_days=plan.trial_days,
+            renews_to=plan.renews_to,
+            features=dict(plan.features),
+            allowance_interval=allowance.unit.value,
+            allowance_interval_count=allowance.count,
+            after_dunning=plan.after_dunning,
+            retired_at=plan.retired_at,
+            created_at=plan.created_at,
+        )
 
 
 class PlanChangeDocument(BaseModel):
@@ -78,10 +88,17 @@ class PlanChangeDocument(BaseModel):
     @classmethod
     def of(cls, change: PlanChangeRecord, subscription: Subscription) -> "PlanChangeDocument":
         return cls(
-            id=change.id, from_plan_id=change.from_plan_id, to_plan_id=change.to_plan_id, when=change.timing,
-            state=change.state, reason=change.reason, effective_at=change.effective_at(subscription),
-            migration_id=change.migration_id, requested_at=change.requested_at, ended_at=change.ended_at,
-        )  # fmt: skip
+            id=change.id,
+            from_plan_id=change.from_plan_id,
+            to_plan_id=change.to_plan_id,
+            when=change.timing,
+            state=change.state,
+            reason=change.reason,
+            effective_at=change.effective_at(subscription),
+            migration_id=change.migration_id,
+            requested_at=change.requested_at,
+            ended_at=change.ended_at,
+        )
 
 
 class PlanChangeList(BaseModel):
@@ -126,12 +143,14 @@ class SubscriptionDocument(BaseModel):
             name: getattr(subscription, name)
             for name in cls.model_fields
             if name not in ("status", "next_at", "next", "plan_change")
-        }  # fmt: skip
+        }
         return cls(
-            **same, status=OTHER_NAMES.get(subscription.state, subscription.state.value), next_at=subscription.due_at,
+            **same,
+            status=OTHER_NAMES.get(subscription.state, subscription.state.value),
+            next_at=subscription.due_at,
             next=subscription.due_for,
             plan_change=None if change is None else PlanChangeDocument.of(change, subscription),
-        )  # fmt: skip
+        )
 
 
 class SubscriptionPage(BaseModel):
@@ -174,9 +193,13 @@ class CreditNoteDocument(BaseModel):
     @classmethod
     def of(cls, note: CreditNote) -> "CreditNoteDocument":
         return cls(
-            id=note.id, number=note.number, refund_id=note.refund_id, amount=Money.of(note.amount), reason=note.reason,
+            id=note.id,
+            number=note.number,
+            refund_id=note.refund_id,
+            amount=Money.of(note.amount),
+            reason=note.reason,
             issued_at=note.issued_at,
-        )  # fmt: skip
+        )
 
 
 class InvoiceDocument(BaseModel):
@@ -225,10 +248,15 @@ def _shown(invoice: Invoice) -> dict[str, Any]:
     amounts = {name: Money.of(getattr(invoice, name)) for name in ("total", "credit", "due", "refunded")}
     lines = [
         LineDocument(
-            line=line.line, kind=line.kind, text=line.text, plan_id=line.plan_id, amount=Money.of(line.amount),
-            service_start=line.service_start, service_end=line.service_end,
+            line=line.line,
+            kind=line.kind,
+            text=line.text,
+            plan_id=line.plan_id,
+            amount=Money.of(line.amount),
+            service_start=line.service_start,
+            service_end=line.service_end,
         )
         for line in invoice.lines
-    ]  # fmt: skip
+    ]
     same = {name: getattr(invoice, name) for name in InvoiceDocument.model_fields if name not in (*amounts, "lines")}
     return {**same, **amounts, "lines": lines}

@@ -30,8 +30,8 @@ from payonce.services.billing.subscriptions.handlers import dunning
 from payonce.services.billing.subscriptions.model import Account, Invoice, InvoiceState
 from payonce.services.billing.subscriptions.pdf import content
 from payonce.services.billing.subscriptions.pdf.render import Printable, to_pdf
-from payonce.services.billing.subscriptions.store import customers, invoices, pages, subscriptions
-from payonce.services.billing.subscriptions.store.invoices import CreditNote
+from payonce.services.billing.subscriptions.store import credit_notes, customers, invoices, pages, subscriptions
+from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 
 PREFIX: Final = "/v1/invoices"
 PDF: Final = "application/pdf"
@@ -46,8 +46,13 @@ def invoice_routes() -> APIRouter:
     _add_reading(routes)
     _add_printing(routes)
 
-    @routes.post("/{invoice_id}/pay", status_code=202, summary="Charge it now, as with a card that is good again",
-                 response_model=InvoiceDocument, responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/{invoice_id}/pay",
+        status_code=202,
+        summary="Charge it now, as with a card that is good again",
+        response_model=InvoiceDocument,
+        responses=CHANGES,
+    )
     async def pay_invoice(invoice_id: Id, desk: AtDesk, once: Annotated[Once, moving(OPERATE)]) -> Response:
         opened(desk, Terms)
 
@@ -63,10 +68,14 @@ def invoice_routes() -> APIRouter:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Invoices, the newest first", responses=READS)
     async def list_invoices(
-        desk: AtDesk, who: Viewer, account_id: OfAccount = None, state: InvoiceState | None = None,
-        subscription_id: Annotated[str | None, Query(pattern=ID)] = None, limit: Limit = PAGE_DEFAULT,
+        desk: AtDesk,
+        who: Viewer,
+        account_id: OfAccount = None,
+        state: InvoiceState | None = None,
+        subscription_id: Annotated[str | None, Query(pattern=ID)] = None,
+        limit: Limit = PAGE_DEFAULT,
         after: Cursor = None,
-    ) -> InvoicePage:  # fmt: skip
+    ) -> InvoicePage:
         opened(desk, Terms)
         whose = account_id if who.operator else account_of(who, account_id)
         found = await pages.invoices(desk.read, whose, subscription_id, state, after, limit)
@@ -87,8 +96,12 @@ def _add_printing(routes: APIRouter) -> None:
         terms = opened(desk, Terms)
         return await _printed(content.printed_invoice(invoice, notes, account, terms.seller, zone), terms)
 
-    @routes.get("/{invoice_id}/credit-notes/{credit_note_id}/pdf", summary="A credit note, to print", responses=PRINTS,
-                response_class=Response)  # fmt: skip
+    @routes.get(
+        "/{invoice_id}/credit-notes/{credit_note_id}/pdf",
+        summary="A credit note, to print",
+        responses=PRINTS,
+        response_class=Response,
+    )
     async def print_credit_note(invoice_id: Id, credit_note_id: Id, desk: AtDesk, who: Viewer) -> Response:
         invoice, notes = await _seen(desk, who, invoice_id)
         place = next((at for at, note in enumerate(notes) if credit_note_id in (note.id, note.number)), None)
@@ -105,7 +118,7 @@ async def _seen(desk: Desk, who: Who, invoice_id: str) -> tuple[Invoice, list[Cr
     found = await invoices.find(desk.read, invoice_id)
     if found is None or not who.may_see(found.account_id):
         raise not_found(f"invoice {invoice_id!r}")
-    return found, await invoices.credit_notes(desk.read, found)
+    return found, await credit_notes.of_invoice(desk.read, found)
 
 
 async def _customer(desk: Desk, invoice: Invoice) -> tuple[Account, str]:

@@ -86,15 +86,22 @@ class PreviewDocument(BaseModel):
     @classmethod
     def of(cls, preview: Preview) -> "PreviewDocument":
         return cls(
-            from_plan_id=preview.older.id, to_plan_id=preview.newer.id, notice_days=preview.notice_days,
+            from_plan_id=preview.older.id,
+            to_plan_id=preview.newer.id,
+            notice_days=preview.notice_days,
             subscriptions=preview.subscriptions,
-            by_state={State(state): count for state, count in preview.by_state.items()}, canceling=preview.canceling,
-            choosing=preview.choosing, price=Money.of(preview.older.price), new_price=Money.of(preview.newer.price),
+            by_state={State(state): count for state, count in preview.by_state.items()},
+            canceling=preview.canceling,
+            choosing=preview.choosing,
+            price=Money.of(preview.older.price),
+            new_price=Money.of(preview.newer.price),
             terms=TermsDocument.of(preview.older, preview.newer),
             new_terms=TermsDocument.of(preview.newer, preview.older),
-            total=Money.of(preview.before), new_total=Money.of(preview.after), first_effective_at=preview.first_at,
+            total=Money.of(preview.before),
+            new_total=Money.of(preview.after),
+            first_effective_at=preview.first_at,
             last_effective_at=preview.last_at,
-        )  # fmt: skip
+        )
 
 
 class MigrationDocument(BaseModel):
@@ -135,9 +142,12 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get("/preview", summary="How many would be moved, and what that amounts to", responses=CHANGES)
     async def preview_plan_migration(
-        desk: AtDesk, _: Operator, from_plan_id: FromPlan, to_plan_id: ToPlan = None,
+        desk: AtDesk,
+        _: Operator,
+        from_plan_id: FromPlan,
+        to_plan_id: ToPlan = None,
         notice_days: NoticeDays = NOTICE_DAYS,
-    ) -> PreviewDocument:  # fmt: skip
+    ) -> PreviewDocument:
         opened(desk, Terms)
         with refusals():
             found = await plan_migrations.preview(desk.read, from_plan_id, to_plan_id, notice_days)
@@ -153,8 +163,13 @@ def _add_reading(routes: APIRouter) -> None:
 
 
 def _add_ordering(routes: APIRouter) -> None:
-    @routes.post("", status_code=202, summary="Move the subscriptions of an older version when they renew",
-                 response_model=MigrationDocument, responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "",
+        status_code=202,
+        summary="Move the subscriptions of an older version when they renew",
+        response_model=MigrationDocument,
+        responses=CHANGES,
+    )
     async def order_plan_migration(body: MigrationOrder, desk: AtDesk, once: Orderer) -> Response:
         opened(desk, Terms)
 
@@ -167,8 +182,13 @@ def _add_ordering(routes: APIRouter) -> None:
 
         return await once.answer(refusing(act), status=202, location=lambda made: f"{PREFIX}/{made.id}")
 
-    @routes.post("/{migration_id}/cancel", status_code=202, summary="Withdraw what is still pending",
-                 response_model=MigrationDocument, responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/{migration_id}/cancel",
+        status_code=202,
+        summary="Withdraw what is still pending",
+        response_model=MigrationDocument,
+        responses=CHANGES,
+    )
     async def cancel_plan_migration(
         migration_id: Id, body: MigrationCancellation, desk: AtDesk, once: Orderer
     ) -> Response:

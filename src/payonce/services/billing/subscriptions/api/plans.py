@@ -72,8 +72,13 @@ def plan_routes() -> APIRouter:
             raise not_found(f"plan {plan_id!r}")
         return PlanDocument.of(found)
 
-    @routes.post("", status_code=201, summary="Sell a plan, or a new version of one", response_model=PlanDocument,
-                 responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "",
+        status_code=201,
+        summary="Sell a plan, or a new version of one",
+        response_model=PlanDocument,
+        responses=CHANGES,
+    )
     async def add_plan(
         body: PlanOffer, desk: AtDesk, once: Annotated[Once, moving(OPERATE, operators=True)]
     ) -> Response:
@@ -103,10 +108,16 @@ def plan_routes() -> APIRouter:
 
 def _offer(body: PlanOffer) -> Offer:
     return Offer(
-        code=body.code, name=body.name, price=Amount.from_decimal(body.price, asset_of(body.currency)),
-        interval=Interval(body.interval, body.interval_count), features=body.features, after_dunning=body.after_dunning,
-        trial_days=body.trial_days, renews_to=body.renews_to, allowance=_allowance(body),
-    )  # fmt: skip
+        code=body.code,
+        name=body.name,
+        price=Amount.from_decimal(body.price, asset_of(body.currency)),
+        interval=Interval(body.interval, body.interval_count),
+        features=body.features,
+        after_dunning=body.after_dunning,
+        trial_days=body.trial_days,
+        renews_to=body.renews_to,
+        allowance=_allowance(body),
+    )
 
 
 def _allowance(body: PlanOffer) -> Interval | None:

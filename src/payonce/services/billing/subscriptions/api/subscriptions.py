@@ -85,8 +85,13 @@ def subscription_routes() -> APIRouter:
 
 
 def _add_starting(routes: APIRouter) -> None:
-    @routes.post("", status_code=201, summary="Subscribe: pending until the first payment",
-                 response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "",
+        status_code=201,
+        summary="Subscribe: pending until the first payment",
+        response_model=SubscriptionDocument,
+        responses=CHANGES,
+    )
     async def subscribe(body: SubscriptionOrder, desk: AtDesk, once: Orderer) -> Response:
         opened(desk, Terms)
 
@@ -96,8 +101,13 @@ def _add_starting(routes: APIRouter) -> None:
 
         return await once.answer(refusing(act), status=201, location=_place)
 
-    @routes.post("/trial", status_code=201, summary="Begin a trial, once: its price is charged and given back",
-                 response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/trial",
+        status_code=201,
+        summary="Begin a trial, once: its price is charged and given back",
+        response_model=SubscriptionDocument,
+        responses=CHANGES,
+    )
     async def begin_trial(body: TrialOrder, desk: AtDesk, once: Orderer) -> Response:
         opened(desk, Terms)
 
@@ -113,9 +123,13 @@ def _add_starting(routes: APIRouter) -> None:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Subscriptions, the newest first", responses=READS)
     async def list_subscriptions(
-        desk: AtDesk, who: Viewer, account_id: OfAccount = None, state: State | None = None,
-        limit: Limit = PAGE_DEFAULT, after: Cursor = None,
-    ) -> SubscriptionPage:  # fmt: skip
+        desk: AtDesk,
+        who: Viewer,
+        account_id: OfAccount = None,
+        state: State | None = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: Cursor = None,
+    ) -> SubscriptionPage:
         opened(desk, Terms)
         whose = account_id if who.operator else account_of(who, account_id)
         found = await pages.subscriptions(desk.read, whose, state, after, limit)
@@ -141,9 +155,12 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get("/{subscription_id}/events", summary="Its story, in order", responses=READS)
     async def list_events(
-        subscription_id: Id, desk: AtDesk, who: Viewer, limit: Limit = PAGE_DEFAULT,
+        subscription_id: Id,
+        desk: AtDesk,
+        who: Viewer,
+        limit: Limit = PAGE_DEFAULT,
         after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last id of the page before.")] = 0,
-    ) -> EventPage:  # fmt: skip
+    ) -> EventPage:
         opened(desk, Terms)
         found = await subscriptions.find(desk.read, subscription_id)
         if found is None or not who.may_see(found.account_id):
@@ -165,9 +182,14 @@ def _add_reading(routes: APIRouter) -> None:
 
 
 def _add_changing(routes: APIRouter) -> None:
-    @routes.post("/{subscription_id}/change-plan", summary="Another plan, now or at the end of the period",
-                 description=ABOUT_CHANGES, status_code=202, response_model=SubscriptionDocument,
-                 responses=NOTHING_PENDING | CHANGES)  # fmt: skip
+    @routes.post(
+        "/{subscription_id}/change-plan",
+        summary="Another plan, now or at the end of the period",
+        description=ABOUT_CHANGES,
+        status_code=202,
+        response_model=SubscriptionDocument,
+        responses=NOTHING_PENDING | CHANGES,
+    )
     async def change_plan(subscription_id: Id, body: PlanChange, desk: AtDesk, once: Orderer) -> Response:
         opened(desk, Terms)
 
@@ -178,8 +200,12 @@ def _add_changing(routes: APIRouter) -> None:
 
         return await once.answer(refusing(act), status=_status)
 
-    @routes.post("/{subscription_id}/cancel", summary="End it, now or with its period",
-                 response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/{subscription_id}/cancel",
+        summary="End it, now or with its period",
+        response_model=SubscriptionDocument,
+        responses=CHANGES,
+    )
     async def cancel(subscription_id: Id, body: Cancellation, desk: AtDesk, once: Orderer) -> Response:
         opened(desk, Terms)
 
@@ -207,9 +233,14 @@ def _add_plain_change(routes: APIRouter, name: str, change: Change, summary: str
         return await once.answer(refusing(act))
 
     routes.add_api_route(
-        f"/{{subscription_id}}/{name}", changed, methods=["POST"], name=f"{name}_subscription", summary=summary,
-        response_model=SubscriptionDocument, responses=CHANGES,
-    )  # fmt: skip
+        f"/{{subscription_id}}/{name}",
+        changed,
+        methods=["POST"],
+        name=f"{name}_subscription",
+        summary=summary,
+        response_model=SubscriptionDocument,
+        responses=CHANGES,
+    )
 
 
 async def _shown(read: Reader | Tx, subscription: Subscription) -> SubscriptionDocument:

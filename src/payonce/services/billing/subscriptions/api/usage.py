@@ -172,9 +172,13 @@ def _add_counting(routes: APIRouter) -> None:
         raise NotImplementedError("described here, answered by ShortRoute")
 
     routes.add_api_route(
-        "/use", use_feature, methods=["POST"], summary="Count an event, once, against the plan's limit",
-        responses=COUNTS, route_class_override=ShortRoute,
-    )  # fmt: skip
+        "/use",
+        use_feature,
+        methods=["POST"],
+        summary="Count an event, once, against the plan's limit",
+        responses=COUNTS,
+        route_class_override=ShortRoute,
+    )
 
 
 async def _count(request: Request, together: Together) -> Response:
@@ -195,10 +199,15 @@ async def _count(request: Request, together: Together) -> Response:
             return _over_limit(request, no)
         raise Problem(no.status, str(no)) from no
     answer = {
-        "feature_name": counted.feature, "event_id": counted.event_id, "delta": counted.delta,
-        "counted": counted.counted, "used": counted.used, "limit": counted.limit, "left": counted.left,
+        "feature_name": counted.feature,
+        "event_id": counted.event_id,
+        "delta": counted.delta,
+        "counted": counted.counted,
+        "used": counted.used,
+        "limit": counted.limit,
+        "left": counted.left,
         "period_start": counted.period_start,
-    }  # fmt: skip
+    }
     headers = {REPLAYED: "true"} if counted.repeated else None
     return Response(_encode(answer), media_type="application/json", headers=headers)
 
@@ -209,10 +218,13 @@ def _add_reading(routes: APIRouter) -> None:
         opened(desk, Terms)
         found = await _standing(desk.read, account_of(who, account_id))
         return UsageDocument(
-            subscription_id=found.subscription_id, plan_id=found.plan_id, state=found.state,
-            period_start=found.period_start, resets_at=found.period_end,
+            subscription_id=found.subscription_id,
+            plan_id=found.plan_id,
+            state=found.state,
+            period_start=found.period_start,
+            resets_at=found.period_end,
             features=[_feature(each) for each in found.features],
-        )  # fmt: skip
+        )
 
     @routes.get("/feature/{feature_name}", summary="One feature of the plan", responses=READS)
     async def show_feature_usage(
@@ -226,23 +238,33 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get("/stats", summary="Totals by allowance window, the latest first", responses=READS)
     async def show_usage_stats(
-        desk: AtDesk, who: Viewer, account_id: OfAccount = None,
-        feature_name: Annotated[Feature | None, Query()] = None, limit: Limit = PAGE,
-    ) -> list[PeriodDocument]:  # fmt: skip
+        desk: AtDesk,
+        who: Viewer,
+        account_id: OfAccount = None,
+        feature_name: Annotated[Feature | None, Query()] = None,
+        limit: Limit = PAGE,
+    ) -> list[PeriodDocument]:
         opened(desk, Terms)
         found = await usage.totals(desk.read, account_of(who, account_id), feature_name, min(limit, PERIODS_SHOWN_MAX))
         return [
             PeriodDocument(
-                subscription_id=each.subscription_id, feature_name=each.feature, period_start=each.period_start,
-                total=each.total, events=each.events,
+                subscription_id=each.subscription_id,
+                feature_name=each.feature,
+                period_start=each.period_start,
+                total=each.total,
+                events=each.events,
             )
             for each in found
-        ]  # fmt: skip
+        ]
 
 
 def _add_resetting(routes: APIRouter) -> None:
-    @routes.post("/reset", summary="Make the allowance of this window whole again", response_model=ResetDocument,
-                 responses=CHANGES)  # fmt: skip
+    @routes.post(
+        "/reset",
+        summary="Make the allowance of this window whole again",
+        response_model=ResetDocument,
+        responses=CHANGES,
+    )
     async def reset_usage(body: ResetAsked, once: Annotated[Once, moving(OPERATE, operators=True)]) -> Response:
         opened(once.desk, Terms)
 
@@ -282,8 +304,14 @@ def _over_limit(request: Request, no: NotCounted) -> Response:
     """A problem document that also says in numbers what is left."""
     assert no.used is not None
     body = {
-        "type": LIMIT_REACHED, "title": no.status.phrase, "status": int(no.status), "detail": str(no),
-        "instance": request.url.path, "trace_id": trace_of(request), "used": no.used, "limit": no.limit,
+        "type": LIMIT_REACHED,
+        "title": no.status.phrase,
+        "status": int(no.status),
+        "detail": str(no),
+        "instance": request.url.path,
+        "trace_id": trace_of(request),
+        "used": no.used,
+        "limit": no.limit,
         "left": usage.left(no.limit, no.used),
-    }  # fmt: skip
+    }
     return Response(_encode(body), status_code=no.status, media_type=MEDIA_TYPE)

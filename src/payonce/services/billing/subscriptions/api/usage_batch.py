@@ -56,9 +56,11 @@ class Together:
             select outcome, counted, used, allowed, period_start, period_end, state
             from subscriptions.use_many($1, $2, $3, $4)
             """,
-            [event.account_id for event in events], [event.feature for event in events],
-            [event.delta for event in events], [event.event_id for event in events],
-        )  # fmt: skip
+            [event.account_id for event in events],
+            [event.feature for event in events],
+            [event.delta for event in events],
+            [event.event_id for event in events],
+        )
 
     async def _after(self, error: Exception, events: list[_Event]) -> None:
         """What is wrong with one event is not to be the end of the others: each is then sent by itself."""

@@ -93,8 +93,12 @@ async def _pay_out(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:
     except (Conflict, NotFound) as no:
         raise Invalid(str(no)) from no
     left = await credit.balance(tx, asked.account_id, asked.amount.asset)
-    return {"account": asked.account_id, "balance": left.amount.to_text(), "currency": asked.currency,
-            "payout": payout.id}  # fmt: skip
+    return {
+        "account": asked.account_id,
+        "balance": left.amount.to_text(),
+        "currency": asked.currency,
+        "payout": payout.id,
+    }
 
 
 async def _seen(tx: Tx, asked: CreditChange) -> Balance:

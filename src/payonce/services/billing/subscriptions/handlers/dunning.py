@@ -38,9 +38,16 @@ async def follow_failure(tx: Tx, standing: Standing, invoice: Invoice) -> Invoic
         return await end_dunning(tx, standing, invoice)
     kind = "payment_failed" if subscription.state is State.PAST_DUE else "past_due"
     moved = await subscriptions.move(
-        tx, subscription, kind, now, detail={**_of(invoice), "next": at.isoformat()},
-        state=State.PAST_DUE, due_at=at, due_for=Due.DUN, reason=_why(invoice),
-    )  # fmt: skip
+        tx,
+        subscription,
+        kind,
+        now,
+        detail={**_of(invoice), "next": at.isoformat()},
+        state=State.PAST_DUE,
+        due_at=at,
+        due_for=Due.DUN,
+        reason=_why(invoice),
+    )
     if kind == "past_due":
         await merchant_events.tell(tx, "past_due", moved)
     return invoice
@@ -75,16 +82,32 @@ async def end_dunning(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
     invoice = await unpaid_invoices.give_up(tx, invoice, now)
     if standing.plan.after_dunning is AfterDunning.UNPAID:
         moved = await subscriptions.move(
-            tx, standing.subscription, "unpaid", now, detail=_of(invoice), state=State.UNPAID, due_at=None,
-            due_for=None, reason=NOT_PAID,
-        )  # fmt: skip
+            tx,
+            standing.subscription,
+            "unpaid",
+            now,
+            detail=_of(invoice),
+            state=State.UNPAID,
+            due_at=None,
+            due_for=None,
+            reason=NOT_PAID,
+        )
         await merchant_events.tell(tx, "unpaid", moved)
         return invoice
     await unpaid_invoices.close_books(tx, standing.subscription, now, NOT_PAID)
     moved = await subscriptions.move(
-        tx, standing.subscription, "canceled", now, detail=_of(invoice), state=State.CANCELED, due_at=None,
-        due_for=None, ended_at=now, reason=NOT_PAID, next_plan_id=None,
-    )  # fmt: skip
+        tx,
+        standing.subscription,
+        "canceled",
+        now,
+        detail=_of(invoice),
+        state=State.CANCELED,
+        due_at=None,
+        due_for=None,
+        ended_at=now,
+        reason=NOT_PAID,
+        next_plan_id=None,
+    )
     await merchant_events.tell(tx, "canceled", moved)
     await plan_changes.fail_all(
         tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {NOT_PAID}"

@@ -74,15 +74,35 @@ async def issue(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
         credit = min(credit, (await credit_store.locked(tx, subscription.account_id, zero.asset)).amount)
     due = max(total, zero) - credit
     invoice = Invoice(
-        id=draft.id or str(new_id()), number="", account_id=subscription.account_id, subscription_id=subscription.id,
-        action=draft.action, plan_id=draft.plan_id, period=draft.period, period_start=draft.start,
-        period_end=draft.end, total=total, credit=credit, due=due,
-        state=InvoiceState.OPEN if due else InvoiceState.PAID, generation=1 if due else 0, charging=bool(due),
-        failures=0, first_failed_at=None, decline_code=None, declined_hard=False, try_at_once=False,
-        transaction_id=None, paid_at=None if due else now, refunding=False, refunded=zero,
+        id=draft.id or str(new_id()),
+        number="",
+        account_id=subscription.account_id,
+        subscription_id=subscription.id,
+        action=draft.action,
+        plan_id=draft.plan_id,
+        period=draft.period,
+        period_start=draft.start,
+        period_end=draft.end,
+        total=total,
+        credit=credit,
+        due=due,
+        state=InvoiceState.OPEN if due else InvoiceState.PAID,
+        generation=1 if due else 0,
+        charging=bool(due),
+        failures=0,
+        first_failed_at=None,
+        decline_code=None,
+        declined_hard=False,
+        try_at_once=False,
+        transaction_id=None,
+        paid_at=None if due else now,
+        refunding=False,
+        refunded=zero,
         earn_at=first_recognition(draft.lines) if not due or draft.action in SERVED_AT_ONCE else None,
-        issued_at=now, trace_id=tx.trace_id or subscription.trace_id, lines=tuple(draft.lines),
-    )  # fmt: skip
+        issued_at=now,
+        trace_id=tx.trace_id or subscription.trace_id,
+        lines=tuple(draft.lines),
+    )
     if (posting := ledger.issued(invoice)) is not None:
         await tx.post(posting)
     await _book_credit(tx, invoice)
@@ -99,40 +119,59 @@ async def _book_credit(tx: Tx, invoice: Invoice) -> None:
         await credit_store.book(
             tx,
             NewEntry(
-                invoice.account_id, EntryKind.GRANTED, -invoice.total, f"granted:{invoice.id}",
-                "unused time when the plan changed", invoice.issued_at, invoice_id=invoice.id,
+                invoice.account_id,
+                EntryKind.GRANTED,
+                -invoice.total,
+                f"granted:{invoice.id}",
+                "unused time when the plan changed",
+                invoice.issued_at,
+                invoice_id=invoice.id,
             ),
-        )  # fmt: skip
+        )
     elif invoice.credit:
         await credit_store.book(
             tx,
             NewEntry(
-                invoice.account_id, EntryKind.USED, -invoice.credit, f"used:{invoice.id}",
-                f"paid for {invoice.action}", invoice.issued_at, invoice_id=invoice.id,
+                invoice.account_id,
+                EntryKind.USED,
+                -invoice.credit,
+                f"used:{invoice.id}",
+                f"paid for {invoice.action}",
+                invoice.issued_at,
+                invoice_id=invoice.id,
             ),
-        )  # fmt: skip
+        )
 
 
 async def send_charge(tx: Tx, invoice: Invoice, *, again: bool = False) -> UUID:
     """To payments, in this commit: neither the try nor the message is ever without the other. Returns the id of the
     message. `again` when it was lost all the same: its key is remembered, and would keep it from being put."""
     charge = Charge(
-        invoice_id=invoice.id, generation=invoice.generation, account_id=invoice.account_id,
-        subscription_id=invoice.subscription_id, action=invoice.action, amount_minor=invoice.due.minor,
-        currency=invoice.due.asset.code, exponent=invoice.due.asset.exponent,
-    )  # fmt: skip
+        invoice_id=invoice.id,
+        generation=invoice.generation,
+        account_id=invoice.account_id,
+        subscription_id=invoice.subscription_id,
+        action=invoice.action,
+        amount_minor=invoice.due.minor,
+        currency=invoice.due.asset.code,
+        exponent=invoice.due.asset.exponent,
+    )
     return await tx.send(
-        CHARGE_INITIATION, msgspec.to_builtins(charge), action=invoice.action.value,
-        key=None if again else charge_key(invoice.id, invoice.generation), correlation_id=invoice.subscription_id,
-    )  # fmt: skip
+        CHARGE_INITIATION,
+        msgspec.to_builtins(charge),
+        action=invoice.action.value,
+        key=None if again else charge_key(invoice.id, invoice.generation),
+        correlation_id=invoice.subscription_id,
+    )
 
 
 def first_recognition(lines: Sequence[InvoiceLine], after: datetime | None = None) -> datetime | None:
     """When revenue of these lines is counted next."""
     moments = (
         next_recognition(line.service_start, line.service_end, after or line.service_start)
-        for line in lines if line.amount
-    )  # fmt: skip
+        for line in lines
+        if line.amount
+    )
     return min((moment for moment in moments if moment is not None), default=None)
 
 

@@ -5,20 +5,36 @@ from typing import Any, Literal
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.webhooks import announce
 from payonce.services.billing.subscriptions.model import Account, Invoice, PlanChangeRecord, Subscription
-from payonce.services.billing.subscriptions.store.invoices import CreditNote
+from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 
 SubscriptionEvent = Literal[
-    "created", "activated", "trial_started", "renewed", "past_due", "unpaid", "paused", "resumed", "canceled",
+    "created",
+    "activated",
+    "trial_started",
+    "renewed",
+    "past_due",
+    "unpaid",
+    "paused",
+    "resumed",
+    "canceled",
     "expired",
-    "plan_change_requested", "plan_change_scheduled", "plan_changed", "plan_change_failed", "plan_change_canceled",
-]  # fmt: skip
+    "plan_change_requested",
+    "plan_change_scheduled",
+    "plan_changed",
+    "plan_change_failed",
+    "plan_change_canceled",
+]
 InvoiceEvent = Literal["issued", "paid", "payment_failed", "voided", "credited"]
 
 
 async def tell(
-    tx: Tx, event: SubscriptionEvent, subscription: Subscription, *, heard: bool = True,
+    tx: Tx,
+    event: SubscriptionEvent,
+    subscription: Subscription,
+    *,
+    heard: bool = True,
     change: dict[str, Any] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Announces `subscription.<event>`; the events of a plan change come with the `change`. `heard` is False when it is
     known already that no endpoint listens."""
     if not heard:
@@ -48,65 +64,108 @@ async def tell_invoice(
 
 def described_customer(customer: Account) -> dict[str, Any]:
     return {
-        "id": customer.id, "external_id": customer.external_id, "email": customer.email, "name": customer.name,
-        "time_zone": customer.time_zone, "locale": customer.locale, "test_clock_id": customer.test_clock_id,
-        "has_password": customer.has_password, "revision": customer.revision,
-        "created_at": _time(customer.created_at), "updated_at": _time(customer.updated_at),
-    }  # fmt: skip
+        "id": customer.id,
+        "external_id": customer.external_id,
+        "email": customer.email,
+        "name": customer.name,
+        "time_zone": customer.time_zone,
+        "locale": customer.locale,
+        "test_clock_id": customer.test_clock_id,
+        "has_password": customer.has_password,
+        "revision": customer.revision,
+        "created_at": _time(customer.created_at),
+        "updated_at": _time(customer.updated_at),
+    }
 
 
 def described(subscription: Subscription) -> dict[str, Any]:
     """As webhooks and our own routes show it."""
     return {
-        "id": subscription.id, "account_id": subscription.account_id, "plan_id": subscription.plan_id,
-        "state": subscription.state.value, "period": subscription.period,
-        "period_start": _time(subscription.period_start), "period_end": _time(subscription.period_end),
-        "trial_ends_at": _time(subscription.trial_ends_at), "converts_to_plan_id": subscription.converts_to_plan_id,
+        "id": subscription.id,
+        "account_id": subscription.account_id,
+        "plan_id": subscription.plan_id,
+        "state": subscription.state.value,
+        "period": subscription.period,
+        "period_start": _time(subscription.period_start),
+        "period_end": _time(subscription.period_end),
+        "trial_ends_at": _time(subscription.trial_ends_at),
+        "converts_to_plan_id": subscription.converts_to_plan_id,
         "next_plan_id": subscription.next_plan_id,
-        "cancel_at_period_end": subscription.cancel_at_period_end, "paused_at": _time(subscription.paused_at),
-        "ended_at": _time(subscription.ended_at), "reason": subscription.reason,
-        "time_zone": subscription.time_zone, "test_clock_id": subscription.test_clock_id,
+        "cancel_at_period_end": subscription.cancel_at_period_end,
+        "paused_at": _time(subscription.paused_at),
+        "ended_at": _time(subscription.ended_at),
+        "reason": subscription.reason,
+        "time_zone": subscription.time_zone,
+        "test_clock_id": subscription.test_clock_id,
         "created_at": _time(subscription.created_at),
-    }  # fmt: skip
+    }
 
 
 def described_change(change: PlanChangeRecord, subscription: Subscription) -> dict[str, Any]:
     return {
-        "change_id": change.id, "from_plan_id": change.from_plan_id, "to_plan_id": change.to_plan_id,
-        "when": change.timing.value, "state": change.state.value, "reason": change.reason,
-        "effective_at": _time(change.effective_at(subscription)), "migration_id": change.migration_id,
-        "requested_at": _time(change.requested_at), "ended_at": _time(change.ended_at),
-    }  # fmt: skip
+        "change_id": change.id,
+        "from_plan_id": change.from_plan_id,
+        "to_plan_id": change.to_plan_id,
+        "when": change.timing.value,
+        "state": change.state.value,
+        "reason": change.reason,
+        "effective_at": _time(change.effective_at(subscription)),
+        "migration_id": change.migration_id,
+        "requested_at": _time(change.requested_at),
+        "ended_at": _time(change.ended_at),
+    }
 
 
 def described_invoice(invoice: Invoice) -> dict[str, Any]:
     """Amounts in major units, as texts with all decimals of their currency."""
     return {
-        "id": invoice.id, "number": invoice.number, "account_id": invoice.account_id,
-        "subscription_id": invoice.subscription_id, "action": invoice.action.value, "plan_id": invoice.plan_id,
-        "period": invoice.period, "period_start": _time(invoice.period_start), "period_end": _time(invoice.period_end),
-        "currency": invoice.total.asset.code, "total": invoice.total.to_text(), "credit": invoice.credit.to_text(),
-        "due": invoice.due.to_text(), "refunded": invoice.refunded.to_text(), "state": invoice.state.value,
-        "charging": invoice.charging, "failures": invoice.failures, "decline_code": invoice.decline_code,
-        "transaction_id": invoice.transaction_id, "issued_at": _time(invoice.issued_at),
+        "id": invoice.id,
+        "number": invoice.number,
+        "account_id": invoice.account_id,
+        "subscription_id": invoice.subscription_id,
+        "action": invoice.action.value,
+        "plan_id": invoice.plan_id,
+        "period": invoice.period,
+        "period_start": _time(invoice.period_start),
+        "period_end": _time(invoice.period_end),
+        "currency": invoice.total.asset.code,
+        "total": invoice.total.to_text(),
+        "credit": invoice.credit.to_text(),
+        "due": invoice.due.to_text(),
+        "refunded": invoice.refunded.to_text(),
+        "state": invoice.state.value,
+        "charging": invoice.charging,
+        "failures": invoice.failures,
+        "decline_code": invoice.decline_code,
+        "transaction_id": invoice.transaction_id,
+        "issued_at": _time(invoice.issued_at),
         "paid_at": _time(invoice.paid_at),
         "lines": [
             {
-                "line": line.line, "kind": line.kind.value, "text": line.text, "plan_id": line.plan_id,
-                "amount": line.amount.to_text(), "service_start": _time(line.service_start),
+                "line": line.line,
+                "kind": line.kind.value,
+                "text": line.text,
+                "plan_id": line.plan_id,
+                "amount": line.amount.to_text(),
+                "service_start": _time(line.service_start),
                 "service_end": _time(line.service_end),
             }
             for line in invoice.lines
         ],
-    }  # fmt: skip
+    }
 
 
 def described_note(note: CreditNote) -> dict[str, Any]:
     return {
-        "id": note.id, "number": note.number, "invoice_id": note.invoice_id, "refund_id": note.refund_id,
-        "amount": note.amount.to_text(), "currency": note.amount.asset.code, "reason": note.reason,
+        "id": note.id,
+        "number": note.number,
+        "invoice_id": note.invoice_id,
+        "refund_id": note.refund_id,
+        "amount": note.amount.to_text(),
+        "currency": note.amount.asset.code,
+        "reason": note.reason,
         "issued_at": _time(note.issued_at),
-    }  # fmt: skip
+    }
 
 
 def _time(moment: Any) -> str | None:

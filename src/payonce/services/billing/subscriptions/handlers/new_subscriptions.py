@@ -26,9 +26,12 @@ async def start(tx: Tx, account_id: str, plan_id: str, subscription_id: str | No
     plan = await plans.plan_for_sale(tx, plan_id)
     subscription = await _insert(tx, account_id, plan, subscription_id)
     await tx.send(
-        PAYMENT_INITIATION, {"subscription_id": subscription.id}, action=Action.INITIAL,
-        key=f"initial:{subscription.id}", correlation_id=subscription.id,
-    )  # fmt: skip
+        PAYMENT_INITIATION,
+        {"subscription_id": subscription.id},
+        action=Action.INITIAL,
+        key=f"initial:{subscription.id}",
+        correlation_id=subscription.id,
+    )
     return subscription
 
 
@@ -44,9 +47,12 @@ async def start_trial(
     if not again and await _had_a_trial(tx, account_id):
         raise Conflict("the account has had a trial; subscribe to a plan, or ask an operator for another one")
     await tx.send(
-        TRIAL_PAYMENT, {"subscription_id": subscription.id}, action=Action.TRIAL,
-        key=f"trial:{subscription.id}", correlation_id=subscription.id,
-    )  # fmt: skip
+        TRIAL_PAYMENT,
+        {"subscription_id": subscription.id},
+        action=Action.TRIAL,
+        key=f"trial:{subscription.id}",
+        correlation_id=subscription.id,
+    )
     return subscription
 
 
@@ -85,14 +91,31 @@ async def _insert(
 ) -> Subscription:
     account = await subscriptions.account(tx, account_id)
     new = Subscription(
-        id=subscription_id or str(new_id()), account_id=account.id, plan_id=plan.id, state=State.INCOMPLETE,
-        time_zone=account.time_zone, test_clock_id=account.test_clock_id, anchor_at=None, anchor_period=0, period=0,
-        period_start=None, period_end=None, trial_ends_at=None,
-        converts_to_plan_id=None if following is None else following.id, next_plan_id=None, cancel_at_period_end=False,
-        paused_at=None, ended_at=None, due_at=account.now + timedelta(seconds=INCOMPLETE_EXPIRES_S),
-        due_for=Due.EXPIRE, reason=None, revision=0, trace_id=tx.trace_id, created_at=account.now,
+        id=subscription_id or str(new_id()),
+        account_id=account.id,
+        plan_id=plan.id,
+        state=State.INCOMPLETE,
+        time_zone=account.time_zone,
+        test_clock_id=account.test_clock_id,
+        anchor_at=None,
+        anchor_period=0,
+        period=0,
+        period_start=None,
+        period_end=None,
+        trial_ends_at=None,
+        converts_to_plan_id=None if following is None else following.id,
+        next_plan_id=None,
+        cancel_at_period_end=False,
+        paused_at=None,
+        ended_at=None,
+        due_at=account.now + timedelta(seconds=INCOMPLETE_EXPIRES_S),
+        due_for=Due.EXPIRE,
+        reason=None,
+        revision=0,
+        trace_id=tx.trace_id,
+        created_at=account.now,
         updated_at=account.now,
-    )  # fmt: skip
+    )
     made = await subscriptions.insert(tx, new, account.now)
     if made is None:
         raise Conflict("the account has a subscription that has not ended: change its plan, or cancel it first")

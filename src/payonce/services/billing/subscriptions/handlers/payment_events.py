@@ -17,8 +17,8 @@ from payonce.services.billing.subscriptions import ledger
 from payonce.services.billing.subscriptions.domain.refusals import NotFound
 from payonce.services.billing.subscriptions.handlers import dunning, merchant_events, plan_change_billing, settlement
 from payonce.services.billing.subscriptions.model import WRONG_AMOUNT, Invoice, InvoiceState
-from payonce.services.billing.subscriptions.store import credit_payouts, invoices, subscriptions
-from payonce.services.billing.subscriptions.store.invoices import CreditNote
+from payonce.services.billing.subscriptions.store import credit_notes, credit_payouts, invoices, subscriptions
+from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
 from payonce.services.billing.wire import CREDIT_KEY, Action, Notification, Status
@@ -48,8 +48,9 @@ async def apply(tx: Tx, notification: Notification) -> Applied:
         insert into subscriptions.payment_webhook_requests (event_id, payload, processed, processed_at)
         values ($1, $2::jsonb, true, payonce.due_now()) on conflict (event_id) do nothing returning id
         """,
-        notification.event_id, msgspec.json.encode(notification).decode(),
-    )  # fmt: skip
+        notification.event_id,
+        msgspec.json.encode(notification).decode(),
+    )
     if first is None:
         await tx.execute(
             "update subscriptions.payment_webhook_requests set retry_count = retry_count + 1 where event_id = $1",
@@ -60,8 +61,9 @@ async def apply(tx: Tx, notification: Notification) -> Applied:
     if problem is not None:
         await tx.execute(
             "update subscriptions.payment_webhook_requests set error_message = $2 where event_id = $1",
-            notification.event_id, problem,
-        )  # fmt: skip
+            notification.event_id,
+            problem,
+        )
         log.error("payment_event_does_not_fit", event_id=notification.event_id, problem=problem)
         await note(
             tx.connection, "billing.unapplied", notification.event_id, problem, actor="billing", severity=Severity.ERROR
@@ -142,9 +144,12 @@ async def ask_back(tx: Tx, transaction_id: str, reason: str, about: str | None, 
     message. `again` when it was lost: its key is remembered, and payments knows the refund by the key in it."""
     key = f"late:{transaction_id}"
     return await tx.send(
-        REFUND_INITIATION, {"transaction_id": transaction_id, "reason": reason, "key": key}, action=Action.REFUND,
-        key=None if again else key, correlation_id=about,
-    )  # fmt: skip
+        REFUND_INITIATION,
+        {"transaction_id": transaction_id, "reason": reason, "key": key},
+        action=Action.REFUND,
+        key=None if again else key,
+        correlation_id=about,
+    )
 
 
 async def _refund(tx: Tx, told: Notification) -> str | None:
@@ -171,9 +176,15 @@ async def _refund(tx: Tx, told: Notification) -> str | None:
         return f"refund {refund_id} gives back more than invoice {invoice.number} was paid"
     outside: Any = told.metadata.get("outside")
     note = CreditNote(
-        str(new_id()), "", invoice.id, refund_id, amount, _text(told, "reason") or "refund", standing.now,
+        str(new_id()),
+        "",
+        invoice.id,
+        refund_id,
+        amount,
+        _text(told, "reason") or "refund",
+        standing.now,
         outside if isinstance(outside, bool) else None,
-    )  # fmt: skip
+    )
     await _credit(tx, standing, invoice, refund_id, note)
     return None
 
@@ -182,7 +193,7 @@ async def _credit(tx: Tx, standing: Standing, invoice: Invoice, refund_id: str, 
     amount = credit_note.amount
     await tx.post(ledger.refunded(invoice, refund_id, amount))
     invoice = await invoices.mark_refunded(tx, invoice, amount)
-    credit_note = await invoices.insert_credit_note(tx, credit_note, standing.subscription.test_clock_id)
+    credit_note = await credit_notes.insert(tx, credit_note, standing.subscription.test_clock_id)
     detail = {"invoice_id": invoice.id, "credit_note": credit_note.number, "amount": amount.to_text()}
     await subscriptions.tell_story(tx, standing.subscription, "refunded", standing.now, detail)
     await merchant_events.tell_invoice(tx, "credited", invoice, credit_note)
@@ -212,8 +223,9 @@ async def _returned(tx: Tx, told: Notification, refund_id: str | None) -> bool:
         update subscriptions.unapplied_payments
         set returned_minor = returned_minor + $2, updated_at = payonce.due_now() where transaction_id = $1
         """,
-        told.transaction_id, amount.minor,
-    )  # fmt: skip
+        told.transaction_id,
+        amount.minor,
+    )
     await tx.post(ledger.returned(told.transaction_id, refund_id, amount))
     return True
 
@@ -231,9 +243,16 @@ async def _keep_apart(
             exponent, amount_minor, refund_asked, reason)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (transaction_id) do nothing
         """,
-        told.transaction_id, told.event_id, told.subscription_id, None if invoice is None else invoice.id,
-        amount.asset.code, amount.asset.exponent, amount.minor, refund_asked, reason[:UNAPPLIED_REASON_MAX_LENGTH],
-    )  # fmt: skip
+        told.transaction_id,
+        told.event_id,
+        told.subscription_id,
+        None if invoice is None else invoice.id,
+        amount.asset.code,
+        amount.asset.exponent,
+        amount.minor,
+        refund_asked,
+        reason[:UNAPPLIED_REASON_MAX_LENGTH],
+    )
     await tx.post(ledger.unapplied(told.transaction_id, amount))
     return reason
 

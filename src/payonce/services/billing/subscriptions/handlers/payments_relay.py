@@ -50,7 +50,12 @@ async def waiting_for_payments(read: Reads) -> int:
 def _of(entry: Entry) -> Forwarded:
     message = entry.message
     return Forwarded(
-        id=message.id, queue=message.queue, action=message.action, payload=message.payload,
-        correlation_id=message.correlation_id, idempotency_key=message.idempotency_key, trace_id=message.trace,
+        id=message.id,
+        queue=message.queue,
+        action=message.action,
+        payload=message.payload,
+        correlation_id=message.correlation_id,
+        idempotency_key=message.idempotency_key,
+        trace_id=message.trace,
         created_at=message.created_at,
-    )  # fmt: skip
+    )

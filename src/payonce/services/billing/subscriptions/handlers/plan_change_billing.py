@@ -67,9 +67,7 @@ async def follow_answer(tx: Tx, told: Notification) -> str | None:
     return None
 
 
-async def _go_on(
-    tx: Tx, standing: Standing, change: PlanChangeRecord, answer: HoldAnswer, *, held: bool
-) -> None:  # fmt: skip
+async def _go_on(tx: Tx, standing: Standing, change: PlanChangeRecord, answer: HoldAnswer, *, held: bool) -> None:
     plan = await plans.plan(tx, change.to_plan_id)
     reason = _obstacle(standing, plan)
     if reason is None and answer.round >= ROUNDS_MAX and not held:
@@ -85,7 +83,7 @@ async def _go_on(
     else:
         await charge_credit.ask_to_hold(
             tx, standing.subscription, change.id, answer.changed_at, answer.round + 1, shares
-        )  # fmt: skip
+        )
 
 
 async def _fail(tx: Tx, standing: Standing, change: PlanChangeRecord, reason: str) -> None:
@@ -110,10 +108,11 @@ async def _reckoned(
     in_force = await invoices.in_force(tx, subscription.id, at)
     refunded_minor = {
         # A trial's price goes back, whatever payments has on record of that by now.
-        invoice.id: invoice.due.minor if invoice.refunding
+        invoice.id: invoice.due.minor
+        if invoice.refunding
         else refunded.get(invoice.transaction_id or "", invoice.refunded.minor)
         for invoice, _ in in_force
-    }  # fmt: skip
+    }
     anchor = Anchor(subscription.anchor_at, subscription.time_zone, plans.interval_of(standing.plan))
     change = change_plan(_billed(in_force, refunded_minor), plan.price, plans.interval_of(plan), anchor, at)
     action = Action.UPGRADE if plans.is_dearer(plan, standing.plan) else Action.DOWNGRADE
@@ -137,10 +136,17 @@ def _billed(in_force: Sequence[tuple[Invoice, InvoiceLine]], refunded_minor: Map
 def _lines(change: Change, standing: Standing, plan: Plan) -> list[InvoiceLine]:
     zone, old = standing.subscription.time_zone, standing.plan
     lines = [
-        new_line(number, LineKind.UNUSED, f"Unused time of {old.name} from {on_day(back.start, zone)}", old,
-                 back.amount, back.start, back.end)
+        new_line(
+            number,
+            LineKind.UNUSED,
+            f"Unused time of {old.name} from {on_day(back.start, zone)}",
+            old,
+            back.amount,
+            back.start,
+            back.end,
+        )
         for number, back in enumerate(change.credits, start=1)
-    ]  # fmt: skip
+    ]
     if change.debit is not None:
         debit = change.debit
         text = f"{plan.name}, {on_day(debit.start, zone)} to {on_day(debit.end, zone)}"

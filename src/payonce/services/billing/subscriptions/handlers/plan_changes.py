@@ -33,9 +33,17 @@ from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
 from payonce.services.billing.wire import Action
 
 __all__ = [
-    "RUNNING", "PlanChange", "When", "ask_for_plan", "cancel", "change_now", "pause", "process_plan_change", "resume",
+    "RUNNING",
+    "PlanChange",
+    "When",
+    "ask_for_plan",
+    "cancel",
+    "change_now",
+    "pause",
+    "process_plan_change",
+    "resume",
     "send_change",
-]  # fmt: skip
+]
 
 
 async def ask_for_plan(
@@ -67,11 +75,17 @@ async def ask_for_plan(
 async def send_change(tx: Tx, change: PlanChangeRecord, *, dearer: bool, again: bool = False) -> None:
     """In the commit that accepts it. `again` when the message was lost: its key is remembered."""
     await tx.send(
-        PLAN_CHANGE, {"subscription_id": change.subscription_id, "change_id": change.id, "plan_id": change.to_plan_id,
-                      "at": change.requested_at.isoformat()},
-        action=Action.UPGRADE if dearer else Action.DOWNGRADE, key=None if again else f"change:{change.id}",
+        PLAN_CHANGE,
+        {
+            "subscription_id": change.subscription_id,
+            "change_id": change.id,
+            "plan_id": change.to_plan_id,
+            "at": change.requested_at.isoformat(),
+        },
+        action=Action.UPGRADE if dearer else Action.DOWNGRADE,
+        key=None if again else f"change:{change.id}",
         correlation_id=change.subscription_id,
-    )  # fmt: skip
+    )
 
 
 async def _wanted(tx: Tx, standing: Standing, new_plan_id: str) -> Plan:
@@ -156,9 +170,19 @@ async def cancel(tx: Tx, account_id: str | None, subscription_id: str, when: Whe
         return await _cancel_later(tx, standing, reason)
     await unpaid_invoices.close_books(tx, subscription, now, reason)
     moved = await subscriptions.move(
-        tx, subscription, "canceled", now, detail={"reason": reason}, state=State.CANCELED, due_at=None, due_for=None,
-        paused_at=None, ended_at=now, reason=reason, next_plan_id=None,
-    )  # fmt: skip
+        tx,
+        subscription,
+        "canceled",
+        now,
+        detail={"reason": reason},
+        state=State.CANCELED,
+        due_at=None,
+        due_for=None,
+        paused_at=None,
+        ended_at=now,
+        reason=reason,
+        next_plan_id=None,
+    )
     await merchant_events.tell(tx, "canceled", moved)
     await plan_changes.fail_all(
         tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {reason}"
@@ -175,9 +199,14 @@ async def _cancel_later(tx: Tx, standing: Standing, reason: str) -> Subscription
     ordered = await plan_changes.ordered(tx, standing.subscription.id, plan_moves.kept_plan_id(standing))
     kept = later.to_plan_id if later is not None and ordered is not None and ordered.id == later.id else None
     moved = await subscriptions.move(
-        tx, standing.subscription, "cancel_asked", standing.now, cancel_at_period_end=True, next_plan_id=kept,
+        tx,
+        standing.subscription,
+        "cancel_asked",
+        standing.now,
+        cancel_at_period_end=True,
+        next_plan_id=kept,
         reason=reason,
-    )  # fmt: skip
+    )
     after = subscriptions.with_subscription(standing, moved)
     if later is not None and kept is None:
         why = "the subscription is canceled with the end of its period"
@@ -224,9 +253,16 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
     over = subscription.period_end <= now
     anew: dict[str, Any] = {"anchor_at": now, "anchor_period": subscription.period + 1} if over else {}
     moved = await subscriptions.move(
-        tx, subscription, "resumed", now, state=state, paused_at=None, due_for=due_for,
-        due_at=now if over else subscription.period_end, **anew,
-    )  # fmt: skip
+        tx,
+        subscription,
+        "resumed",
+        now,
+        state=state,
+        paused_at=None,
+        due_for=due_for,
+        due_at=now if over else subscription.period_end,
+        **anew,
+    )
     await merchant_events.tell(tx, "resumed", moved)
     if over:
         await put_now(tx, moved.id)
@@ -242,9 +278,7 @@ async def _take_cancellation_back(tx: Tx, standing: Standing) -> Subscription:
     return await plan_moves.follow(tx, subscriptions.with_subscription(standing, moved))
 
 
-async def _change_later(
-    tx: Tx, standing: Standing, plan: Plan, scheduled: PlanChangeRecord | None
-) -> Subscription:  # fmt: skip
+async def _change_later(tx: Tx, standing: Standing, plan: Plan, scheduled: PlanChangeRecord | None) -> Subscription:
     """Or no longer, when it is the plan that it has or that its trial leads to anyway."""
     subscription = standing.subscription
     if plan.id == subscription.next_plan_id:

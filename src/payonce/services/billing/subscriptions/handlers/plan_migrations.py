@@ -77,12 +77,16 @@ async def preview(
     moved = [row for row in rows if not row["ends"] and not row["elsewhere"]]
     by_state: dict[str, int] = {row["state"]: row["count"] for row in moved}
     return Preview(
-        older, newer, notice_days, sum(by_state.values()), by_state,
+        older,
+        newer,
+        notice_days,
+        sum(by_state.values()),
+        by_state,
         sum(row["count"] for row in rows if row["ends"]),
         sum(row["count"] for row in rows if row["elsewhere"] and not row["ends"]),
         min((row["first_at"] for row in moved if row["first_at"] is not None), default=None),
         max((row["last_at"] for row in moved if row["last_at"] is not None), default=None),
-    )  # fmt: skip
+    )
 
 
 async def start(
@@ -100,8 +104,13 @@ async def start(
                     (id, from_plan_id, to_plan_id, note, requested_by, notice_days)
                 values ($1, $2, $3, $4, $5, $6) returning *
                 """,
-                str(new_id()), older.id, newer.id, why, by, notice_days,
-            )  # fmt: skip
+                str(new_id()),
+                older.id,
+                newer.id,
+                why,
+                by,
+                notice_days,
+            )
     except asyncpg.UniqueViolationError as error:
         raise Conflict(f"a migration from {older.id} is under way; look at GET /v1/plan-migrations") from error
     migration = migration_from(row)
@@ -126,8 +135,9 @@ async def cancel(tx: Tx, migration_id: str, by: str, why: str) -> PlanMigration:
                 update subscriptions.plan_migrations set state = 'canceling', updated_at = payonce.due_now()
                 where id = $1 and state = $2 returning *
                 """,
-                migration.id, migration.state,
-            )  # fmt: skip
+                migration.id,
+                migration.state,
+            )
     except asyncpg.UniqueViolationError as error:
         raise Conflict(f"another migration from {migration.from_plan_id} is under way; wait for its end") from error
     assert row is not None
@@ -157,8 +167,10 @@ async def _schedule_batch(tx: Tx, migration: PlanMigration) -> None:
     older = await plans.plan(tx, migration.from_plan_id)
     rows = await tx.fetch(
         f"select s.id {_RENEWED_ON} and not s.cancel_at_period_end and s.id > $2 order by s.id limit $3",
-        older.id, migration.looked_to, BATCH,
-    )  # fmt: skip
+        older.id,
+        migration.looked_to,
+        BATCH,
+    )
     scheduled = 0
     for row in rows:
         scheduled += await _schedule(tx, migration, row["id"], older)
@@ -168,9 +180,11 @@ async def _schedule_batch(tx: Tx, migration: PlanMigration) -> None:
         update subscriptions.plan_migrations
         set looked_to = $2, scheduled = scheduled + $3, state = $4, updated_at = payonce.due_now() where id = $1
         """,
-        migration.id, rows[-1]["id"] if rows else migration.looked_to, scheduled,
+        migration.id,
+        rows[-1]["id"] if rows else migration.looked_to,
+        scheduled,
         MigrationState.DONE if done else MigrationState.RUNNING,
-    )  # fmt: skip
+    )
     if not done:
         await send_step(tx, migration.id)
 
@@ -181,9 +195,10 @@ async def _schedule(tx: Tx, migration: PlanMigration, subscription_id: str, olde
     subscription = standing.subscription
     chosen = subscription.next_plan_id
     if (
-        subscription.state in ENDED or subscription.cancel_at_period_end
+        subscription.state in ENDED
+        or subscription.cancel_at_period_end
         or (chosen or plan_moves.kept_plan_id(standing) or subscription.plan_id) != older.id
-    ):  # fmt: skip
+    ):
         return False
     later = (await plan_changes.pending(tx, subscription.id)).get(When.PERIOD_END)
     if later is not None and subscription.period_end is not None:
@@ -204,8 +219,9 @@ async def _withdraw_batch(tx: Tx, migration: PlanMigration) -> None:
         select subscription_id from subscriptions.plan_changes where migration_id = $1 and state = 'pending'
         order by subscription_id limit $2
         """,
-        migration.id, BATCH,
-    )  # fmt: skip
+        migration.id,
+        BATCH,
+    )
     withdrawn = 0
     for row in rows:
         standing = await store.locked(tx, row["subscription_id"])
@@ -213,9 +229,13 @@ async def _withdraw_batch(tx: Tx, migration: PlanMigration) -> None:
         if later is None or later.migration_id != migration.id:
             continue
         moved = await store.move(
-            tx, standing.subscription, "next_plan_chosen", standing.now, detail={"next_plan_id": None},
+            tx,
+            standing.subscription,
+            "next_plan_chosen",
+            standing.now,
+            detail={"next_plan_id": None},
             next_plan_id=None,
-        )  # fmt: skip
+        )
         after = store.with_subscription(standing, moved)
         await plan_changes.end(tx, after, later, ChangeState.CANCELED, WITHDRAWN)
         withdrawn += 1
@@ -225,8 +245,10 @@ async def _withdraw_batch(tx: Tx, migration: PlanMigration) -> None:
         update subscriptions.plan_migrations
         set withdrawn = withdrawn + $2, state = $3, updated_at = payonce.due_now() where id = $1
         """,
-        migration.id, withdrawn, MigrationState.CANCELED if done else MigrationState.CANCELING,
-    )  # fmt: skip
+        migration.id,
+        withdrawn,
+        MigrationState.CANCELED if done else MigrationState.CANCELING,
+    )
     if not done:
         await send_step(tx, migration.id)
 

@@ -115,13 +115,22 @@ async def schedule(tx: Tx, standing: Standing, migration: PlanMigration, older: 
         tx, standing.subscription, "next_plan_chosen", standing.now, detail=detail, next_plan_id=newer.id
     )
     notice = {
-        "price": newer.price.to_text(), "previous_price": older.price.to_text(), "currency": newer.price.asset.code,
-        "note": migration.note, "terms": plans.terms_of(newer, older), "previous_terms": plans.terms_of(older, newer),
-    }  # fmt: skip
+        "price": newer.price.to_text(),
+        "previous_price": older.price.to_text(),
+        "currency": newer.price.asset.code,
+        "note": migration.note,
+        "terms": plans.terms_of(newer, older),
+        "previous_terms": plans.terms_of(older, newer),
+    }
     await plan_changes.request(
-        tx, subscriptions.with_subscription(standing, moved), newer, When.PERIOD_END, migration_id=migration.id,
-        notice=notice, not_before=not_before,
-    )  # fmt: skip
+        tx,
+        subscriptions.with_subscription(standing, moved),
+        newer,
+        When.PERIOD_END,
+        migration_id=migration.id,
+        notice=notice,
+        not_before=not_before,
+    )
     return moved
 
 
@@ -156,7 +165,16 @@ async def _held(tx: Tx, migration_id: str) -> PlanMigration | None:
 
 def migration_from(row: Any) -> PlanMigration:
     return PlanMigration(
-        row["id"], row["from_plan_id"], row["to_plan_id"], MigrationState(row["state"]), row["note"],
-        row["requested_by"], row["notice_days"], row["looked_to"], row["scheduled"], row["withdrawn"],
-        row["created_at"], row["updated_at"],
-    )  # fmt: skip
+        row["id"],
+        row["from_plan_id"],
+        row["to_plan_id"],
+        MigrationState(row["state"]),
+        row["note"],
+        row["requested_by"],
+        row["notice_days"],
+        row["looked_to"],
+        row["scheduled"],
+        row["withdrawn"],
+        row["created_at"],
+        row["updated_at"],
+    )

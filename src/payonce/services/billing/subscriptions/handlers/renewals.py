@@ -59,9 +59,17 @@ async def expire_incomplete(work: Work) -> None:
             return
         await unpaid_invoices.close_books(tx, subscription, now, NEVER_PAID)
         moved = await subscriptions.move(
-            tx, subscription, "expired", now, state=State.INCOMPLETE_EXPIRED, due_at=None, due_for=None, ended_at=now,
-            reason=NEVER_PAID, next_plan_id=None,
-        )  # fmt: skip
+            tx,
+            subscription,
+            "expired",
+            now,
+            state=State.INCOMPLETE_EXPIRED,
+            due_at=None,
+            due_for=None,
+            ended_at=now,
+            reason=NEVER_PAID,
+            next_plan_id=None,
+        )
         await merchant_events.tell(tx, "expired", moved)
         after = subscriptions.with_subscription(standing, moved)
         await plan_changes.fail_all(tx, after, f"the subscription ended: {NEVER_PAID}")
@@ -108,14 +116,24 @@ async def _renew(tx: Tx, standing: Standing, number: int) -> None:
         return
     begun, anchor_at, anchor_period = _following_period(subscription, plan, number)
     moved = await subscriptions.move(
-        tx, subscription, "period_begun", now, detail={"period": number, "plan_id": plan.id}, plan_id=plan.id,
-        next_plan_id=None if chosen is not None else subscription.next_plan_id, anchor_at=anchor_at,
-        anchor_period=anchor_period, period=number, period_start=begun.start, period_end=begun.end, due_at=begun.end,
+        tx,
+        subscription,
+        "period_begun",
+        now,
+        detail={"period": number, "plan_id": plan.id},
+        plan_id=plan.id,
+        next_plan_id=None if chosen is not None else subscription.next_plan_id,
+        anchor_at=anchor_at,
+        anchor_period=anchor_period,
+        period=number,
+        period_start=begun.start,
+        period_end=begun.end,
+        due_at=begun.end,
         due_for=Due.RENEW,
         allowance_starts=window_starts(
             anchor_at, subscription.time_zone, plans.allowance_of(plan), begun.start, begun.end
         ),
-    )  # fmt: skip
+    )
     same_plan = moved.plan_id == subscription.plan_id
     after = replace(standing, subscription=moved, plan=plan) if same_plan else await subscriptions.standing(tx, moved)
     if chosen is not None:
@@ -130,9 +148,17 @@ async def end_at_period_end(tx: Tx, standing: Standing, reason: str = "as its cu
     subscription, now = standing.subscription, standing.now
     await unpaid_invoices.close_books(tx, subscription, now, reason)
     moved = await subscriptions.move(
-        tx, subscription, "canceled", now, state=State.CANCELED, due_at=None, due_for=None,
-        ended_at=min(now, subscription.period_end or now), reason=reason, next_plan_id=None,
-    )  # fmt: skip
+        tx,
+        subscription,
+        "canceled",
+        now,
+        state=State.CANCELED,
+        due_at=None,
+        due_for=None,
+        ended_at=min(now, subscription.period_end or now),
+        reason=reason,
+        next_plan_id=None,
+    )
     await merchant_events.tell(tx, "canceled", moved)
     await plan_changes.fail_all(
         tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {reason}"

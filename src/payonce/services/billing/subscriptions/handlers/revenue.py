@@ -35,8 +35,10 @@ async def earn_due_by_clock(tx: Tx, test_clock_id: str, now: datetime, limit: in
         select i.id from subscriptions.invoices i join subscriptions.subscriptions s on s.id = i.subscription_id
         where i.earn_at <= $2 and s.test_clock_id = $3 order by i.earn_at limit $1 for update of s skip locked
         """,
-        limit, now, test_clock_id,
-    )  # fmt: skip
+        limit,
+        now,
+        test_clock_id,
+    )
     for row in rows:
         await _earn(tx, row["id"], now)
     return len(rows)
@@ -50,8 +52,9 @@ async def is_uncounted(tx: Tx, test_clock_id: str, now: datetime) -> bool:
             select from subscriptions.invoices i join subscriptions.subscriptions s on s.id = i.subscription_id
             where i.earn_at <= $2 and s.test_clock_id = $1)
         """,
-        test_clock_id, now,
-    )  # fmt: skip
+        test_clock_id,
+        now,
+    )
     return found
 
 

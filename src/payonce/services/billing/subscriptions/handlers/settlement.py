@@ -55,9 +55,7 @@ async def pay(
     return invoice
 
 
-async def fail(
-    tx: Tx, standing: Standing, invoice: Invoice, code: str | None, hard: bool
-) -> Invoice:  # fmt: skip
+async def fail(tx: Tx, standing: Standing, invoice: Invoice, code: str | None, hard: bool) -> Invoice:
     """The card did not pay, definitely."""
     try_at_once = invoice.try_at_once
     invoice = await invoice_store.mark_failed(tx, invoice, code, hard, standing.now)
@@ -141,9 +139,7 @@ async def _windows(tx: Tx, standing: Standing, invoice: Invoice, changes: dict[s
     return {"allowance_starts": starts}
 
 
-async def _take_use_along(
-    tx: Tx, standing: Standing, change: Invoice, starts: tuple[datetime, ...] | None
-) -> None:  # fmt: skip
+async def _take_use_along(tx: Tx, standing: Standing, change: Invoice, starts: tuple[datetime, ...] | None) -> None:
     """Into the window that the change begins. What a trial allowed was a gift, and is not counted against the plan."""
     subscription = standing.subscription
     assert subscription.period_start is not None and subscription.period_end is not None
@@ -165,9 +161,13 @@ def _changes(
 ) -> tuple[merchant_events.SubscriptionEvent, dict[str, Any]]:
     """What becomes of it, and the word for that."""
     running = {
-        "state": State.ACTIVE, "period_start": invoice.period_start, "period_end": invoice.period_end,
-        "due_at": invoice.period_end, "due_for": Due.RENEW, "reason": None,
-    }  # fmt: skip
+        "state": State.ACTIVE,
+        "period_start": invoice.period_start,
+        "period_end": invoice.period_end,
+        "due_at": invoice.period_end,
+        "due_for": Due.RENEW,
+        "reason": None,
+    }
     match invoice.action:
         case Action.INITIAL:
             return "activated", {**running, "anchor_at": invoice.period_start}
@@ -186,5 +186,9 @@ def _changes(
 
 
 def _of(invoice: Invoice) -> dict[str, Any]:
-    return {"invoice_id": invoice.id, "number": invoice.number, "amount": invoice.due.to_text(),
-            "decline_code": invoice.decline_code}  # fmt: skip
+    return {
+        "invoice_id": invoice.id,
+        "number": invoice.number,
+        "amount": invoice.due.to_text(),
+        "decline_code": invoice.decline_code,
+    }

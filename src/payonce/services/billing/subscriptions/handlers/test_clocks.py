@@ -58,8 +58,11 @@ async def create(tx: Tx, name: str, made_by: str, at: datetime | None = None) ->
         insert into subscriptions.test_clocks (id, name, now_at, target_at, made_by) values ($1, $2, $3, $3, $4)
         returning *
         """,
-        f"tc{secrets.token_hex(6)}", name, now, made_by,
-    )  # fmt: skip
+        f"tc{secrets.token_hex(6)}",
+        name,
+        now,
+        made_by,
+    )
     return _clock(row)
 
 
@@ -82,8 +85,9 @@ async def put_on_clock(tx: Tx, account_id: str, test_clock_id: str) -> None:
         update subscriptions.accounts a set test_clock_id = $2, updated_at = payonce.due_now()
         where id = $1 and not exists (select from subscriptions.subscriptions s where s.account_id = a.id) returning id
         """,
-        account_id, test_clock_id,
-    )  # fmt: skip
+        account_id,
+        test_clock_id,
+    )
     if put is None:
         raise Conflict("only an account without a subscription can be put on a test clock; register another one")
 
@@ -106,8 +110,9 @@ async def advance(tx: Tx, test_clock_id: str, to: datetime) -> TestClock:
         update subscriptions.test_clocks set target_at = $2, puts = puts + 1, updated_at = payonce.due_now()
         where id = $1 returning *
         """,
-        clock.id, to,
-    )  # fmt: skip
+        clock.id,
+        to,
+    )
     await _go_on(tx, clock)
     return _clock(row)
 
@@ -154,15 +159,14 @@ async def _hop(tx: Tx, clock: TestClock) -> None:
         now = await tx.fetchval(_NEXT, clock.id, now, clock.target_at)
         await tx.execute(
             "update subscriptions.test_clocks set now_at = $2, updated_at = payonce.due_now() where id = $1",
-            clock.id, now,
-        )  # fmt: skip
+            clock.id,
+            now,
+        )
     await _go_on(tx, clock)
 
 
 async def _go_on(tx: Tx, clock: TestClock, delay_s: float = 0.0) -> None:
-    await tx.send(
-        BILLING_CLOCK, {"test_clock_id": clock.id}, action=MOVE, correlation_id=clock.id, delay_s=delay_s
-    )  # fmt: skip
+    await tx.send(BILLING_CLOCK, {"test_clock_id": clock.id}, action=MOVE, correlation_id=clock.id, delay_s=delay_s)
 
 
 _NEXT: Final = """

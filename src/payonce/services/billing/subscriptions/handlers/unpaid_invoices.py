@@ -11,9 +11,9 @@ from payonce.services.billing.subscriptions.domain.revenue import earned
 from payonce.services.billing.subscriptions.handlers import merchant_events
 from payonce.services.billing.subscriptions.handlers.invoices import first_recognition
 from payonce.services.billing.subscriptions.model import CHANGES, EntryKind, Invoice, InvoiceState, Subscription
-from payonce.services.billing.subscriptions.store import charge_credit, credit, invoices
+from payonce.services.billing.subscriptions.store import charge_credit, credit, credit_notes, invoices
 from payonce.services.billing.subscriptions.store.credit import NewEntry
-from payonce.services.billing.subscriptions.store.invoices import CreditNote
+from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 
 
 async def void(tx: Tx, subscription: Subscription, invoice: Invoice, at: datetime, reason: str) -> Invoice:
@@ -26,7 +26,7 @@ async def void(tx: Tx, subscription: Subscription, invoice: Invoice, at: datetim
     note = None
     if invoice.total.minor > 0:
         note = CreditNote(str(new_id()), "", invoice.id, None, invoice.total, reason, at)
-        note = await invoices.insert_credit_note(tx, note, subscription.test_clock_id)
+        note = await credit_notes.insert(tx, note, subscription.test_clock_id)
     await merchant_events.tell_invoice(tx, "voided", invoice, note)
     return invoice
 
@@ -77,9 +77,13 @@ async def count(tx: Tx, invoice: Invoice, at: datetime) -> Invoice:
 
 
 async def earn(
-    tx: Tx, invoice: Invoice, by_line: list[Amount], at: datetime, earn_at: datetime | None,
+    tx: Tx,
+    invoice: Invoice,
+    by_line: list[Amount],
+    at: datetime,
+    earn_at: datetime | None,
     closed_at: datetime | None = None,
-) -> Invoice:  # fmt: skip
+) -> Invoice:
     before = Amount.total((line.earned for line in invoice.lines), invoice.total.asset)
     so_far = Amount.total(by_line, invoice.total.asset)
     if (posting := ledger.earned(invoice, so_far - before, so_far, at)) is not None:
@@ -97,7 +101,5 @@ async def _unwind(tx: Tx, invoice: Invoice, state: InvoiceState, at: datetime) -
 
 
 async def _book_use(tx: Tx, invoice: Invoice, amount: Amount, key: str, why: str, at: datetime) -> None:
-    entry = NewEntry(
-        invoice.account_id, EntryKind.USED, amount, key, f"the invoice {why}", at, invoice_id=invoice.id
-    )  # fmt: skip
+    entry = NewEntry(invoice.account_id, EntryKind.USED, amount, key, f"the invoice {why}", at, invoice_id=invoice.id)
     await credit.book(tx, entry)

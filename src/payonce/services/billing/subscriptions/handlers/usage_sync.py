@@ -69,8 +69,9 @@ async def prune(tx: Tx, limit: int) -> int:
             where e.account_id = old.account_id and e.event_id = old.event_id returning 1)
         select count(*) from gone
         """,
-        KEPT_DAYS, limit,
-    )  # fmt: skip
+        KEPT_DAYS,
+        limit,
+    )
     return pruned
 
 

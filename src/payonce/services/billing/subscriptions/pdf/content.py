@@ -14,7 +14,7 @@ from payonce.services.billing.subscriptions.pdf.render import (
     PrintedLine,
     PrintedNote,
 )
-from payonce.services.billing.subscriptions.store.invoices import CreditNote
+from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 
 CARD: Final = "card"
 
@@ -24,16 +24,25 @@ def printed_invoice(
 ) -> Printable:
     """In the customer's calendar as the subscription had it, and in the manner of their locale."""
     return Printable(
-        kind=Kind.INVOICE, number=invoice.number, issued_at=invoice.issued_at, issuer=_seller(seller),
+        kind=Kind.INVOICE,
+        number=invoice.number,
+        issued_at=invoice.issued_at,
+        issuer=_seller(seller),
         customer=_customer(account),
         lines=tuple(
             PrintedLine(line.text, line.amount, line.service_start, line.service_end) for line in invoice.lines
         ),
-        total=invoice.total, credit=invoice.credit if invoice.credit.minor else None,
-        credit_back=_credit_back(invoice), due=invoice.due,
-        paid_at=invoice.paid_at, owed=invoice.state is not InvoiceState.VOID,
-        status=_status(invoice, time_zone, account.locale), notes=_notes(notes), zone=time_zone, locale=account.locale,
-    )  # fmt: skip
+        total=invoice.total,
+        credit=invoice.credit if invoice.credit.minor else None,
+        credit_back=_credit_back(invoice),
+        due=invoice.due,
+        paid_at=invoice.paid_at,
+        owed=invoice.state is not InvoiceState.VOID,
+        status=_status(invoice, time_zone, account.locale),
+        notes=_notes(notes),
+        zone=time_zone,
+        locale=account.locale,
+    )
 
 
 def _credit_back(invoice: Invoice) -> Amount | None:
@@ -44,17 +53,31 @@ def _credit_back(invoice: Invoice) -> Amount | None:
 
 
 def printed_note(
-    note: CreditNote, before: Sequence[CreditNote], invoice: Invoice, account: Account, seller: Sequence[str],
+    note: CreditNote,
+    before: Sequence[CreditNote],
+    invoice: Invoice,
+    account: Account,
+    seller: Sequence[str],
     time_zone: str,
-) -> Printable:  # fmt: skip
+) -> Printable:
     """`before` are the credit notes of the same invoice that were issued earlier."""
     amount: Amount = note.amount
     return Printable(
-        kind=Kind.CREDIT_NOTE, number=note.number, issued_at=note.issued_at, issuer=_seller(seller),
-        customer=_customer(account), lines=(PrintedLine(note.reason, amount),), total=amount, due=amount,
-        status=_refunded(note, invoice), about=invoice.number, about_total=invoice.total, notes=_notes(before),
-        zone=time_zone, locale=account.locale,
-    )  # fmt: skip
+        kind=Kind.CREDIT_NOTE,
+        number=note.number,
+        issued_at=note.issued_at,
+        issuer=_seller(seller),
+        customer=_customer(account),
+        lines=(PrintedLine(note.reason, amount),),
+        total=amount,
+        due=amount,
+        status=_refunded(note, invoice),
+        about=invoice.number,
+        about_total=invoice.total,
+        notes=_notes(before),
+        zone=time_zone,
+        locale=account.locale,
+    )
 
 
 def _refunded(note: CreditNote, invoice: Invoice) -> str:

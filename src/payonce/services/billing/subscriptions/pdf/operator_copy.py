@@ -6,7 +6,7 @@ from payonce.engine.messages.transaction import Reader
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.pdf import content
 from payonce.services.billing.subscriptions.pdf.render import to_pdf
-from payonce.services.billing.subscriptions.store import customers, invoices, subscriptions
+from payonce.services.billing.subscriptions.store import credit_notes, customers, invoices, subscriptions
 
 
 async def on_paper(read: Reader, invoice_id: str, terms: Terms) -> bytes | None:
@@ -17,6 +17,6 @@ async def on_paper(read: Reader, invoice_id: str, terms: Terms) -> bytes | None:
     subscription = await subscriptions.find(read, invoice.subscription_id)
     assert subscription is not None
     account = await customers.as_invoiced(read, invoice)
-    notes = await invoices.credit_notes(read, invoice)
+    notes = await credit_notes.of_invoice(read, invoice)
     printable = content.printed_invoice(invoice, notes, account, terms.seller, subscription.time_zone)
     return await asyncio.to_thread(to_pdf, printable, terms.fonts)

@@ -98,8 +98,10 @@ class Printable:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.lines) <= LINES_MAX or len(self.notes) > LINES_MAX:
-            raise Invalid(f"{self.number} has {len(self.lines)} lines and {len(self.notes)} credit notes; "
-                          f"a document has 1 to {LINES_MAX} of the one and at most as many of the other")  # fmt: skip
+            raise Invalid(
+                f"{self.number} has {len(self.lines)} lines and {len(self.notes)} credit notes; "
+                f"a document has 1 to {LINES_MAX} of the one and at most as many of the other"
+            )
         asset = self.total.asset
         if Amount.total((line.amount for line in self.lines), asset) != self.total:
             raise Invalid(f"the lines of {self.number} do not add up to its total of {self.total.to_text()} {asset}")

@@ -78,8 +78,9 @@ def checked_email(text: str) -> str:
     """As it is kept: two spellings are one person."""
     email = text.strip().lower()
     if len(email) > EMAIL_MAX_CHARS or not EMAIL.fullmatch(email):
-        raise Invalid("the e-mail address must read name@host, without spaces, and have at most "
-                      f"{EMAIL_MAX_CHARS} characters")  # fmt: skip
+        raise Invalid(
+            f"the e-mail address must read name@host, without spaces, and have at most {EMAIL_MAX_CHARS} characters"
+        )
     return email
 
 
@@ -138,8 +139,10 @@ async def change_password(database: Database, account_id: str, old: str, new: st
             set password_hash = $2, token_version = token_version + 1, updated_at = payonce.due_now()
             where id = $1 and token_version = $3 returning *
             """,
-            account_id, digest, known.version,
-        )  # fmt: skip
+            account_id,
+            digest,
+            known.version,
+        )
         if row is None:
             raise NotAdmitted
         await end_refreshing(connection, account_id)
@@ -154,8 +157,9 @@ async def set_role(tx: Tx, account_id: str, role: str, by: str) -> Account:
         update subscriptions.accounts
         set role = $2, token_version = token_version + 1, updated_at = payonce.due_now() where id = $1 returning *
         """,
-        account_id, role,
-    )  # fmt: skip
+        account_id,
+        role,
+    )
     if row is None:
         raise NotFound(f"there is no account {account_id!r}")
     await end_refreshing(tx, account_id)
@@ -188,17 +192,26 @@ class AccountVersions(KnownVersions):
 async def token_version(read: Reader, account_id: str) -> int | None:
     found: int | None = await read.fetchval(
         "select token_version from subscriptions.accounts where id = $1", account_id
-    )  # fmt: skip
+    )
     return found
 
 
 def account_from(row: Any) -> Account:
     return Account(
-        id=row["id"], email=row["email"], name=row["name"], role=row["role"], time_zone=row["time_zone"],
-        locale=row["locale"], test_clock_id=row["test_clock_id"], version=row["token_version"],
-        external_id=row["external_id"], has_password=row["password_hash"] is not None, revision=row["revision"],
-        created_at=row["created_at"], updated_at=row["updated_at"],
-    )  # fmt: skip
+        id=row["id"],
+        email=row["email"],
+        name=row["name"],
+        role=row["role"],
+        time_zone=row["time_zone"],
+        locale=row["locale"],
+        test_clock_id=row["test_clock_id"],
+        version=row["token_version"],
+        external_id=row["external_id"],
+        has_password=row["password_hash"] is not None,
+        revision=row["revision"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
 
 
 def check_place(time_zone: str, locale: str) -> None:
@@ -220,8 +233,13 @@ async def _insert(begin: Begin, wanted: Wanted, email: str) -> Account | None:
             insert into subscriptions.accounts (id, email, password_hash, name, time_zone, locale)
             values ($1, $2, $3, $4, $5, $6) on conflict (email) do nothing returning *
             """,
-            str(new_id()), email, digest, wanted.name, wanted.time_zone, wanted.locale,
-        )  # fmt: skip
+            str(new_id()),
+            email,
+            digest,
+            wanted.name,
+            wanted.time_zone,
+            wanted.locale,
+        )
         if row is None:
             return None
         created = account_from(row)

@@ -33,14 +33,18 @@ async def put_right(tx: Tx, limit: int) -> list[str]:
         assert subscription.period_start is not None and subscription.period_end is not None
         allowance = plans.allowance_of(await plans.plan(tx, subscription.plan_id))
         starts = window_starts(
-            subscription.anchor_at, subscription.time_zone, allowance, subscription.period_start,
+            subscription.anchor_at,
+            subscription.time_zone,
+            allowance,
+            subscription.period_start,
             subscription.period_end,
-        )  # fmt: skip
+        )
         await tx.execute(
             """
             update subscriptions.subscriptions
             set allowance_starts = $2, revision = revision + 1, updated_at = payonce.due_now() where id = $1
             """,
-            subscription.id, starts,
-        )  # fmt: skip
+            subscription.id,
+            starts,
+        )
     return [row["id"] for row in rows]

@@ -20,15 +20,23 @@ Lines = Sequence[tuple[Invoice, InvoiceLine]]
 
 
 async def ask_to_hold(
-    tx: Tx, subscription: Subscription, change_id: str, changed_at: datetime, round_: int,
+    tx: Tx,
+    subscription: Subscription,
+    change_id: str,
+    changed_at: datetime,
+    round_: int,
     shares: Sequence[HeldCredit],
-) -> None:  # fmt: skip
+) -> None:
     """Payments answers with a notification, whether it holds the credit or not."""
     asked = CreditHold(
-        change_id=change_id, subscription_id=subscription.id, account_id=subscription.account_id,
-        changed_at=changed_at, round=round_, asked_at=await tx.fetchval("select payonce.due_now()"),
+        change_id=change_id,
+        subscription_id=subscription.id,
+        account_id=subscription.account_id,
+        changed_at=changed_at,
+        round=round_,
+        asked_at=await tx.fetchval("select payonce.due_now()"),
         credits=tuple(shares),
-    )  # fmt: skip
+    )
     await tx.send(CREDIT_HOLD, msgspec.to_builtins(asked), action=HOLD, correlation_id=subscription.id)
 
 

@@ -69,9 +69,19 @@ async def book(tx: Tx, new: NewEntry) -> Amount:
             invoice_id, payout_id, reason, actor, at, trace_id)
         select $1, $2, $3, $5, $4, changed.minor, $6, $7, $8, $9, $10, $11, $12 from changed returning balance_minor
         """,
-        new.account_id, asset.code, asset.exponent, minor, new.kind, new.key, new.invoice_id, new.payout_id,
-        new.reason[:REASON_MAX_CHARS], new.actor[:ACTOR_MAX_CHARS], new.at, tx.trace_id,
-    )  # fmt: skip
+        new.account_id,
+        asset.code,
+        asset.exponent,
+        minor,
+        new.kind,
+        new.key,
+        new.invoice_id,
+        new.payout_id,
+        new.reason[:REASON_MAX_CHARS],
+        new.actor[:ACTOR_MAX_CHARS],
+        new.at,
+        tx.trace_id,
+    )
     if after is None:
         left = await balance(tx, new.account_id, asset)
         raise Conflict(f"account {new.account_id} has {left.amount} of credit, which is less than {-new.amount}")
@@ -85,8 +95,10 @@ async def locked(tx: Tx, account_id: str, asset: Asset) -> Balance:
         select minor, revision from subscriptions.credits
         where account_id = $1 and currency = $2 and exponent = $3 for no key update
         """,
-        account_id, asset.code, asset.exponent,
-    )  # fmt: skip
+        account_id,
+        asset.code,
+        asset.exponent,
+    )
     return _balance(row, asset)
 
 
@@ -97,16 +109,20 @@ async def opened(tx: Tx, account_id: str, asset: Asset) -> Balance:
         insert into subscriptions.credits (account_id, currency, exponent, minor) values ($1, $2, $3, 0)
         on conflict (account_id, currency) do nothing
         """,
-        account_id, asset.code, asset.exponent,
-    )  # fmt: skip
+        account_id,
+        asset.code,
+        asset.exponent,
+    )
     return await locked(tx, account_id, asset)
 
 
 async def balance(read: Reader | Tx, account_id: str, asset: Asset) -> Balance:
     row = await read.fetchrow(
         "select minor, revision from subscriptions.credits where account_id = $1 and currency = $2 and exponent = $3",
-        account_id, asset.code, asset.exponent,
-    )  # fmt: skip
+        account_id,
+        asset.code,
+        asset.exponent,
+    )
     return _balance(row, asset)
 
 
@@ -129,8 +145,10 @@ async def entries(
         left join subscriptions.invoices i on i.id = e.invoice_id
         where e.account_id = $1 and ($2::bigint is null or e.id < $2) order by e.id desc limit $3
         """,
-        account_id, before, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        account_id,
+        before,
+        min(limit, LISTED_MAX),
+    )
     return [_entry(row) for row in rows]
 
 
@@ -149,8 +167,15 @@ def _balance(row: Any, asset: Asset) -> Balance:
 def _entry(row: Any) -> CreditEntry:
     asset = Asset(row["currency"], row["exponent"])
     return CreditEntry(
-        id=row["id"], account_id=row["account_id"], kind=EntryKind(row["kind"]), amount=Amount(row["minor"], asset),
-        balance=Amount(row["balance_minor"], asset), invoice_id=row["invoice_id"],
-        invoice_number=row["number"], payout_id=row["payout_id"], reason=row["reason"], actor=row["actor"],
+        id=row["id"],
+        account_id=row["account_id"],
+        kind=EntryKind(row["kind"]),
+        amount=Amount(row["minor"], asset),
+        balance=Amount(row["balance_minor"], asset),
+        invoice_id=row["invoice_id"],
+        invoice_number=row["number"],
+        payout_id=row["payout_id"],
+        reason=row["reason"],
+        actor=row["actor"],
         at=row["at"],
-    )  # fmt: skip
+    )

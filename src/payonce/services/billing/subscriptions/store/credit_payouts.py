@@ -71,13 +71,17 @@ async def ask_payments(tx: Tx, payout: CreditPayout, about: str, *, again: bool 
     the key in it."""
     key = f"{CREDIT_KEY}{payout.id}"
     wanted = {
-        "transaction_id": payout.transaction_id, "key": key, "reason": payout.reason,
-        "amount_minor": payout.amount.minor, "currency": payout.amount.asset.code, "from_credit": True,
+        "transaction_id": payout.transaction_id,
+        "key": key,
+        "reason": payout.reason,
+        "amount_minor": payout.amount.minor,
+        "currency": payout.amount.asset.code,
+        "from_credit": True,
         "account_id": payout.account_id,
-    }  # fmt: skip
+    }
     return await tx.send(
         REFUND_INITIATION, wanted, action=Action.REFUND, key=None if again else key, correlation_id=about
-    )  # fmt: skip
+    )
 
 
 async def apply(tx: Tx, told: Notification, refund_key: str) -> str | None:
@@ -117,8 +121,10 @@ async def of_account(
                 select created_at, id from subscriptions.credit_payouts where id = $2 and account_id = $1))
         order by created_at desc, id desc limit $3
         """,
-        account_id, before, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        account_id,
+        before,
+        min(limit, LISTED_MAX),
+    )
     return [payout_from(row) for row in rows]
 
 
@@ -140,13 +146,17 @@ async def sources(read: Reads, account_id: str, asset: Asset) -> list[Source]:
             where l.invoice_id = i.id and l.closed_at < l.service_end) desc, i.issued_at desc, i.id desc
         limit $4
         """,
-        account_id, asset.code, asset.exponent, LISTED_MAX,
-    )  # fmt: skip
+        account_id,
+        asset.code,
+        asset.exponent,
+        LISTED_MAX,
+    )
     return [
-        Source(row["id"], row["number"], row["transaction_id"], row["subscription_id"],
-               Amount(row["left_minor"], asset))
+        Source(
+            row["id"], row["number"], row["transaction_id"], row["subscription_id"], Amount(row["left_minor"], asset)
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def forgotten(tx: Tx, after_s: float, queues: list[str], limit: int) -> list[tuple[CreditPayout, str]]:
@@ -163,8 +173,10 @@ async def forgotten(tx: Tx, after_s: float, queues: list[str], limit: int) -> li
             limit $3 for update of c skip locked
         ) lost where p.id = lost.id returning p.*, lost.subscription_id
         """,
-        after_s, queues, limit,
-    )  # fmt: skip
+        after_s,
+        queues,
+        limit,
+    )
     return [(payout_from(row), row["subscription_id"]) for row in rows]
 
 
@@ -199,10 +211,19 @@ async def _insert(
             case when $9 = 'pending' then null else payonce.due_now() end
         from subscriptions.accounts a where a.id = $2 returning {_COLUMNS}
         """,
-        str(new_id()), account_id, amount.asset.code, amount.asset.exponent, amount.minor, way,
-        None if source is None else source.invoice_id, None if source is None else source.transaction_id, state,
-        reason[:credit.REASON_MAX_CHARS], by[:credit.ACTOR_MAX_CHARS], tx.trace_id,
-    )  # fmt: skip
+        str(new_id()),
+        account_id,
+        amount.asset.code,
+        amount.asset.exponent,
+        amount.minor,
+        way,
+        None if source is None else source.invoice_id,
+        None if source is None else source.transaction_id,
+        state,
+        reason[: credit.REASON_MAX_CHARS],
+        by[: credit.ACTOR_MAX_CHARS],
+        tx.trace_id,
+    )
     return payout_from(row)
 
 
@@ -213,10 +234,15 @@ async def _fail(tx: Tx, payout: CreditPayout, why: str) -> None:
     await credit.book(
         tx,
         NewEntry(
-            payout.account_id, EntryKind.PAID_OUT, payout.amount, f"payout_failed:{payout.id}",
-            f"the payout failed: {why}", now, payout_id=payout.id,
+            payout.account_id,
+            EntryKind.PAID_OUT,
+            payout.amount,
+            f"payout_failed:{payout.id}",
+            f"the payout failed: {why}",
+            now,
+            payout_id=payout.id,
         ),
-    )  # fmt: skip
+    )
     await _end(tx, payout, PayoutState.FAILED, failure=why)
 
 
@@ -230,8 +256,11 @@ async def _end(
             updated_at = payonce.due_now()
         where id = $1 and state = 'pending' returning ended_at
         """,
-        payout.id, state, refund_id, failure,
-    )  # fmt: skip
+        payout.id,
+        state,
+        refund_id,
+        failure,
+    )
     if ended is None:
         raise Retry(f"payout {payout.id} is no longer pending", after_s=0.0)
     return replace(payout, state=state, refund_id=refund_id, failure=failure, ended_at=ended)
@@ -246,9 +275,19 @@ async def _locked(tx: Tx, payout_id: str) -> CreditPayout | None:
 
 def payout_from(row: Any) -> CreditPayout:
     return CreditPayout(
-        id=row["id"], account_id=row["account_id"],
-        amount=Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])), way=PayoutWay(row["way"]),
-        invoice_id=row["invoice_id"], transaction_id=row["transaction_id"], state=PayoutState(row["state"]),
-        refund_id=row["refund_id"], failure=row["failure"], reason=row["reason"], asked_by=row["asked_by"],
-        at=row["at"], trace_id=row["trace_id"], created_at=row["created_at"], ended_at=row["ended_at"],
-    )  # fmt: skip
+        id=row["id"],
+        account_id=row["account_id"],
+        amount=Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])),
+        way=PayoutWay(row["way"]),
+        invoice_id=row["invoice_id"],
+        transaction_id=row["transaction_id"],
+        state=PayoutState(row["state"]),
+        refund_id=row["refund_id"],
+        failure=row["failure"],
+        reason=row["reason"],
+        asked_by=row["asked_by"],
+        at=row["at"],
+        trace_id=row["trace_id"],
+        created_at=row["created_at"],
+        ended_at=row["ended_at"],
+    )

@@ -66,8 +66,13 @@ async def create(tx: Tx, new: NewCustomer, by: str) -> Account:
         insert into subscriptions.accounts (id, email, name, external_id, time_zone, locale)
         values ($1, $2, $3, $4, $5, $6) on conflict do nothing returning *
         """,
-        str(new_id()), email, new.name, new.external_id, new.time_zone, new.locale,
-    )  # fmt: skip
+        str(new_id()),
+        email,
+        new.name,
+        new.external_id,
+        new.time_zone,
+        new.locale,
+    )
     if row is None:
         raise await _taken(tx, email, new.external_id)
     created = account_from(row)
@@ -98,8 +103,12 @@ async def edit(tx: Tx, account_id: str, revision: int, changes: Mapping[str, Any
         insert into subscriptions.customer_edits (account_id, revision, email, name, locale)
         values ($1, $2, $3, $4, $5)
         """,
-        account_id, revision, row["email"], row["name"], row["locale"],
-    )  # fmt: skip
+        account_id,
+        revision,
+        row["email"],
+        row["name"],
+        row["locale"],
+    )
     await note(tx.connection, LOCATION, account_id, f"customer edited: {', '.join(changed)}", actor=by)
     await tell_customer(tx, "updated", edited)
     return edited
@@ -127,8 +136,9 @@ async def listed(
         select * from subscriptions.accounts where role = $1{where}
         order by created_at desc, id desc limit {min(limit, LISTED_MAX)}
         """,
-        CUSTOMER, *(value for _, value in given),
-    )  # fmt: skip
+        CUSTOMER,
+        *(value for _, value in given),
+    )
     return [account_from(row) for row in rows]
 
 
@@ -165,8 +175,10 @@ async def _update(tx: Tx, account_id: str, revision: int, wanted: Mapping[str, A
                     updated_at = payonce.due_now()
                 where id = $1 and revision = $2 returning *
                 """,
-                account_id, revision, *(wanted[name] for name in EDITABLE),
-            )  # fmt: skip
+                account_id,
+                revision,
+                *(wanted[name] for name in EDITABLE),
+            )
     except asyncpg.UniqueViolationError as error:
         raise await _taken(tx, wanted["email"], wanted["external_id"], but=account_id) from error
     assert row is not None, "the row is locked"
@@ -179,8 +191,10 @@ async def _taken(tx: Tx, email: str, external_id: str | None, but: str = "") -> 
         select id, external_id from subscriptions.accounts
         where (email = $1 or external_id = $2) and id <> $3 order by external_id = $2 desc nulls last limit 1
         """,
-        email, external_id, but,
-    )  # fmt: skip
+        email,
+        external_id,
+        but,
+    )
     if row is None:
         return Conflict("another customer had this e-mail address or external_id a moment ago; try again")
     if external_id is not None and row["external_id"] == external_id:

@@ -41,8 +41,10 @@ async def take_due_by_clock(tx: Tx, test_clock_id: str, now: datetime, limit: in
             order by s.due_at limit $1 for update skip locked
         ) {_PUT}
         """,
-        limit, now, test_clock_id,
-    )  # fmt: skip
+        limit,
+        now,
+        test_clock_id,
+    )
     return await _put(tx, rows)
 
 
@@ -55,8 +57,9 @@ async def is_passed_over(tx: Tx, test_clock_id: str, now: datetime) -> bool:
             select from subscriptions.subscriptions s
             where s.due_at <= $1 and s.test_clock_id = $2 and s.put_for is distinct from s.due_at and {_READY})
         """,
-        now, test_clock_id,
-    )  # fmt: skip
+        now,
+        test_clock_id,
+    )
     return found
 
 
@@ -97,7 +100,11 @@ def _message(row: Any) -> Message:
             queue, action = PAYMENT_INITIATION.queue, Action.RENEWAL.value
             payload["period"] = row["period"] + 1
     return Message(
-        queue=queue, action=action, payload=payload, correlation_id=row["id"],
+        queue=queue,
+        action=action,
+        payload=payload,
+        correlation_id=row["id"],
         # The revision tells a moment that falls due a second time, after what stood in its way, from its first time.
-        idempotency_key=f"due:{row['id']}:{row['due_at'].isoformat()}:{row['revision']}", trace_id=row["trace_id"],
-    )  # fmt: skip
+        idempotency_key=f"due:{row['id']}:{row['due_at'].isoformat()}:{row['revision']}",
+        trace_id=row["trace_id"],
+    )

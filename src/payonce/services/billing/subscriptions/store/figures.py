@@ -93,8 +93,9 @@ async def running_month(read: Reads, asset: Asset) -> Month:
               and p.currency = $1 and p.exponent = $2) r
         left join moved m on true
         """,
-        asset.code, asset.exponent,
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+    )
     return month_from(row, asset)
 
 
@@ -134,8 +135,11 @@ async def counted(read: Reads, count: int, asset: Asset, *, on_test_clocks: bool
         left join recurring r on r.month = c.this - $3::int + 1 + n
         left join moved w on w.month = c.this - $3::int + 1 + n order by 1
         """,
-        asset.code, asset.exponent, wanted, on_test_clocks,
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+        wanted,
+        on_test_clocks,
+    )
     return [month_from(row, asset) for row in rows]
 
 

@@ -126,10 +126,13 @@ async def sums(read: Reads, wanted: WantedInvoices) -> list[Sum]:
     for row in rows:
         found[InvoiceState(row["state"])].append(row)
     return [
-        Sum(state, sum(row["count"] for row in of_state),
-            [Amount(int(row["minor"]), Asset(row["currency"], row["exponent"])) for row in of_state])
+        Sum(
+            state,
+            sum(row["count"] for row in of_state),
+            [Amount(int(row["minor"]), Asset(row["currency"], row["exponent"])) for row in of_state],
+        )
         for state, of_state in found.items()
-    ]  # fmt: skip
+    ]
 
 
 async def invoice(read: Reads, given: str) -> Bill | None:
@@ -161,10 +164,15 @@ async def credit_notes(read: Reads, found: Bill) -> list[CreditNote]:
         "select * from subscriptions.credit_notes where invoice_id = $1 order by issued_at, number", found.id
     )
     return [
-        CreditNote(row["number"], row["refund_id"], Amount(row["amount_minor"], found.due.asset), row["reason"],
-                   row["issued_at"])
+        CreditNote(
+            row["number"],
+            row["refund_id"],
+            Amount(row["amount_minor"], found.due.asset),
+            row["reason"],
+            row["issued_at"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def received(read: Reads, event_ids: Sequence[str]) -> dict[str, Received]:
@@ -174,11 +182,15 @@ async def received(read: Reads, event_ids: Sequence[str]) -> dict[str, Received]
     )
     return {
         row["event_id"]: Received(
-            row["event_id"], row["processed"], row["processed_at"], row["error_message"], row["retry_count"],
+            row["event_id"],
+            row["processed"],
+            row["processed_at"],
+            row["error_message"],
+            row["retry_count"],
             row["created_at"],
         )
         for row in rows
-    }  # fmt: skip
+    }
 
 
 _SELECT: Final = """
@@ -220,16 +232,40 @@ def _bill(row: Any) -> Bill:
         Amount(row[name], asset) for name in ("total_minor", "credit_minor", "due_minor", "refunded_minor")
     )
     return Bill(
-        row["id"], row["number"], row["account_id"], row["email"], row["subscription_id"], row["test_clock_id"],
-        Action(row["action"]), row["plan_name"], row["period"], row["period_start"], row["period_end"], total, credit,
-        due, back, InvoiceState(row["state"]), row["generation"], row["charging"], row["failures"],
-        row["first_failed_at"], row["decline_code"], row["transaction_id"], row["paid_at"], row["issued_at"],
+        row["id"],
+        row["number"],
+        row["account_id"],
+        row["email"],
+        row["subscription_id"],
+        row["test_clock_id"],
+        Action(row["action"]),
+        row["plan_name"],
+        row["period"],
+        row["period_start"],
+        row["period_end"],
+        total,
+        credit,
+        due,
+        back,
+        InvoiceState(row["state"]),
+        row["generation"],
+        row["charging"],
+        row["failures"],
+        row["first_failed_at"],
+        row["decline_code"],
+        row["transaction_id"],
+        row["paid_at"],
+        row["issued_at"],
         row["trace_id"],
-    )  # fmt: skip
+    )
 
 
 def _line(row: Any, asset: Asset) -> Line:
     return Line(
-        LineKind(row["kind"]), row["text"], Amount(row["amount_minor"], asset), Amount(row["earned_minor"], asset),
-        row["service_start"], row["service_end"],
-    )  # fmt: skip
+        LineKind(row["kind"]),
+        row["text"],
+        Amount(row["amount_minor"], asset),
+        Amount(row["earned_minor"], asset),
+        row["service_start"],
+        row["service_end"],
+    )

@@ -1,7 +1,7 @@
 """Invoices on record. Whoever writes one holds the lock of its subscription, so what is read behind that lock stays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -9,28 +9,11 @@ from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Retry
 from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine, InvoiceState, LineKind
+from payonce.services.billing.subscriptions.store.document_numbers import NUMBER, TAKE_NUMBER, series
 from payonce.services.billing.wire import Action
 
 LISTED_MAX: Final = 200
 INVOICE_SERIES: Final = "INV"
-CREDIT_NOTE_SERIES: Final = "CN"
-NUMBER_DIGITS: Final = 6
-"""At least; the millionth invoice of a year has one more."""
-REASON_MAX_LENGTH: Final = 500
-"""Of a credit note, as the store keeps it."""
-
-
-@dataclass(frozen=True)
-class CreditNote:
-    id: str
-    number: str
-    invoice_id: str
-    refund_id: str | None
-    amount: Amount
-    reason: str
-    issued_at: datetime
-    outside: bool | None = None
-    """Whether the money went back by another way than the card; None where nothing did, or payments did not say."""
 
 
 async def find(read: Reader | Tx, invoice_id: str) -> Invoice | None:
@@ -50,8 +33,10 @@ async def of_account(
                 select issued_at, id from subscriptions.invoices where id = $2 and account_id = $1))
         order by i.issued_at desc, i.id desc limit $3
         """,
-        account_id, after, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        account_id,
+        after,
+        min(limit, LISTED_MAX),
+    )
     return [invoice_from(row) for row in rows]
 
 
@@ -88,13 +73,16 @@ async def in_force(tx: Tx, subscription_id: str, at: datetime) -> list[tuple[Inv
             where l.invoice_id = i.id and l.service_end > $2 and l.closed_at is null)
         order by i.issued_at, i.id
         """,
-        subscription_id, at,
-    )  # fmt: skip
+        subscription_id,
+        at,
+    )
     invoices = [invoice_from(row) for row in rows]
     return [
-        (invoice, line) for invoice in invoices for line in invoice.lines
+        (invoice, line)
+        for invoice in invoices
+        for line in invoice.lines
         if line.kind is not LineKind.UNUSED and line.service_end > at and line.closed_at is None
-    ]  # fmt: skip
+    ]
 
 
 async def on_its_way_back(tx: Tx, invoice: Invoice) -> str | None:
@@ -129,60 +117,117 @@ async def insert(tx: Tx, new: Invoice, test_clock_id: str | None) -> Invoice:
         select number from made
         """,
         *series(INVOICE_SERIES, test_clock_id, new.issued_at),
-        new.id, new.account_id, new.subscription_id, new.action, new.plan_id, new.period, new.period_start,
-        new.period_end, new.total.asset.code, new.total.asset.exponent, new.total.minor, new.credit.minor,
-        new.due.minor, new.state, new.generation, new.charging, new.paid_at, new.earn_at, new.issued_at, new.trace_id,
+        new.id,
+        new.account_id,
+        new.subscription_id,
+        new.action,
+        new.plan_id,
+        new.period,
+        new.period_start,
+        new.period_end,
+        new.total.asset.code,
+        new.total.asset.exponent,
+        new.total.minor,
+        new.credit.minor,
+        new.due.minor,
+        new.state,
+        new.generation,
+        new.charging,
+        new.paid_at,
+        new.earn_at,
+        new.issued_at,
+        new.trace_id,
         *_columns(new.lines),
-    )  # fmt: skip
+    )
     return replace(new, number=row["number"])
 
 
 async def begin_charge(tx: Tx, invoice: Invoice) -> Invoice:
     """The next try: a new generation, so that no answer to an earlier one is taken for its own."""
     return await _set(
-        tx, invoice, "state = 'open', generation = generation + 1, charging = true, try_at_once = false",
-        state=InvoiceState.OPEN, generation=invoice.generation + 1, charging=True, try_at_once=False,
-    )  # fmt: skip
+        tx,
+        invoice,
+        "state = 'open', generation = generation + 1, charging = true, try_at_once = false",
+        state=InvoiceState.OPEN,
+        generation=invoice.generation + 1,
+        charging=True,
+        try_at_once=False,
+    )
 
 
 async def mark_paid(
-    tx: Tx, invoice: Invoice, transaction_id: str | None, at: datetime, earn_at: datetime | None,
-    paid_with: str | None, *, refunding: bool,
-) -> Invoice:  # fmt: skip
+    tx: Tx,
+    invoice: Invoice,
+    transaction_id: str | None,
+    at: datetime,
+    earn_at: datetime | None,
+    paid_with: str | None,
+    *,
+    refunding: bool,
+) -> Invoice:
     return await _set(
-        tx, invoice,
+        tx,
+        invoice,
         "state = 'paid', charging = false, transaction_id = $3, paid_at = $4, earn_at = $5, refunding = $6, "
         "paid_with = $7, decline_code = null, declined_hard = false, try_at_once = false",
-        transaction_id, at, earn_at, refunding, paid_with,
-        state=InvoiceState.PAID, charging=False, transaction_id=transaction_id, paid_at=at, earn_at=earn_at,
-        refunding=refunding, paid_with=paid_with, decline_code=None, declined_hard=False, try_at_once=False,
-    )  # fmt: skip
+        transaction_id,
+        at,
+        earn_at,
+        refunding,
+        paid_with,
+        state=InvoiceState.PAID,
+        charging=False,
+        transaction_id=transaction_id,
+        paid_at=at,
+        earn_at=earn_at,
+        refunding=refunding,
+        paid_with=paid_with,
+        decline_code=None,
+        declined_hard=False,
+        try_at_once=False,
+    )
 
 
 async def mark_failed(tx: Tx, invoice: Invoice, code: str | None, hard: bool, at: datetime) -> Invoice:
     return await _set(
-        tx, invoice,
+        tx,
+        invoice,
         "charging = false, failures = failures + 1, first_failed_at = coalesce(first_failed_at, $3), "
         "decline_code = $4, declined_hard = $5",
-        at, code, hard,
-        charging=False, failures=invoice.failures + 1, first_failed_at=invoice.first_failed_at or at,
-        decline_code=code, declined_hard=hard,
-    )  # fmt: skip
+        at,
+        code,
+        hard,
+        charging=False,
+        failures=invoice.failures + 1,
+        first_failed_at=invoice.first_failed_at or at,
+        decline_code=code,
+        declined_hard=hard,
+    )
 
 
 async def mark_ended(tx: Tx, invoice: Invoice, state: InvoiceState) -> Invoice:
     """Void or uncollectible: nothing more is charged, nothing more is earned."""
     return await _set(
-        tx, invoice, "state = $3, charging = false, earn_at = null, try_at_once = false", state,
-        state=state, charging=False, earn_at=None, try_at_once=False,
-    )  # fmt: skip
+        tx,
+        invoice,
+        "state = $3, charging = false, earn_at = null, try_at_once = false",
+        state,
+        state=state,
+        charging=False,
+        earn_at=None,
+        try_at_once=False,
+    )
 
 
 async def mark_refunded(tx: Tx, invoice: Invoice, amount: Amount) -> Invoice:
     return await _set(
-        tx, invoice, "refunding = false, refunded_minor = refunded_minor + $3", amount.minor,
-        refunding=False, refunded=invoice.refunded + amount,
-    )  # fmt: skip
+        tx,
+        invoice,
+        "refunding = false, refunded_minor = refunded_minor + $3",
+        amount.minor,
+        refunding=False,
+        refunded=invoice.refunded + amount,
+    )
 
 
 async def mark_not_refunded(tx: Tx, invoice: Invoice) -> Invoice:
@@ -206,8 +251,12 @@ async def write_lines(
         update subscriptions.invoice_lines l set earned_minor = e.minor, closed_at = coalesce(l.closed_at, $5)
         from unnest($3::smallint[], $4::bigint[]) e (line, minor) where l.invoice_id = $1 and l.line = e.line
         """,
-        invoice.id, earn_at, [line.line for line in invoice.lines], [amount.minor for amount in earned], closed_at,
-    )  # fmt: skip
+        invoice.id,
+        earn_at,
+        [line.line for line in invoice.lines],
+        [amount.minor for amount in earned],
+        closed_at,
+    )
     lines = tuple(
         replace(line, earned=amount, closed_at=line.closed_at or closed_at)
         for line, amount in zip(invoice.lines, earned, strict=True)
@@ -228,47 +277,11 @@ async def close_lines(tx: Tx, lines: Sequence[tuple[Invoice, InvoiceLine]], at: 
         from unnest($1::text[], $2::smallint[]) c (invoice_id, line)
         where l.invoice_id = c.invoice_id and l.line = c.line and l.closed_at is null
         """,
-        [invoice.id for invoice, _ in lines], [line.line for _, line in lines], at,
-    )  # fmt: skip
-
-
-async def insert_credit_note(tx: Tx, note: CreditNote, test_clock_id: str | None) -> CreditNote:
-    """With as much of its reason as a note has room for: who cancels may say more than that."""
-    note = replace(note, reason=note.reason[:REASON_MAX_LENGTH])
-    number = await tx.fetchval(
-        f"""
-        with numbered as ({TAKE_NUMBER})
-        insert into subscriptions.credit_notes
-            (id, number, invoice_id, refund_id, amount_minor, reason, issued_at, outside)
-        select $4, {NUMBER}, $5, $6, $7, $8, $9, $10 from numbered returning number
-        """,
-        *series(CREDIT_NOTE_SERIES, test_clock_id, note.issued_at),
-        note.id, note.invoice_id, note.refund_id, note.amount.minor, note.reason, note.issued_at, note.outside,
-    )  # fmt: skip
-    return replace(note, number=number)
-
-
-async def credit_notes(read: Reader | Tx, invoice: Invoice) -> list[CreditNote]:
-    rows = await read.fetch(
-        "select * from subscriptions.credit_notes where invoice_id = $1 order by issued_at, id", invoice.id
+        [invoice.id for invoice, _ in lines],
+        [line.line for _, line in lines],
+        at,
     )
-    return [
-        CreditNote(row["id"], row["number"], row["invoice_id"], row["refund_id"],
-                   Amount(row["amount_minor"], invoice.total.asset), row["reason"], row["issued_at"], row["outside"])
-        for row in rows
-    ]  # fmt: skip
 
-
-def series(kind: str, test_clock_id: str | None, at: datetime) -> tuple[str, int, str]:
-    """The series, its year, and what its numbers begin with. Customers on a test clock do not use up real numbers."""
-    name = kind if test_clock_id is None else f"TEST-{test_clock_id.upper()}-{kind}"
-    return name, at.year, f"{name}-{at.year}-"
-
-
-TAKE_NUMBER: Final = """
-    insert into subscriptions.number_series as n (series, year, last) values ($1, $2, 1)
-    on conflict (series, year) do update set last = n.last + 1 returning last"""
-NUMBER: Final = f"$3::text || lpad(last::text, greatest({NUMBER_DIGITS}, length(last::text)), '0')"
 
 WITH_LINES: Final = """
     select i.*, (
@@ -286,8 +299,12 @@ async def _set(tx: Tx, invoice: Invoice, setting: str, *arguments: Any, **change
         where id = $1 and generation = $2 and state = ${len(arguments) + 3} and charging = ${len(arguments) + 4}
         returning id
         """,
-        invoice.id, invoice.generation, *arguments, invoice.state, invoice.charging,
-    )  # fmt: skip
+        invoice.id,
+        invoice.generation,
+        *arguments,
+        invoice.state,
+        invoice.charging,
+    )
     if changed is None:
         raise Retry(f"invoice {invoice.id} is no longer as it was read")
     return replace(invoice, **changes)
@@ -295,10 +312,14 @@ async def _set(tx: Tx, invoice: Invoice, setting: str, *arguments: Any, **change
 
 def _columns(lines: Sequence[InvoiceLine]) -> tuple[list[Any], ...]:
     return (
-        [line.line for line in lines], [line.kind.value for line in lines], [line.text for line in lines],
-        [line.plan_id for line in lines], [line.amount.minor for line in lines],
-        [line.service_start for line in lines], [line.service_end for line in lines],
-    )  # fmt: skip
+        [line.line for line in lines],
+        [line.kind.value for line in lines],
+        [line.text for line in lines],
+        [line.plan_id for line in lines],
+        [line.amount.minor for line in lines],
+        [line.service_start for line in lines],
+        [line.service_end for line in lines],
+    )
 
 
 def invoice_from(row: Any) -> Invoice:
@@ -308,19 +329,47 @@ def invoice_from(row: Any) -> Invoice:
         return Amount(row[name], asset)
 
     lines = tuple(
-        InvoiceLine(line[0], LineKind(line[1]), line[2], line[3], Amount(line[4], asset), line[5], line[6],
-                    Amount(line[7], asset), line[8])
+        InvoiceLine(
+            line[0],
+            LineKind(line[1]),
+            line[2],
+            line[3],
+            Amount(line[4], asset),
+            line[5],
+            line[6],
+            Amount(line[7], asset),
+            line[8],
+        )
         for line in row["lines"] or ()
-    )  # fmt: skip
+    )
     return Invoice(
-        id=row["id"], number=row["number"], account_id=row["account_id"], subscription_id=row["subscription_id"],
-        action=Action(row["action"]), plan_id=row["plan_id"], period=row["period"], period_start=row["period_start"],
-        period_end=row["period_end"], total=amount("total_minor"), credit=amount("credit_minor"),
-        due=amount("due_minor"), state=InvoiceState(row["state"]), generation=row["generation"],
-        charging=row["charging"], failures=row["failures"], first_failed_at=row["first_failed_at"],
-        decline_code=row["decline_code"], declined_hard=row["declined_hard"], try_at_once=row["try_at_once"],
-        transaction_id=row["transaction_id"], paid_at=row["paid_at"], paid_with=row["paid_with"],
+        id=row["id"],
+        number=row["number"],
+        account_id=row["account_id"],
+        subscription_id=row["subscription_id"],
+        action=Action(row["action"]),
+        plan_id=row["plan_id"],
+        period=row["period"],
+        period_start=row["period_start"],
+        period_end=row["period_end"],
+        total=amount("total_minor"),
+        credit=amount("credit_minor"),
+        due=amount("due_minor"),
+        state=InvoiceState(row["state"]),
+        generation=row["generation"],
+        charging=row["charging"],
+        failures=row["failures"],
+        first_failed_at=row["first_failed_at"],
+        decline_code=row["decline_code"],
+        declined_hard=row["declined_hard"],
+        try_at_once=row["try_at_once"],
+        transaction_id=row["transaction_id"],
+        paid_at=row["paid_at"],
+        paid_with=row["paid_with"],
         refunding=row["refunding"],
-        refunded=amount("refunded_minor"), earn_at=row["earn_at"], issued_at=row["issued_at"],
-        trace_id=row["trace_id"], lines=lines,
-    )  # fmt: skip
+        refunded=amount("refunded_minor"),
+        earn_at=row["earn_at"],
+        issued_at=row["issued_at"],
+        trace_id=row["trace_id"],
+        lines=lines,
+    )

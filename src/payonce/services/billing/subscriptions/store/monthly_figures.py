@@ -46,8 +46,10 @@ async def kept(read: Reads, count: int, asset: Asset) -> list[Month]:
     """Of the last months that are over those that are kept, the oldest first."""
     rows = await read.fetch(
         f"select begin_at, recurring_minor as minor, running, won, lost {_OVER} order by begin_at",
-        asset.code, asset.exponent, count,
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+        count,
+    )
     return [month_from(row, asset) for row in rows]
 
 
@@ -69,8 +71,10 @@ async def _to_count(read: Reads, asset: Asset) -> int:
         f"""
         select count(*), coalesce(max(kept_at) > payonce.due_now() - {COUNTED_EVERY}, false) as fresh {_OVER}
         """,
-        asset.code, asset.exponent, KEPT_MAX,
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+        KEPT_MAX,
+    )
     if row["count"] < KEPT_MAX:
         return KEPT_MAX
     return 0 if row["fresh"] else COUNTED_ANEW
@@ -85,6 +89,11 @@ async def _keep(tx: Tx, asset: Asset, over: Sequence[Month]) -> None:
         set recurring_minor = excluded.recurring_minor, running = excluded.running, won = excluded.won,
             lost = excluded.lost, kept_at = excluded.kept_at
         """,
-        asset.code, asset.exponent, [each.begin for each in over], [each.recurring.minor for each in over],
-        [each.running for each in over], [each.won for each in over], [each.lost for each in over],
-    )  # fmt: skip
+        asset.code,
+        asset.exponent,
+        [each.begin for each in over],
+        [each.recurring.minor for each in over],
+        [each.running for each in over],
+        [each.won for each in over],
+        [each.lost for each in over],
+    )

@@ -25,15 +25,22 @@ async def subscriptions(
                 where id = $3 and ($1::text is null or account_id = $1)))
         order by created_at desc, id desc limit $4
         """,
-        account_id, state, after, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        account_id,
+        state,
+        after,
+        min(limit, LISTED_MAX),
+    )
     return [subscription_from(row) for row in rows]
 
 
 async def invoices(
-    read: Reader | Tx, account_id: str | None, subscription_id: str | None, state: InvoiceState | None,
-    after: str | None, limit: int,
-) -> list[Invoice]:  # fmt: skip
+    read: Reader | Tx,
+    account_id: str | None,
+    subscription_id: str | None,
+    state: InvoiceState | None,
+    after: str | None,
+    limit: int,
+) -> list[Invoice]:
     """The newest first; `after` is the last id of the page before."""
     rows = await read.fetch(
         f"""
@@ -44,6 +51,10 @@ async def invoices(
                 where id = $4 and ($1::text is null or account_id = $1)))
         order by i.issued_at desc, i.id desc limit $5
         """,
-        account_id, subscription_id, state, after, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        account_id,
+        subscription_id,
+        state,
+        after,
+        min(limit, LISTED_MAX),
+    )
     return [invoice_from(row) for row in rows]

@@ -49,8 +49,12 @@ async def make(tx: Tx, account_id: str, by: str) -> PasswordToken:
             expires_at = excluded.expires_at, made_by = excluded.made_by, created_at = payonce.due_now()
         returning expires_at
         """,
-        account_id, CUSTOMER, _digest(token), LIFETIME_HOURS, by,
-    )  # fmt: skip
+        account_id,
+        CUSTOMER,
+        _digest(token),
+        LIFETIME_HOURS,
+        by,
+    )
     if expires_at is None:
         raise NotFound(f"there is no customer {account_id!r}")
     await note(tx.connection, LOCATION, account_id, "password token made", actor=by, severity=Severity.WARNING)
@@ -76,8 +80,9 @@ async def set_password(database: Database, begin: Begin, token: str, new: str) -
             set password_hash = $2, token_version = token_version + 1, updated_at = payonce.due_now()
             where id = $1 returning *
             """,
-            account_id, password_hash,
-        )  # fmt: skip
+            account_id,
+            password_hash,
+        )
         changed = account_from(row)
         await end_refreshing(tx, account_id)
         await forget_guesses(tx.connection, guessed_name(changed.email))

@@ -29,9 +29,16 @@ _ENDED: Final[Mapping[ChangeState, merchant_events.SubscriptionEvent]] = {
 
 
 async def request(
-    tx: Tx, standing: Standing, plan: Plan, timing: When, *, change_id: str | None = None,
-    migration_id: str | None = None, notice: dict[str, Any] | None = None, not_before: datetime | None = None,
-) -> PlanChangeRecord:  # fmt: skip
+    tx: Tx,
+    standing: Standing,
+    plan: Plan,
+    timing: When,
+    *,
+    change_id: str | None = None,
+    migration_id: str | None = None,
+    notice: dict[str, Any] | None = None,
+    not_before: datetime | None = None,
+) -> PlanChangeRecord:
     """Accepts a change of a subscription that this transaction has locked. Of each timing one may be pending. `notice`
     is what merchants are told beside the change. A scheduled one is applied with the first period that ends at
     `not_before` or later."""
@@ -43,9 +50,16 @@ async def request(
                 not_before)
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9) returning *
         """,
-        change_id or str(new_id()), subscription.id, subscription.plan_id, plan.id, timing is When.PERIOD_END,
-        migration_id, standing.now, tx.trace_id, not_before,
-    )  # fmt: skip
+        change_id or str(new_id()),
+        subscription.id,
+        subscription.plan_id,
+        plan.id,
+        timing is When.PERIOD_END,
+        migration_id,
+        standing.now,
+        tx.trace_id,
+        not_before,
+    )
     change = change_from(row)
     await _tell(tx, standing, change, _REQUESTED[timing], notice)
     return change
@@ -61,18 +75,28 @@ async def refuse(tx: Tx, standing: Standing, plan: Plan, change_id: str, reason:
                 trace_id)
         values ($1, $2, $3, $4, false, 'failed', $5, $6, $6, $7) returning *
         """,
-        change_id, subscription.id, subscription.plan_id, plan.id, reason[:REASON_MAX_LENGTH], standing.now,
+        change_id,
+        subscription.id,
+        subscription.plan_id,
+        plan.id,
+        reason[:REASON_MAX_LENGTH],
+        standing.now,
         tx.trace_id,
-    )  # fmt: skip
+    )
     refused = change_from(row)
     await _tell(tx, standing, refused, _ENDED[ChangeState.FAILED])
     return refused
 
 
 async def end(
-    tx: Tx, standing: Standing, change: PlanChangeRecord, state: ChangeState, reason: str | None = None, *,
+    tx: Tx,
+    standing: Standing,
+    change: PlanChangeRecord,
+    state: ChangeState,
+    reason: str | None = None,
+    *,
     story: bool = True,
-) -> PlanChangeRecord:  # fmt: skip
+) -> PlanChangeRecord:
     """Of one that is pending; a compare-and-set. `story` is False where the subscription's own move tells it, with the
     event that merchants get."""
     row = await tx.fetchrow(
@@ -81,8 +105,11 @@ async def end(
         set state = $2, reason = $3, ended_at = $4, updated_at = payonce.due_now()
         where id = $1 and state = 'pending' returning *
         """,
-        change.id, state, None if reason is None else reason[:REASON_MAX_LENGTH], standing.now,
-    )  # fmt: skip
+        change.id,
+        state,
+        None if reason is None else reason[:REASON_MAX_LENGTH],
+        standing.now,
+    )
     if row is None:
         raise AssertionError(f"change {change.id} has ended before, behind the lock of its subscription")
     ended = change_from(row)
@@ -119,8 +146,9 @@ async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) 
           and m.state in ('running', 'done')
         order by c.created_at desc, c.id desc limit 1
         """,
-        subscription_id, plan_id,
-    )  # fmt: skip
+        subscription_id,
+        plan_id,
+    )
     return None if row is None else change_from(row)
 
 
@@ -131,8 +159,9 @@ async def newest_of(read: Reader | Tx, subscription_id: str, migration_id: str) 
         select * from subscriptions.plan_changes where subscription_id = $1 and migration_id = $2
         order by created_at desc, id desc limit 1
         """,
-        subscription_id, migration_id,
-    )  # fmt: skip
+        subscription_id,
+        migration_id,
+    )
     return None if row is None else change_from(row)
 
 
@@ -154,8 +183,9 @@ async def of_subscription(read: Reader | Tx, subscription_id: str, limit: int = 
         select * from subscriptions.plan_changes where subscription_id = $1
         order by created_at desc, id desc limit $2
         """,
-        subscription_id, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        subscription_id,
+        min(limit, LISTED_MAX),
+    )
     return [change_from(row) for row in rows]
 
 
@@ -175,18 +205,27 @@ async def shown(read: Reader | Tx, subscription_ids: Sequence[str]) -> dict[str,
 
 def change_from(row: Any) -> PlanChangeRecord:
     return PlanChangeRecord(
-        id=row["id"], subscription_id=row["subscription_id"], from_plan_id=row["from_plan_id"],
-        to_plan_id=row["to_plan_id"], timing=When.PERIOD_END if row["at_period_end"] else When.NOW,
+        id=row["id"],
+        subscription_id=row["subscription_id"],
+        from_plan_id=row["from_plan_id"],
+        to_plan_id=row["to_plan_id"],
+        timing=When.PERIOD_END if row["at_period_end"] else When.NOW,
         state=ChangeState(row["state"]),
-        reason=row["reason"], migration_id=row["migration_id"], requested_at=row["requested_at"],
-        ended_at=row["ended_at"], not_before=row["not_before"],
-    )  # fmt: skip
+        reason=row["reason"],
+        migration_id=row["migration_id"],
+        requested_at=row["requested_at"],
+        ended_at=row["ended_at"],
+        not_before=row["not_before"],
+    )
 
 
 async def _tell(
-    tx: Tx, standing: Standing, change: PlanChangeRecord, kind: merchant_events.SubscriptionEvent,
+    tx: Tx,
+    standing: Standing,
+    change: PlanChangeRecord,
+    kind: merchant_events.SubscriptionEvent,
     notice: dict[str, Any] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     subscription: Subscription = standing.subscription
     described = merchant_events.described_change(change, subscription)
     await subscriptions.tell_story(tx, subscription, kind, standing.now, {**described, **(notice or {})})

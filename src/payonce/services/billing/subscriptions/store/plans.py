@@ -74,8 +74,9 @@ async def for_sale_at(read: Reader | Tx, code: str, at: datetime) -> Plan | None
         where code = $1 and trial_days is null and (retired_at is null or retired_at > $2)
         order by version limit 1
         """,
-        code, at,
-    )  # fmt: skip
+        code,
+        at,
+    )
     return None if row is None else plan_from(row)
 
 
@@ -119,11 +120,20 @@ async def add_version(tx: Tx, offer: Offer) -> Plan:
             from (select coalesce(max(version), 0) + 1 as next from subscriptions.plans where code = $1) versions
             returning *
             """,
-            offer.code, offer.name, offer.price.minor, offer.price.asset.code, offer.price.asset.exponent,
-            offer.interval.unit, offer.interval.count, offer.trial_days, offer.renews_to,
-            json.dumps(dict(offer.features)), offer.after_dunning,
-            None if limits is None else limits.unit, None if limits is None else limits.count,
-        )  # fmt: skip
+            offer.code,
+            offer.name,
+            offer.price.minor,
+            offer.price.asset.code,
+            offer.price.asset.exponent,
+            offer.interval.unit,
+            offer.interval.count,
+            offer.trial_days,
+            offer.renews_to,
+            json.dumps(dict(offer.features)),
+            offer.after_dunning,
+            None if limits is None else limits.unit,
+            None if limits is None else limits.count,
+        )
     except asyncpg.CheckViolationError as error:
         raise Invalid(f"the plan {offer.code!r} is not usable: {error.constraint_name} does not hold") from error
     return plan_from(row)
@@ -173,25 +183,37 @@ def terms_of(plan: Plan, than: Plan) -> dict[str, Any]:
     a feature that is missing is not included, and one with null has no limit."""
     billed, allowed = interval_of(plan), allowance_of(plan) or interval_of(plan)
     return {
-        "interval": billed.unit.value, "interval_count": billed.count, "allowance_interval": allowed.unit.value,
+        "interval": billed.unit.value,
+        "interval_count": billed.count,
+        "allowance_interval": allowed.unit.value,
         "allowance_interval_count": allowed.count,
         "features": {
-            name: limit for name, limit in sorted(plan.features.items())
+            name: limit
+            for name, limit in sorted(plan.features.items())
             if name not in than.features or than.features[name] != limit
         },
-    }  # fmt: skip
+    }
 
 
 def plan_from(row: Any) -> Plan:
     features = row["features"]
     return Plan(
-        id=row["id"], code=row["code"], version=row["version"], name=row["name"],
+        id=row["id"],
+        code=row["code"],
+        version=row["version"],
+        name=row["name"],
         price=Amount(row["price_minor"], Asset(row["currency"], row["exponent"])),
-        interval_unit=row["interval_unit"], interval_count=row["interval_count"], trial_days=row["trial_days"],
-        renews_to=row["renews_to"], features=json.loads(features) if isinstance(features, str) else features,
-        allowance_unit=row["allowance_unit"], allowance_count=row["allowance_count"],
-        after_dunning=AfterDunning(row["after_dunning"]), retired_at=row["retired_at"], created_at=row["created_at"],
-    )  # fmt: skip
+        interval_unit=row["interval_unit"],
+        interval_count=row["interval_count"],
+        trial_days=row["trial_days"],
+        renews_to=row["renews_to"],
+        features=json.loads(features) if isinstance(features, str) else features,
+        allowance_unit=row["allowance_unit"],
+        allowance_count=row["allowance_count"],
+        after_dunning=AfterDunning(row["after_dunning"]),
+        retired_at=row["retired_at"],
+        created_at=row["created_at"],
+    )
 
 
 async def _allowance_before(tx: Tx, offer: Offer) -> Interval | None:

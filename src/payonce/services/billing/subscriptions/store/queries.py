@@ -127,7 +127,7 @@ async def customers(read: Reads, wanted: Wanted, before: str | None, limit: int)
             where {where} order by s.created_at desc, s.id desc limit {min(limit, LISTED_MAX)}
             """,
             *values,
-        )  # fmt: skip
+        )
         return [_customer(row) for row in rows]
     if before is not None:
         values.append(account_id)
@@ -146,7 +146,7 @@ async def customers(read: Reads, wanted: Wanted, before: str | None, limit: int)
         order by a.created_at desc, a.id desc
         """,
         *values,
-    )  # fmt: skip
+    )
     return [_customer(row) for row in rows]
 
 
@@ -155,9 +155,10 @@ async def totals(read: Reads, wanted: Wanted) -> Mapping[State, int]:
     where, values = _where(replace(wanted, state=None))
     rows = await read.fetch(
         f"select s.state, count(*) from subscriptions.subscriptions s {_JOINS} where {where} group by s.state"
-        if values else "select s.state, count(*) from subscriptions.subscriptions s group by s.state",
+        if values
+        else "select s.state, count(*) from subscriptions.subscriptions s group by s.state",
         *values,
-    )  # fmt: skip
+    )
     found = {State(row["state"]): row["count"] for row in rows}
     return {state: found.get(state, 0) for state in State}
 
@@ -196,8 +197,9 @@ async def subscriptions_of(read: Reads, account_id: str, limit: int = LISTED_MAX
         select {_COLUMNS}, a.email as email from subscriptions.subscriptions s {_JOINS}
         where s.account_id = $1 order by s.created_at desc, s.id desc limit $2
         """,
-        account_id, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        account_id,
+        min(limit, LISTED_MAX),
+    )
     return [_seen(row) for row in rows]
 
 
@@ -238,16 +240,23 @@ async def overdue(read: Reads, state: State | None, after: str | None, limit: in
         join lateral ({_OWED} order by issued_at desc, id desc limit 1) i on true
         order by coalesce(s.due_at, 'infinity'), s.id
         """,
-        states, after, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        states,
+        after,
+        min(limit, LISTED_MAX),
+    )
     return [
         Overdue(
-            _seen(row), row["invoice_id"], row["number"],
-            Amount(row["due_minor"], Asset(row["invoice_currency"], row["invoice_exponent"])), row["failures"],
-            row["first_failed_at"], row["decline_code"], row["charging"],
+            _seen(row),
+            row["invoice_id"],
+            row["number"],
+            Amount(row["due_minor"], Asset(row["invoice_currency"], row["invoice_exponent"])),
+            row["failures"],
+            row["first_failed_at"],
+            row["decline_code"],
+            row["charging"],
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def overdue_declines(read: Reads, state: State | None) -> Mapping[str, int]:
@@ -315,19 +324,45 @@ def _where(wanted: Wanted) -> tuple[str, list[Any]]:
 
 def _customer(row: Any) -> Customer:
     return Customer(
-        row["customer_id"], row["email"], row["name"], row["role"], row["customer_zone"], row["customer_clock"],
-        row["external_id"], row["has_password"], row["customer_since"],
+        row["customer_id"],
+        row["email"],
+        row["name"],
+        row["role"],
+        row["customer_zone"],
+        row["customer_clock"],
+        row["external_id"],
+        row["has_password"],
+        row["customer_since"],
         None if row["subscription_id"] is None else _seen(row),
-    )  # fmt: skip
+    )
 
 
 def _seen(row: Any) -> Seen:
     count, unit = row["interval_count"], row["interval_unit"]
     return Seen(
-        row["subscription_id"], row["account_id"], row["email"], row["plan_id"], row["plan_name"],
-        Amount(row["price_minor"], Asset(row["currency"], row["exponent"])), unit if count == 1 else f"{count} {unit}s",
-        State(row["state"]), row["time_zone"], row["test_clock_id"], row["their_now"], row["period"],
-        row["period_start"], row["period_end"], row["trial_ends_at"], row["next_plan"], row["cancel_at_period_end"],
-        row["paused_at"], row["ended_at"], row["due_at"], None if row["due_for"] is None else Due(row["due_for"]),
-        row["reason"], row["revision"], row["trace_id"], row["created_at"],
-    )  # fmt: skip
+        row["subscription_id"],
+        row["account_id"],
+        row["email"],
+        row["plan_id"],
+        row["plan_name"],
+        Amount(row["price_minor"], Asset(row["currency"], row["exponent"])),
+        unit if count == 1 else f"{count} {unit}s",
+        State(row["state"]),
+        row["time_zone"],
+        row["test_clock_id"],
+        row["their_now"],
+        row["period"],
+        row["period_start"],
+        row["period_end"],
+        row["trial_ends_at"],
+        row["next_plan"],
+        row["cancel_at_period_end"],
+        row["paused_at"],
+        row["ended_at"],
+        row["due_at"],
+        None if row["due_for"] is None else Due(row["due_for"]),
+        row["reason"],
+        row["revision"],
+        row["trace_id"],
+        row["created_at"],
+    )

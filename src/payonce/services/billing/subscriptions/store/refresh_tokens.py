@@ -82,8 +82,11 @@ async def _issue(tx: Tx, account_id: str, family: str, days: int) -> Refreshing:
         insert into subscriptions.refresh_tokens (digest, account_id, family, expires_at)
         values ($1, $2, $3, payonce.due_now() + make_interval(days => $4)) returning expires_at
         """,
-        _digest(token), account_id, family, days,
-    )  # fmt: skip
+        _digest(token),
+        account_id,
+        family,
+        days,
+    )
     return Refreshing(token, expires_at)
 
 

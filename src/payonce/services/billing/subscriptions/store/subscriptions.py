@@ -70,8 +70,9 @@ async def of_account(read: Reader | Tx, account_id: str, limit: int = LISTED_MAX
     """The newest first."""
     rows = await read.fetch(
         "select * from subscriptions.subscriptions where account_id = $1 order by created_at desc, id desc limit $2",
-        account_id, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        account_id,
+        min(limit, LISTED_MAX),
+    )
     return [subscription_from(row) for row in rows]
 
 
@@ -96,8 +97,10 @@ async def events(
         select id, kind, from_state, to_state, detail, at from subscriptions.subscription_events
         where subscription_id = $1 and id > $2 order by id limit $3
         """,
-        subscription_id, after, min(limit, LISTED_MAX),
-    )  # fmt: skip
+        subscription_id,
+        after,
+        min(limit, LISTED_MAX),
+    )
     return [{**dict(row), "detail": json.loads(row["detail"])} for row in rows]
 
 
@@ -151,8 +154,11 @@ async def standing(tx: Tx, subscription: Subscription) -> Standing:
             on c.account_id = $4 and c.currency = p.currency and c.exponent = p.exponent
         where p.id = $1
         """,
-        subscription.plan_id, subscription.test_clock_id, subscription.id, subscription.account_id,
-    )  # fmt: skip
+        subscription.plan_id,
+        subscription.test_clock_id,
+        subscription.id,
+        subscription.account_id,
+    )
     plan = plans.plan_from(row)
     credit = Amount(row["credit_minor"], plan.price.asset)
     return Standing(subscription, plan, whole_second(row["now"]), credit, row["open_invoice"], row["heard"])
@@ -179,9 +185,18 @@ async def insert(tx: Tx, new: Subscription, at: datetime) -> Subscription | None
         )
         select * from made
         """,
-        new.id, new.account_id, new.plan_id, new.state, new.time_zone, new.test_clock_id, new.due_at, new.due_for,
-        new.trace_id, at, new.converts_to_plan_id,
-    )  # fmt: skip
+        new.id,
+        new.account_id,
+        new.plan_id,
+        new.state,
+        new.time_zone,
+        new.test_clock_id,
+        new.due_at,
+        new.due_for,
+        new.trace_id,
+        at,
+        new.converts_to_plan_id,
+    )
     return None if row is None else subscription_from(row)
 
 
@@ -210,19 +225,36 @@ async def move(
         )
         select * from moved
         """,
-        before.id, before.revision, after.plan_id, after.state, after.anchor_at, after.anchor_period, after.period,
-        after.period_start, after.period_end, after.trial_ends_at, after.next_plan_id, after.cancel_at_period_end,
-        after.paused_at, after.ended_at, after.due_at, after.due_for, after.reason, kind, before.state,
-        json.dumps(detail or {}), at, tx.trace_id, after.allowance_starts,
-    )  # fmt: skip
+        before.id,
+        before.revision,
+        after.plan_id,
+        after.state,
+        after.anchor_at,
+        after.anchor_period,
+        after.period,
+        after.period_start,
+        after.period_end,
+        after.trial_ends_at,
+        after.next_plan_id,
+        after.cancel_at_period_end,
+        after.paused_at,
+        after.ended_at,
+        after.due_at,
+        after.due_for,
+        after.reason,
+        kind,
+        before.state,
+        json.dumps(detail or {}),
+        at,
+        tx.trace_id,
+        after.allowance_starts,
+    )
     if row is None:
         raise Retry(f"subscription {before.id} is no longer as it was read")
     return subscription_from(row)
 
 
-async def tell_story(
-    tx: Tx, subscription: Subscription, kind: str, at: datetime, detail: dict[str, Any]
-) -> None:  # fmt: skip
+async def tell_story(tx: Tx, subscription: Subscription, kind: str, at: datetime, detail: dict[str, Any]) -> None:
     """An entry in its story that changes nothing of itself."""
     await tx.execute(
         """
@@ -230,8 +262,13 @@ async def tell_story(
             (subscription_id, kind, from_state, to_state, detail, at, trace_id)
         values ($1, $2, $3, $3, $4::jsonb, $5, $6)
         """,
-        subscription.id, kind, subscription.state, json.dumps(detail), at, tx.trace_id,
-    )  # fmt: skip
+        subscription.id,
+        kind,
+        subscription.state,
+        json.dumps(detail),
+        at,
+        tx.trace_id,
+    )
 
 
 async def put_again(tx: Tx, subscription: Subscription) -> None:
@@ -241,19 +278,36 @@ async def put_again(tx: Tx, subscription: Subscription) -> None:
         update subscriptions.subscriptions set put_for = null, revision = revision + 1, updated_at = payonce.due_now()
         where id = $1 and revision = $2
         """,
-        subscription.id, subscription.revision,
-    )  # fmt: skip
+        subscription.id,
+        subscription.revision,
+    )
 
 
 def subscription_from(row: Any) -> Subscription:
     return Subscription(
-        id=row["id"], account_id=row["account_id"], plan_id=row["plan_id"], state=State(row["state"]),
-        time_zone=row["time_zone"], test_clock_id=row["test_clock_id"], anchor_at=row["anchor_at"],
-        anchor_period=row["anchor_period"], period=row["period"], period_start=row["period_start"],
-        period_end=row["period_end"], trial_ends_at=row["trial_ends_at"], next_plan_id=row["next_plan_id"],
-        cancel_at_period_end=row["cancel_at_period_end"], paused_at=row["paused_at"], ended_at=row["ended_at"],
-        due_at=row["due_at"], due_for=None if row["due_for"] is None else Due(row["due_for"]), reason=row["reason"],
-        revision=row["revision"], trace_id=row["trace_id"], created_at=row["created_at"],
-        updated_at=row["updated_at"], converts_to_plan_id=row["converts_to_plan_id"],
+        id=row["id"],
+        account_id=row["account_id"],
+        plan_id=row["plan_id"],
+        state=State(row["state"]),
+        time_zone=row["time_zone"],
+        test_clock_id=row["test_clock_id"],
+        anchor_at=row["anchor_at"],
+        anchor_period=row["anchor_period"],
+        period=row["period"],
+        period_start=row["period_start"],
+        period_end=row["period_end"],
+        trial_ends_at=row["trial_ends_at"],
+        next_plan_id=row["next_plan_id"],
+        cancel_at_period_end=row["cancel_at_period_end"],
+        paused_at=row["paused_at"],
+        ended_at=row["ended_at"],
+        due_at=row["due_at"],
+        due_for=None if row["due_for"] is None else Due(row["due_for"]),
+        reason=row["reason"],
+        revision=row["revision"],
+        trace_id=row["trace_id"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        converts_to_plan_id=row["converts_to_plan_id"],
         allowance_starts=None if row["allowance_starts"] is None else tuple(row["allowance_starts"]),
-    )  # fmt: skip
+    )

@@ -23,9 +23,14 @@ async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[Scene]
     invoices = await _invoices(read, of)
     posted = await _posted(read, of)
     found = [
-        *events, *invoices, *posted, *await _credited(read, of), *await _told(read, told), *await _used(read, of),
+        *events,
+        *invoices,
+        *posted,
+        *await _credited(read, of),
+        *await _told(read, told),
+        *await _used(read, of),
         *await notes_about(read, [of.id]),
-    ]  # fmt: skip
+    ]
     cut = len(events) >= EVENTS_MAX or len(invoices) >= INVOICES_MAX or len(posted) >= POSTINGS_MAX
     return sorted(found, key=lambda fact: fact.at), cut
 
@@ -41,7 +46,7 @@ async def _events(read: Reads, of: Seen) -> list[Scene]:
     return [
         Scene(row["created_at"], "event", _title(row), row["to_state"] or row["kind"], _detail(row, of))
         for row in reversed(rows)
-    ]  # fmt: skip
+    ]
 
 
 def _title(row: Any) -> str:
@@ -71,10 +76,16 @@ async def _invoices(read: Reads, of: Seen) -> list[Scene]:
         of.id,
     )
     return [
-        Scene(row["created_at"], "invoice", f"invoice {row['number']} for {row['action']}", row["state"],
-              _for_what(row), Amount(row["due_minor"], Asset(row["currency"], row["exponent"])))
+        Scene(
+            row["created_at"],
+            "invoice",
+            f"invoice {row['number']} for {row['action']}",
+            row["state"],
+            _for_what(row),
+            Amount(row["due_minor"], Asset(row["currency"], row["exponent"])),
+        )
         for row in reversed(rows)
-    ]  # fmt: skip
+    ]
 
 
 def _for_what(row: Any) -> str:
@@ -95,10 +106,16 @@ async def _credited(read: Reads, of: Seen) -> list[Scene]:
         of.id,
     )
     return [
-        Scene(row["created_at"], "credit note", f"credit note {row['number']} for invoice {row['invoice']}", "posted",
-              row["reason"], Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])))
+        Scene(
+            row["created_at"],
+            "credit note",
+            f"credit note {row['number']} for invoice {row['invoice']}",
+            "posted",
+            row["reason"],
+            Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def _told(read: Reads, events: Sequence[str]) -> list[Scene]:
@@ -111,11 +128,15 @@ async def _told(read: Reads, events: Sequence[str]) -> list[Scene]:
         list(events),
     )
     return [
-        Scene(row["processed_at"] or row["created_at"], "told",
-              f"payments told of {row['action']}: {row['status']}",
-              "failed" if row["error_message"] else "success", row["error_message"])
+        Scene(
+            row["processed_at"] or row["created_at"],
+            "told",
+            f"payments told of {row['action']}: {row['status']}",
+            "failed" if row["error_message"] else "success",
+            row["error_message"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def _used(read: Reads, of: Seen) -> list[Scene]:
@@ -127,10 +148,15 @@ async def _used(read: Reads, of: Seen) -> list[Scene]:
         of.id,
     )
     return [
-        Scene(row["updated_at"], "usage", f"{row['feature']}: {row['total']:,} used", "counted",
-              f"{row['events']:,} events in the period from {row['period_start']:%Y-%m-%d}")
+        Scene(
+            row["updated_at"],
+            "usage",
+            f"{row['feature']}: {row['total']:,} used",
+            "counted",
+            f"{row['events']:,} events in the period from {row['period_start']:%Y-%m-%d}",
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def _posted(read: Reads, of: Seen) -> list[Scene]:

@@ -144,8 +144,11 @@ async def use(to: Reads, account_id: str, feature: str, delta: int, event_id: st
         select outcome, counted, used, allowed, period_start, period_end, state
         from subscriptions.use($1, $2, $3, $4)
         """,
-        account_id, feature, delta, event_id,
-    )  # fmt: skip
+        account_id,
+        feature,
+        delta,
+        event_id,
+    )
     return answered(row, feature, delta, event_id)
 
 
@@ -155,9 +158,15 @@ def answered(row: Any, feature: str, delta: int, event_id: str) -> Counted:
     if outcome not in ("counted", "repeated"):
         raise _not_counted(Why(outcome), row, feature, delta, event_id)
     return Counted(
-        feature, event_id, delta, row["counted"], row["used"], row["allowed"], row["period_start"],
+        feature,
+        event_id,
+        delta,
+        row["counted"],
+        row["used"],
+        row["allowed"],
+        row["period_start"],
         outcome == "repeated",
-    )  # fmt: skip
+    )
 
 
 async def standing(read: Reads, account_id: str) -> Standing | None:
@@ -186,9 +195,14 @@ async def standing(read: Reads, account_id: str) -> Standing | None:
     state = State(first["state"])
     features = tuple(FeatureUse(row["feature"], row["used"], row["allowed"]) for row in rows if row["feature"])
     return Standing(
-        first["id"], first["plan_id"], state, state in ENTITLED and not first["over"], first["period_start"],
-        first["period_end"], features,
-    )  # fmt: skip
+        first["id"],
+        first["plan_id"],
+        state,
+        state in ENTITLED and not first["over"],
+        first["period_start"],
+        first["period_end"],
+        features,
+    )
 
 
 async def entitlement(read: Reads, account_id: str, feature: str) -> Entitlement:
@@ -235,8 +249,10 @@ async def totals(
         where $2::text is null or feature = $2
         group by 1, 2, 3 order by period_start desc, feature, subscription_id limit $3
         """,
-        account_id, feature, min(limit, PERIODS_SHOWN_MAX),
-    )  # fmt: skip
+        account_id,
+        feature,
+        min(limit, PERIODS_SHOWN_MAX),
+    )
     return [PeriodTotal(**row) for row in rows]
 
 
@@ -260,8 +276,9 @@ async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: s
         where c.subscription_id = standing.subscription_id and c.feature = standing.feature and standing.used > 0
         returning c.subscription_id, c.feature, standing.used
         """,
-        account_id, feature,
-    )  # fmt: skip
+        account_id,
+        feature,
+    )
     given = {row["feature"]: row["used"] for row in sorted(rows, key=lambda row: str(row["feature"]))}
     if given:
         told = ", ".join(f"{each} from {used}" for each, used in given.items())
@@ -271,7 +288,7 @@ async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: s
 
 async def carry_over(
     tx: Tx, subscription: Subscription, left_at: datetime, begun_at: datetime, share: Fraction
-) -> None:  # fmt: skip
+) -> None:
     """The window that began at `left_at` is left for one that begins at `begun_at`: this share of its use goes along,
     as it goes back of the price. Otherwise whoever changes between a month and a year would begin at zero whenever they
     like. Moved by two events, so that the totals of both windows together stay what was used; and every counter is
@@ -303,10 +320,15 @@ async def carry_over(
         cross join (values (' from ', -1, $2::timestamptz), (' to ', 1, $3)) side (name, sign, period_start)
         where along > 0
         """,
-        subscription.id, left_at, begun_at, share.numerator, share.denominator, subscription.account_id,
+        subscription.id,
+        left_at,
+        begun_at,
+        share.numerator,
+        share.denominator,
+        subscription.account_id,
         # Nobody could have used it before for an event of their own.
         str(new_id()),
-    )  # fmt: skip
+    )
 
 
 def left(limit: int | None, used: int) -> int | None:
@@ -322,8 +344,9 @@ def _not_counted(why: Why, row: Any, feature: str, delta: int, event_id: str) ->
             why,
             f"{feature}: {used} of {limit} are used, {left(limit, used)} are left and {delta} were asked for; "
             f"the allowance begins anew at {until}, a larger plan's at once",
-            used, limit,
-        )  # fmt: skip
+            used,
+            limit,
+        )
     sentences = {
         Why.REUSED: f"event_id {event_id!r} was another event; every event has an id of its own",
         Why.NO_SUBSCRIPTION: "this account has no subscription; create one first",

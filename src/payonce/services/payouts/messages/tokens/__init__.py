@@ -27,6 +27,18 @@ from payonce.services.payouts.messages.tokens.hops import (
 )
 
 __all__ = [
-    "ESTIMATE_REQUEST", "ESTIMATE_RESPONSE", "HOPS", "HOST_PAY", "SWAP_REQUEST", "SWAP_RESPONSE", "EstimateRequest",
-    "EstimateResponse", "Hop", "HostPay", "SwapRequest", "SwapResponse", "plain", "read",
-]  # fmt: skip
+    "ESTIMATE_REQUEST",
+    "ESTIMATE_RESPONSE",
+    "HOPS",
+    "HOST_PAY",
+    "SWAP_REQUEST",
+    "SWAP_RESPONSE",
+    "EstimateRequest",
+    "EstimateResponse",
+    "Hop",
+    "HostPay",
+    "SwapRequest",
+    "SwapResponse",
+    "plain",
+    "read",
+]
