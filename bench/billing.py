@@ -20,7 +20,7 @@ from bench.failure import BenchFailed
 from bench.hops import Latency, latencies
 from bench.roles import LOOK_S, Lend, until_up
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.transaction import begin
 from payonce.kit.ports import held_ports
 from payonce.queues.postgres import PostgresFeed
@@ -179,7 +179,7 @@ class _Load:
         """What the schedule does each minute."""
         async with (
             Database.open(self._url, work_pool_size=1) as database,
-            begin(database, PostgresFeed(database, Bell(database))) as tx,
+            begin(database, PostgresFeed(database, Notifier(database))) as tx,
         ):
             await tx.send(BILLING_CLOCK, {}, action=RENEW)
 

@@ -13,7 +13,7 @@ from bench.peers.command import Command
 from bench.places import PostgresPlace
 from bench.rounds import START_LIMIT_S, Stage, stage
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
 from payonce.queues.postgres import PostgresQueue
 
@@ -87,9 +87,9 @@ async def _time_claims(small_url: str, large_url: str) -> tuple[float, float]:
 
 async def _open_queue(stack: AsyncExitStack, url: str) -> PostgresQueue:
     database = await stack.enter_async_context(Database.open(url))
-    bell = await stack.enter_async_context(Bell.open(database, listen=False))
+    notifier = await stack.enter_async_context(Notifier.open(database, listen=False))
     # Without the limit: its count of live leases is not what depth could slow down.
-    return PostgresQueue(database, bell, Policy("bench"), worker="bench-claims")
+    return PostgresQueue(database, notifier, Policy("bench"), worker="bench-claims")
 
 
 def measure_churn(place: PostgresPlace, sizes: ScalingSizes, snapshot_open: bool) -> float:

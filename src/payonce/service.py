@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from payonce.engine.audit.run import Audit
 from payonce.engine.controls import Action
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors import Schedule
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.push import Target
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typer import Typer
 
     from payonce.console.page import ServicePages
-    from payonce.http.kit.context import Desk
+    from payonce.http.kit.context import AppContext
     from payonce.testing.crash import Ablation, Backend, Scenario
 
 
@@ -190,7 +190,7 @@ class Service:
     """Routes that each part of a service answers. A process that answers for several of them has these once."""
     routes_with_role: bool = False
     """Whether only processes that run one of its roles answer its routes; else every process that listens does."""
-    mounts: Mapping[str, Callable[["Desk"], "ASGIApp"]] = field(default_factory=dict)
+    mounts: Mapping[str, Callable[["AppContext"], "ASGIApp"]] = field(default_factory=dict)
     """ASGI applications by the path under which every process that listens answers for them. They authenticate their
     callers themselves; the platform bounds bodies and times and adds trace ids."""
     is_operator: Callable[["Request", "HTTPAuthorizationCredentials"], Awaitable[bool | None]] | None = None
@@ -215,7 +215,7 @@ class Service:
     check_held: Callable[[Settings, Reader], Awaitable[None]] | None = None
     """Refuses, with what to do, a database that holds other parts of it than the settings say. Called before a role
     starts."""
-    runs: Mapping[str, Callable[[Settings, Database, Bell], AbstractAsyncContextManager[Running | None]]] = field(
+    runs: Mapping[str, Callable[[Settings, Database, Notifier], AbstractAsyncContextManager[Running | None]]] = field(
         default_factory=dict
     )
     """What a role runs besides handlers, such as a server; None where the settings say that another one serves."""

@@ -33,7 +33,7 @@ class Silence:
 
 
 @dataclass
-class Scene:
+class TimelineEntry:
     """Everything was done by the real handlers, against the banks' simulators."""
 
     office: Office
@@ -72,10 +72,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def open_scene(stage: OpenStage) -> AsyncIterator[Scene]:
+async def open_scene(stage: OpenStage) -> AsyncIterator[TimelineEntry]:
     silence = Silence()
     async with open_office(stage, at_southbank=silence) as office:
-        yield Scene(office, silence)
+        yield TimelineEntry(office, silence)
 
 
 async def log_in(person: Watched, name: str) -> None:

@@ -120,7 +120,7 @@ async def test_the_transfer_of_the_document_is_followed_and_people_are_given_log
         await typed(put_transfer, environment)
         await page.get_by_placeholder("Find an id").fill("t-1")
         await page.keyboard.press("Enter")
-        await expect(page.locator(".story")).to_contain_text("southbank.pay_in")
+        await expect(page.locator(".timeline")).to_contain_text("southbank.pay_in")
         # An open page would ask once more while it is being left, and be sent to the login in between.
         await page.goto("about:blank")
         stranger.expected.add(401)

@@ -16,7 +16,7 @@ from payonce.kit.money import Amount, well_known
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, overflow_px
 from tests.browser.conftest import OpenServed, Served
-from tests.browser.scenes import Scene, open_scene
+from tests.browser.scenes import TimelineEntry, open_scene
 from tests.console.visitor import every_page
 
 EUR = well_known("EUR")
@@ -70,7 +70,7 @@ async def a_day(stage: OpenStage, served: OpenServed) -> AsyncIterator[tuple[Ser
         )
 
 
-async def _brakes(scene: Scene, effect_id: Any) -> tuple[int, int]:
+async def _brakes(scene: TimelineEntry, effect_id: Any) -> tuple[int, int]:
     s = scene.office.s
     async with s.begin() as tx:
         await set_threshold(tx, Amount(100, EUR), LONG)
@@ -205,7 +205,7 @@ async def test_ten_thousand_rows_are_paged(stage: OpenStage, served: OpenServed,
                 assert len(seen) == 150, path
 
 
-async def _multiply(scene: Scene) -> None:
+async def _multiply(scene: TimelineEntry) -> None:
     """What is there once, MANY times, under other ids and keys."""
     owner = scene.office.s.owner
     for table, keys, where in (

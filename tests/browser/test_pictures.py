@@ -9,7 +9,7 @@ from playwright.async_api import Browser
 from payonce.engine.monitoring.history import RunCounts, sample_depths
 from payonce.testing import OpenStage
 from tests.browser.conftest import OpenServed, TakePicture
-from tests.browser.scenes import Scene, open_scene
+from tests.browser.scenes import TimelineEntry, open_scene
 
 MINUTES, FEW_MINUTES = 40, 5
 """For a picture, and to see that it would show the right things."""
@@ -18,7 +18,7 @@ BUSY = (3, 5, 4, 8, 12, 9, 7, 6, 10, 14, 11, 8, 6, 5, 4, 3)
 """Transfers in one minute, over and over."""
 
 
-async def a_busy_hour(scene: Scene, minutes: int) -> None:
+async def a_busy_hour(scene: TimelineEntry, minutes: int) -> None:
     """Transfers minute by minute; at the end one that nobody knows the end of, and a message that gave up."""
     s = scene.office.s
     counts = RunCounts(s.database)

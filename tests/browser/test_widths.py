@@ -5,7 +5,7 @@ from playwright.async_api import Browser, Locator, expect
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE
 from tests.browser.conftest import OpenServed
-from tests.browser.scenes import Scene, open_scene
+from tests.browser.scenes import TimelineEntry, open_scene
 
 REASON = "refused 3 times: the receiver answered 422, no such topic"
 
@@ -73,7 +73,7 @@ async def test_errors_and_traces_are_not_cut_on_a_small_screen(
         assert await inside(person.page.locator("tbody td").last, WIDE["width"])
 
 
-async def _parked_entry(scene: Scene) -> None:
+async def _parked_entry(scene: TimelineEntry) -> None:
     await scene.office.s.owner.execute(
         """
         insert into payonce.outbox (relay, id, state, ready_at, try_at, first_tried_at, tries, last_error, queue,

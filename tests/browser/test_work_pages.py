@@ -97,9 +97,9 @@ async def test_one_payment_is_followed_from_its_message_over_its_effects_to_the_
         await page.goto("/console/effects?state=performed")
         await page.get_by_role("link", name="southbank.pay_in").click()
         await page.get_by_role("link", name="Follow the trace").click()
-        story = page.locator(".story")
+        timeline = page.locator(".timeline")
         for words in ("transfers-withdraw", "northbank.withdraw", "southbank.pay_in", "southbank/house"):
-            await expect(story).to_contain_text(words)
+            await expect(timeline).to_contain_text(words)
         kinds = await page.locator(".scene .kind").all_inner_texts()
         assert {"run", "effect", "posting"} <= {kind.lower() for kind in kinds}
         moments = await page.locator(".scene time").evaluate_all("found => found.map(each => each.dateTime)")

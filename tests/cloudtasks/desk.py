@@ -98,7 +98,7 @@ class Runs:
 async def open_runs(s: Stage, policy: Policy = POLICY, worker: str = "worker-1") -> AsyncIterator[Runs]:
     """The clocks stand still: nothing falls due and no lease ends unless a test moves them."""
     config = Config(PLACE, LOCAL_ACCOUNT, NOBODY)
-    async with open_cloud_tasks(s.database, s.bell, config, [pushed(policy)]) as tasks:
+    async with open_cloud_tasks(s.database, s.notifier, config, [pushed(policy)]) as tasks:
         await declare_relays(s.database, [tasks.relay])
         await tasks.feed.declare([policy])
         queue = tasks.queue(policy, worker)
@@ -114,7 +114,7 @@ async def staged_runs(stage: OpenStage, policy: Policy = POLICY) -> AsyncIterato
 
 
 @dataclass
-class Desk:
+class AppContext:
     """Everything: messages go through the real client, the server, HTTP and the door into handlers."""
 
     s: Stage
@@ -156,27 +156,27 @@ async def open_desk(
     dispatching: bool = True,
     slots: int = DEFAULT_SLOTS,
     verified_by_platform: bool = False,
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[AppContext]:
     policies = list({handler.policy.queue: handler.policy for handler in handlers}.values())
     async with stage() as s, AsyncExitStack() as stack:
-        server = await stack.enter_async_context(open_server(s.database, s.bell, dispatching=dispatching))
+        server = await stack.enter_async_context(open_server(s.database, s.notifier, dispatching=dispatching))
         config = Config(PLACE, LOCAL_ACCOUNT, server.address, verified_by_platform=verified_by_platform)
         queues = [pushed(policy) for policy in policies]
-        tasks = await stack.enter_async_context(open_cloud_tasks(s.database, s.bell, config, queues))
+        tasks = await stack.enter_async_context(open_cloud_tasks(s.database, s.notifier, config, queues))
         await declare_relays(s.database, [tasks.relay])
         await tasks.feed.declare(policies)
         await sync(tasks.service, queues)
         routes = [Route(path, door, methods=["POST"]) for each, door in tasks.doors() for path in each.paths]
         tasks.address = await stack.enter_async_context(serving(Guard(Starlette(routes=routes))))
         worker = Worker(handlers, s.database, tasks.feed, lambda policy: tasks.queue(policy, "worker-1"), (), slots)
-        desk = Desk(s, server, tasks, tasks.address, policies, worker)
+        context = AppContext(s, server, tasks, tasks.address, policies, worker)
         if working:
-            desk.loops.append(asyncio.create_task(worker.run()))
+            context.loops.append(asyncio.create_task(worker.run()))
         try:
-            yield desk
+            yield context
         finally:
             tasks.close_doors()
             await worker.stop(0.0)
-            for loop in desk.loops:
+            for loop in context.loops:
                 with suppress(asyncio.CancelledError):
                     await loop

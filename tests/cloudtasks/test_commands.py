@@ -15,7 +15,7 @@ import structlog
 from payonce.app import registry
 from payonce.cli.application import run_command
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.examples.tally import CHANGES
 from payonce.queues.cloudtasks.tune import tune
 from payonce.taskserver.server import open_server
@@ -53,8 +53,8 @@ async def task_server(scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch)
     """Our own, on the same database; commands find it."""
     async with (
         Database.open(scratch.service_url) as database,
-        Bell.open(database) as bell,
-        open_server(database, bell, dispatching=False) as server,
+        Notifier.open(database) as notifier,
+        open_server(database, notifier, dispatching=False) as server,
     ):
         monkeypatch.setenv("CLOUD_TASKS_ENDPOINT", server.address)
         yield server.address

@@ -24,7 +24,7 @@ from payonce.queues.cloudtasks.deliveries import STALE
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, task_id
 from payonce.taskserver.tokens import TokenMaker
 from payonce.testing import OpenStage, eventually
-from tests.cloudtasks.desk import POLICY, QUEUE, Desk, open_desk
+from tests.cloudtasks.desk import POLICY, QUEUE, AppContext, open_desk
 
 PATH = f"/errands/runner/{QUEUE}"
 
@@ -36,12 +36,12 @@ async def run(work: Work) -> None:
 
 @dataclass
 class Knocking:
-    desk: Desk
+    context: AppContext
     http: HttpClient
     signer: TokenMaker
 
     def token(self, account: str = LOCAL_ACCOUNT, audience: str | None = None) -> str:
-        return self.signer.token(account, audience or self.desk.url)
+        return self.signer.token(account, audience or self.context.url)
 
     async def knock(self, body: bytes, token: str | None = None, **headers: str) -> Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -50,7 +50,7 @@ class Knocking:
 
     async def written(self) -> int:
         """Runs begun or ended, whoever asked."""
-        count = await self.desk.s.owner.fetchval(
+        count = await self.context.s.owner.fetchval(
             """
             select (select count(*) from payonce.outbox where holder is not null or attempts > 0)
                  + (select count(*) from payonce.inbox) + (select count(*) from payonce.job_logs)
@@ -62,14 +62,14 @@ class Knocking:
 @asynccontextmanager
 async def knocking(stage: OpenStage, *, working: bool = True, by_platform: bool = False) -> AsyncIterator[Knocking]:
     signer = TokenMaker()
-    async with open_desk(stage, [run], working=working, dispatching=False, verified_by_platform=by_platform) as desk:
-        await remember(desk, signer)
-        async with HttpClient("door", desk.url, allow_private=True) as http:
-            yield Knocking(desk, http, signer)
+    async with open_desk(stage, [run], working=working, dispatching=False, verified_by_platform=by_platform) as context:
+        await remember(context, signer)
+        async with HttpClient("door", context.url, allow_private=True) as http:
+            yield Knocking(context, http, signer)
 
 
-async def remember(desk: Desk, signer: TokenMaker) -> None:
-    await desk.s.owner.execute(
+async def remember(context: AppContext, signer: TokenMaker) -> None:
+    await context.s.owner.execute(
         "insert into cloudtasks.signing_keys (kid, public_key, created_at) values ($1, $2, payonce.due_now())",
         signer.kid,
         signer.public_key,
@@ -82,7 +82,7 @@ def counted(outcome: str) -> float:
 
 async def test_a_task_with_the_right_token_is_run_and_answered(stage: OpenStage) -> None:
     async with knocking(stage) as k:
-        [message_id] = await k.desk.put({"n": 1})
+        [message_id] = await k.context.put({"n": 1})
         body = message_to_wire(Message(id=message_id, queue=QUEUE))
         answer = await k.knock(body, X_CloudTasks_TaskName=task_id(message_id, 0))
         assert (answer.status, answer.json()) == (200, {"outcome": "settled"})
@@ -95,7 +95,7 @@ async def test_a_task_as_cloud_run_forwards_it_is_run_where_cloud_run_verifies_a
     stage: OpenStage, by_platform: bool
 ) -> None:
     async with knocking(stage, by_platform=by_platform) as k:
-        [message_id] = await k.desk.put({"n": 1})
+        [message_id] = await k.context.put({"n": 1})
         body = message_to_wire(Message(id=message_id, queue=QUEUE))
         forwarded = f"{k.token().rpartition('.')[0]}.SIGNATURE_REMOVED_BY_GOOGLE"
         with_another = await k.knock(body, forwarded, X_Serverless_Authorization="Bearer x.y.z")
@@ -118,7 +118,7 @@ async def test_a_task_as_cloud_run_forwards_it_is_run_where_cloud_run_verifies_a
 async def test_a_request_with_two_tokens_is_refused(stage: OpenStage, by_platform: bool) -> None:
     """Which of them Cloud Run has checked, nobody here can know."""
     async with knocking(stage, by_platform=by_platform) as k:
-        [message_id] = await k.desk.put({"n": 1})
+        [message_id] = await k.context.put({"n": 1})
         body = message_to_wire(Message(id=message_id, queue=QUEUE))
         answer = await k.knock(body, "x.y.z", authorization=f"Bearer {k.token()}")
         assert answer.status == 401
@@ -128,7 +128,7 @@ async def test_a_request_with_two_tokens_is_refused(stage: OpenStage, by_platfor
 
 async def test_only_the_task_service_may_knock(stage: OpenStage) -> None:
     async with knocking(stage) as k:
-        [message_id] = await k.desk.put({"n": 1})
+        [message_id] = await k.context.put({"n": 1})
         body, before = message_to_wire(Message(id=message_id, queue=QUEUE)), counted("unauthorized")
         stranger = TokenMaker()
         head, claims, signature = k.token().split(".")
@@ -137,7 +137,7 @@ async def test_only_the_task_service_may_knock(stage: OpenStage) -> None:
         )
         wrong = {
             "none": "",
-            "of a stranger's key": stranger.token(LOCAL_ACCOUNT, k.desk.url),
+            "of a stranger's key": stranger.token(LOCAL_ACCOUNT, k.context.url),
             "for another address": k.token(audience="https://elsewhere.example"),
             "for another account": k.token(account="somebody@payonce.invalid"),
             "unsigned": f"{forged}.{claims}.",
@@ -185,22 +185,22 @@ async def test_a_message_that_was_never_put_is_not_found(stage: OpenStage) -> No
 
 async def test_what_the_body_says_beside_the_id_is_not_believed(stage: OpenStage) -> None:
     async with knocking(stage, working=False) as k:
-        [message_id] = await k.desk.put({"amount": "1"})
+        [message_id] = await k.context.put({"amount": "1"})
         forged = message_to_wire(Message(id=message_id, queue=QUEUE, payload={"amount": "1000000"}))
         asking = asyncio.create_task(k.knock(forged))
-        queue = k.desk.tasks.queue(POLICY, "worker-1")
-        await eventually(lambda: bool(k.desk.tasks._boxes[QUEUE]._waiting))
+        queue = k.context.tasks.queue(POLICY, "worker-1")
+        await eventually(lambda: bool(k.context.tasks._boxes[QUEUE]._waiting))
         [claim] = (await queue.exchange([], 10)).claims
         assert claim.message.payload == {"amount": "1"}
-        k.desk.tasks.close_doors()
+        k.context.tasks.close_doors()
         queue._answer(message_id, claim.token, STALE)
         assert (await asking).status == 503
 
 
 async def test_a_door_without_work_says_when_to_come_back(stage: OpenStage) -> None:
     async with knocking(stage, working=False) as k:
-        k.desk.tasks.close_doors()
-        [message_id] = await k.desk.put({"n": 1})
+        k.context.tasks.close_doors()
+        [message_id] = await k.context.put({"n": 1})
         answer = await k.knock(message_to_wire(Message(id=message_id, queue=QUEUE)))
         assert (answer.status, answer.json()) == (503, {"outcome": "closing"})
         assert int(answer.headers["retry-after"]) > 0

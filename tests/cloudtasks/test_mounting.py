@@ -12,7 +12,7 @@ import pytest
 from payonce.app import registry, resources
 from payonce.app.process import App
 from payonce.app.resources import cloud_tasks, open_task_server, told_address
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import declare_relays
@@ -99,7 +99,7 @@ async def test_messages_of_a_queue_that_is_no_longer_pushed_stop_the_start(
     settings: Settings, stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage() as s:
-        feed = CloudTasksFeed(s.database, s.bell)
+        feed = CloudTasksFeed(s.database, s.notifier)
         await declare_relays(s.database, [CloudTasksRelay.__new__(CloudTasksRelay)])
         await feed.declare([CHANGES])
         await feed.put([Message(queue=CHANGES.queue, payload={"row_id": 1})])
@@ -160,7 +160,11 @@ async def test_a_server_on_another_port_than_usual_is_found_while_it_runs(
     settings = load_settings()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(resources, "TASK_SERVER_PORT", taken.getsockname()[1])
-        async with stage() as s, Bell.open(s.database) as bell, open_task_server(settings, s.database, bell) as server:
+        async with (
+            stage() as s,
+            Notifier.open(s.database) as notifier,
+            open_task_server(settings, s.database, notifier) as server,
+        ):
             assert server is not None
             assert not server.address.endswith(f":{taken.getsockname()[1]}")
             assert cloud_tasks(settings).endpoint == server.address
@@ -175,7 +179,11 @@ async def test_the_server_beside_the_roles_lets_in_only_holders_of_the_token(
     settings = load_settings()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setattr(resources, "TASK_SERVER_PORT", listener.getsockname()[1] if taken else 0)
-        async with stage() as s, Bell.open(s.database) as bell, open_task_server(settings, s.database, bell):
+        async with (
+            stage() as s,
+            Notifier.open(s.database) as notifier,
+            open_task_server(settings, s.database, notifier),
+        ):
             config = cloud_tasks(load_settings())
             ours, strangers = TaskService(config), TaskService(replace(config, token=None))
             try:

@@ -50,7 +50,7 @@ async def make_rows(s: Stage) -> None:
 
 async def put_changes(s: Stage) -> None:
     messages = [Message(queue=CHANGES.queue, payload={"row_id": row}) for row in range(MANY)]
-    await CloudTasksFeed(s.database, s.bell).put(messages)
+    await CloudTasksFeed(s.database, s.notifier).put(messages)
 
 
 async def applied(s: Stage) -> int:

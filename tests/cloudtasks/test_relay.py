@@ -80,26 +80,26 @@ async def test_nobody_there_is_not_now(stage: OpenStage) -> None:
 
 
 async def test_what_is_repeated_is_known_there_and_what_is_brought_anew_is_new(stage: OpenStage) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
-        now = await desk.s.clock.now()
+    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+        now = await context.s.clock.now()
         entries = [entry_of(now), entry_of(now)]
         for _ in range(2):
-            answers = await desk.tasks.relay.deliver(entries)
+            answers = await context.tasks.relay.deliver(entries)
             assert all(isinstance(answer, Delivered) for answer in answers)
-        assert await desk.tasks_there() == 2
-        [single] = await desk.tasks.relay.deliver(entries[:1])
+        assert await context.tasks_there() == 2
+        [single] = await context.tasks.relay.deliver(entries[:1])
         assert isinstance(single, Delivered)
-        assert await desk.tasks_there() == 2
+        assert await context.tasks_there() == 2
         anew = Entry(entries[0].message, now, 0, delivery=1)
-        await desk.tasks.relay.deliver([anew])
-        assert await desk.tasks_there() == 3
+        await context.tasks.relay.deliver([anew])
+        assert await context.tasks_there() == 3
 
 
 async def test_a_batch_that_fails_in_part_is_told_apart(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
-        now = await desk.s.clock.now()
+    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+        now = await context.s.clock.now()
         good, bad, known = entry_of(now), entry_of(now), entry_of(now)
-        await desk.tasks.relay.deliver([known])
+        await context.tasks.relay.deliver([known])
 
         class Odd(EnvelopeCodec):
             def encode(self, message: Message) -> bytes:
@@ -108,28 +108,28 @@ async def test_a_batch_that_fails_in_part_is_told_apart(stage: OpenStage, monkey
                 return super().encode(message)
 
         each = pushed(codec=Odd())
-        relay = CloudTasksRelay(desk.tasks.service, {QUEUE: each}, lambda: desk.url, lambda: None)
+        relay = CloudTasksRelay(context.tasks.service, {QUEUE: each}, lambda: context.url, lambda: None)
         answers = await relay.deliver([good, bad, known])
         assert [type(answer) for answer in answers] == [Delivered, Refusal, Delivered]
 
 
 async def test_a_server_without_batches_gets_one_by_one(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
-        service = desk.tasks.service
+    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+        service = context.tasks.service
 
         async def without(*_: Any) -> None:
             service._batches = False
 
         monkeypatch.setattr(TaskService, "_create_together", without)
-        now = await desk.s.clock.now()
-        answers = await desk.tasks.relay.deliver([entry_of(now) for _ in range(5)])
+        now = await context.s.clock.now()
+        answers = await context.tasks.relay.deliver([entry_of(now) for _ in range(5)])
         assert all(isinstance(answer, Delivered) for answer in answers)
-        assert await desk.tasks_there() == 5
+        assert await context.tasks_there() == 5
 
 
 async def test_a_batch_that_nobody_may_look_at_is_made_one_by_one(stage: OpenStage) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
-        client = desk.tasks.service._connected()
+    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+        client = context.tasks.service._connected()
         batch = client.batch_create_tasks
 
         async def not_at_once(**how: Any) -> Any:
@@ -144,33 +144,33 @@ async def test_a_batch_that_nobody_may_look_at_is_made_one_by_one(stage: OpenSta
             return operation
 
         client.batch_create_tasks = not_at_once
-        now = await desk.s.clock.now()
-        answers = await desk.tasks.relay.deliver([entry_of(now) for _ in range(5)])
+        now = await context.s.clock.now()
+        answers = await context.tasks.relay.deliver([entry_of(now) for _ in range(5)])
         assert all(isinstance(answer, Delivered) for answer in answers), answers
-        assert await desk.tasks_there() == 5
+        assert await context.tasks_there() == 5
 
 
 async def test_a_task_carries_its_time_its_address_and_whom_to_sign_for(stage: OpenStage) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
-        [message_id] = await desk.put({"n": 1}, delay_s=3_600.0)
-        name = await desk.s.owner.fetchval("select delivered_as from payonce.outbox where id = $1", message_id)
-        task = await desk.tasks.service._connected().get_task(request={"name": name, "response_view": "FULL"})
-        ready_at = await desk.s.owner.fetchval("select ready_at from payonce.outbox where id = $1", message_id)
+    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+        [message_id] = await context.put({"n": 1}, delay_s=3_600.0)
+        name = await context.s.owner.fetchval("select delivered_as from payonce.outbox where id = $1", message_id)
+        task = await context.tasks.service._connected().get_task(request={"name": name, "response_view": "FULL"})
+        ready_at = await context.s.owner.fetchval("select ready_at from payonce.outbox where id = $1", message_id)
         assert abs(task.schedule_time - ready_at) < timedelta(milliseconds=1)
-        assert task.http_request.url == f"{desk.url}/errands/runner/{QUEUE}"
-        assert task.http_request.oidc_token.audience == desk.url
+        assert task.http_request.url == f"{context.url}/errands/runner/{QUEUE}"
+        assert task.http_request.oidc_token.audience == context.url
         assert task.http_request.oidc_token.service_account_email == LOCAL_ACCOUNT
         assert task.http_request.headers["Content-Type"] == "application/json"
         assert task.dispatch_deadline.total_seconds() == pushed().answers_within_s
 
 
 async def test_what_is_due_after_more_than_a_month_waits_in_the_outbox(stage: OpenStage) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
-        await desk.put({"n": 1}, delay_s=40 * 86_400.0)
-        assert await desk.tasks_there() == 0
-        await desk.s.clock.advance(12 * 86_400)
-        await desk.relay()
-        assert await desk.tasks_there() == 1
+    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+        await context.put({"n": 1}, delay_s=40 * 86_400.0)
+        assert await context.tasks_there() == 0
+        await context.s.clock.advance(12 * 86_400)
+        await context.relay()
+        assert await context.tasks_there() == 1
 
 
 @handles(POLICY)
@@ -179,17 +179,17 @@ async def hold(work: Work) -> None:
 
 
 async def test_what_a_run_waits_for_is_still_said_when_its_next_task_is_handed_over(stage: OpenStage) -> None:
-    async with open_desk(stage, [hold]) as desk:
-        [message_id] = await desk.put({"n": 1})
+    async with open_desk(stage, [hold]) as context:
+        [message_id] = await context.put({"n": 1})
 
         async def released() -> bool:
-            return bool(await desk.s.owner.fetchval("select delivery from payonce.outbox where id = $1", message_id))
+            return bool(await context.s.owner.fetchval("select delivery from payonce.outbox where id = $1", message_id))
 
         await eventually(released, 20.0, "the run is released")
-        await desk.relay()
-        [waiting] = (await job_log.trace(desk.s.read, str(message_id))).entries
+        await context.relay()
+        [waiting] = (await job_log.trace(context.s.read, str(message_id))).entries
         assert waiting.last_error == "the wallet holds too little; fill it up"
-        state = await desk.s.owner.fetchval("select state from payonce.outbox where id = $1", message_id)
+        state = await context.s.owner.fetchval("select state from payonce.outbox where id = $1", message_id)
         assert state == "delivered"
 
 

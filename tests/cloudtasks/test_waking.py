@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.outbox import wake_name
 from payonce.queues.cloudtasks.assembly import open_cloud_tasks
 from payonce.queues.cloudtasks.client import Config
@@ -19,14 +19,14 @@ AGAIN_S = 0.05
 
 
 @asynccontextmanager
-async def listening(bell: Bell) -> AsyncIterator[asyncio.Event]:
+async def listening(notifier: Notifier) -> AsyncIterator[asyncio.Event]:
     """As a relay waits."""
     heard = asyncio.Event()
-    bell.subscribe(wake_name(RELAY), heard)
+    notifier.subscribe(wake_name(RELAY), heard)
     try:
         yield heard
     finally:
-        bell.unsubscribe(wake_name(RELAY), heard)
+        notifier.unsubscribe(wake_name(RELAY), heard)
 
 
 @pytest.mark.parametrize(
@@ -41,30 +41,34 @@ async def listening(bell: Bell) -> AsyncIterator[asyncio.Event]:
 async def test_others_are_woken_where_this_process_cannot_make_the_task(
     stage: OpenStage, address: str | None, has_a_relay: bool, queue: str, wakes_others: bool
 ) -> None:
-    async with stage() as s, Bell.open(s.database) as elsewhere, Bell.open(s.database, listen=False) as bell:
+    async with (
+        stage() as s,
+        Notifier.open(s.database) as elsewhere,
+        Notifier.open(s.database, listen=False) as notifier,
+    ):
         config = Config(PLACE, LOCAL_ACCOUNT, NOBODY)
         async with (
-            open_cloud_tasks(s.database, bell, config, [pushed()]) as tasks,
+            open_cloud_tasks(s.database, notifier, config, [pushed()]) as tasks,
             listening(elsewhere) as heard_elsewhere,
-            listening(bell) as heard_here,
+            listening(notifier) as heard_here,
         ):
             if not has_a_relay:
-                bell.unsubscribe(wake_name(RELAY), heard_here)
+                notifier.unsubscribe(wake_name(RELAY), heard_here)
             tasks.address = address
-            await _listens(elsewhere, bell)
-            tasks.feed.ring({queue})
-            await _listens(elsewhere, bell)
+            await _listens(elsewhere, notifier)
+            tasks.feed.notify({queue})
+            await _listens(elsewhere, notifier)
             assert heard_elsewhere.is_set() == wakes_others
             assert heard_here.is_set() != wakes_others
 
 
-async def _listens(listener: Bell, ringer: Bell) -> None:
-    """Rings arrive in order: when this one has, those before it have."""
+async def _listens(listener: Notifier, ringer: Notifier) -> None:
+    """Wakeups arrive in order: when this one has, those before it have."""
     mark = asyncio.Event()
     listener.subscribe("mark", mark)
     async with asyncio.timeout(20):
         while not mark.is_set():
-            ringer.ring(["mark"])
+            ringer.notify(["mark"])
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await mark.wait()

@@ -11,7 +11,7 @@ import msgspec
 
 from payonce.embedded.redis import RedisServer
 from payonce.engine.database.connections import Connection
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.idempotency import expire_keys, forget_keys
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
@@ -28,8 +28,8 @@ FLAVOURS: Final[tuple[Flavour, ...]] = ("direct", "transactional")
 class TransactionalFeed(RedisFeed):
     """Every put is a transaction of its own, and what it put is brought into Redis at once."""
 
-    def __init__(self, store: RedisStore, bell: Bell) -> None:
-        super().__init__(store, bell)
+    def __init__(self, store: RedisStore, notifier: Notifier) -> None:
+        super().__init__(store, notifier)
         self._relay = RedisRelay(store)
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
@@ -56,7 +56,7 @@ class RedisBackend:
 
     async def queue(self, policy: Policy, worker: str = "worker-1") -> RedisQueue:
         await self.feed.declare([policy])
-        return RedisQueue(self.store, self.stage.bell, policy, worker)
+        return RedisQueue(self.store, self.stage.notifier, policy, worker)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -107,7 +107,7 @@ class RedisBackend:
     @asynccontextmanager
     async def locked(self, message_ids: Sequence[UUID]) -> AsyncIterator[None]:
         """Somebody else works on these messages, as far as they are to be had."""
-        other = RedisQueue(self.store, self.stage.bell, PLAIN, "somebody-else")
+        other = RedisQueue(self.store, self.stage.notifier, PLAIN, "somebody-else")
         claims = (await other.exchange([], 1_000)).claims
         await other.give_back([claim for claim in claims if claim.message.id in message_ids])
         yield
@@ -127,5 +127,5 @@ async def open_redis_backend(
         clock = RedisClock(stage.clock, server.url)
         await clock.freeze()
         await declare_relays(stage.database, [RedisRelay(store)])
-        feed = RedisFeed(store, stage.bell) if flavour == "direct" else TransactionalFeed(store, stage.bell)
-        yield RedisBackend(stage, server, store, feed, RedisAdmin(store, stage.bell), clock)
+        feed = RedisFeed(store, stage.notifier) if flavour == "direct" else TransactionalFeed(store, stage.notifier)
+        yield RedisBackend(stage, server, store, feed, RedisAdmin(store, stage.notifier), clock)

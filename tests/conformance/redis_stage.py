@@ -10,7 +10,7 @@ import msgspec
 
 from payonce.embedded.redis import RedisServer
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import declare_relays
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore
@@ -20,7 +20,7 @@ from payonce.testing import RedisClock, ScratchDatabase, open_stage
 @dataclass(frozen=True)
 class RedisStage:
     database: Database
-    bell: Bell
+    notifier: Notifier
     feed: RedisFeed
     admin: RedisAdmin
     clock: RedisClock
@@ -29,7 +29,7 @@ class RedisStage:
 
     async def queue(self, policy: Policy, worker: str = "worker-1") -> RedisQueue:
         await self.feed.declare([policy])
-        return RedisQueue(self.store, self.bell, policy, worker)
+        return RedisQueue(self.store, self.notifier, policy, worker)
 
     async def drained(self) -> bool:
         return await self.clock.idle()
@@ -47,5 +47,5 @@ async def open_redis_stage(scratch: ScratchDatabase, server: RedisServer) -> Asy
     async with open_stage(scratch) as stage, RedisStore.open(server.url, stage.database) as store:
         clock = RedisClock(stage.clock, server.url)
         await declare_relays(stage.database, [RedisRelay(store)])
-        feed, admin = RedisFeed(store, stage.bell), RedisAdmin(store, stage.bell)
-        yield RedisStage(stage.database, stage.bell, feed, admin, clock, stage.owner, store)
+        feed, admin = RedisFeed(store, stage.notifier), RedisAdmin(store, stage.notifier)
+        yield RedisStage(stage.database, stage.notifier, feed, admin, clock, stage.owner, store)

@@ -17,7 +17,7 @@ from payonce.engine.messages.model import Message, State
 from payonce.engine.messages.policy import Fixed, Policy
 from payonce.engine.messages.ports import Admin, Filter
 from payonce.engine.messages.process import Worker
-from payonce.engine.messages.transaction import Reader, RingingFeed, begin
+from payonce.engine.messages.transaction import NotifyingFeed, Reader, begin
 from payonce.engine.messages.work import Handler, Work, handles
 from payonce.engine.outbox import relay_step
 from payonce.kit.outcomes import Retry
@@ -34,7 +34,7 @@ OUTCOME = {"number": "n-p-1:1", "reference": "p-1:1"}
 @dataclass
 class Ground:
     s: Stage | RedisStage
-    feed: RingingFeed
+    feed: NotifyingFeed
     admin: Admin
     worker: Worker
     bring: Callable[[], Awaitable[None]]

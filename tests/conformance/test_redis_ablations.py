@@ -11,7 +11,7 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.outbox import Fate
 from payonce.queues.redis import RedisQueue, scripts
 from payonce.queues.redis.scripts import Script
-from payonce.queues.redis.wait import Doorbell
+from payonce.queues.redis.wait import ArrivalWatcher
 from payonce.testing import ScratchDatabase
 from tests.conformance import (
     test_claiming_and_settling,
@@ -248,7 +248,7 @@ ABLATIONS: dict[str, tuple[Flavour, Ablation, list[Check]]] = {
     ),
     "return of what was caught": (
         "direct",
-        replacing(Doorbell, "let_go", nothing_done),
+        replacing(ArrivalWatcher, "let_go", nothing_done),
         [
             test_redis_catching.test_one_that_has_no_room_any_more_gives_back_what_it_caught,
             test_redis_catching.test_one_that_stops_with_something_caught_gives_it_back,
@@ -256,17 +256,19 @@ ABLATIONS: dict[str, tuple[Flavour, Ablation, list[Check]]] = {
     ),
     "end of a look": (
         "direct",
-        replacing(Doorbell, "close", nothing_done),
+        replacing(ArrivalWatcher, "close", nothing_done),
         [test_redis_catching.test_one_that_stops_while_it_looks_takes_nothing_with_it],
     ),
     "memory of what was given back": (
         "direct",
-        together(replacing(Doorbell, "forget", lambda _: None), replacing(Doorbell, "disown", nothing_done)),
+        together(
+            replacing(ArrivalWatcher, "forget", lambda _: None), replacing(ArrivalWatcher, "disown", nothing_done)
+        ),
         [test_redis_catching.test_what_the_store_was_told_to_take_back_is_not_run_from_memory],
     ),
     "look that began while all was given back": (
         "direct",
-        replacing(Doorbell, "disown", nothing_done),
+        replacing(ArrivalWatcher, "disown", nothing_done),
         [test_redis_catching.test_what_a_look_catches_while_its_worker_gives_all_back_is_run_by_one],
     ),
     "mark of a message that may have a row": (

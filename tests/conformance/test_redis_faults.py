@@ -55,8 +55,10 @@ async def skew(backend: RedisBackend, ahead_s: float) -> None:
 
 
 def worker_of(backend: RedisBackend, handler: Handler) -> Worker:
-    store, bell = backend.store, backend.stage.bell
-    return Worker([handler], backend.stage.database, backend.feed, lambda policy: RedisQueue(store, bell, policy, "w"))
+    store, notifier = backend.store, backend.stage.notifier
+    return Worker(
+        [handler], backend.stage.database, backend.feed, lambda policy: RedisQueue(store, notifier, policy, "w")
+    )
 
 
 @pytest.mark.parametrize("ahead_s", [-1, 0, 1])
@@ -96,7 +98,7 @@ async def test_an_answer_during_the_last_run_counts_whatever_redis_clock_says(
     await skew(backend, ahead_s)
     [message_id] = await backend.feed.put([Message(queue="pay")])
     worker = Worker(
-        [pay], database, backend.feed, lambda each: RedisQueue(backend.store, backend.stage.bell, each, "w")
+        [pay], database, backend.feed, lambda each: RedisQueue(backend.store, backend.stage.notifier, each, "w")
     )
     assert await worker.step()
     async with begin(database, backend.feed) as tx:
@@ -139,7 +141,7 @@ async def test_a_run_that_is_taken_over_while_it_gives_up_leaves_its_effects_as_
             assert len((await second.exchange([], 1)).claims) == 1
             return await super().settle_within(connection, settlement)
 
-    taken_over = TakenOver(kept.store, kept.stage.bell, policy, "first")
+    taken_over = TakenOver(kept.store, kept.stage.notifier, policy, "first")
     work = Work(claim, taken_over, database, kept.feed, Reader(database))
     with pytest.raises(Unknown):
         await work.effect(Pay(vendor, Findable(HORIZON_S, None)), key="p-1")
@@ -168,7 +170,7 @@ async def test_a_server_that_takes_nothing_parks_nothing(kept: RedisBackend, how
     queue, relay = await kept.queue(Policy("pay")), RedisRelay(kept.store)
     async with unwilling(kept, how):
         async with kept.stage.database.transaction() as connection:
-            await RedisFeed(kept.store, kept.stage.bell).put([Message(queue="pay") for _ in range(3)], connection)
+            await RedisFeed(kept.store, kept.stage.notifier).put([Message(queue="pay") for _ in range(3)], connection)
         for _ in range(30):
             await relay_step(kept.stage.database, relay)
             await kept.stage.clock.advance(60)
@@ -298,7 +300,7 @@ async def test_large_messages_pass_a_slow_line_in_parts(kept: RedisBackend) -> N
     """All of them take longer than one command may."""
     policy, database, count = Policy("pay"), kept.stage.database, 80
     await kept.queue(policy)
-    feed = RedisFeed(kept.store, kept.stage.bell)
+    feed = RedisFeed(kept.store, kept.stage.notifier)
     async with narrow_line(kept, 16_000_000) as url, RedisStore.open(url, database) as slow:
         async with database.transaction() as connection:
             await feed.put([Message(queue="pay", payload=LARGE) for _ in range(count)], connection)
@@ -306,8 +308,8 @@ async def test_large_messages_pass_a_slow_line_in_parts(kept: RedisBackend) -> N
             await kept.stage.clock.advance(1)
         rows = await kept.stage.owner.fetch("select distinct state from payonce.outbox")
         assert [row["state"] for row in rows] == ["delivered"]
-        assert len(await RedisAdmin(slow, kept.stage.bell).peek("pay", State.READY, count)) == count
-        queue, claimed = RedisQueue(slow, kept.stage.bell, policy, "w"), 0
+        assert len(await RedisAdmin(slow, kept.stage.notifier).peek("pay", State.READY, count)) == count
+        queue, claimed = RedisQueue(slow, kept.stage.notifier, policy, "w"), 0
         while claims := (await queue.exchange([], count)).claims:
             claimed += len(claims)
         assert claimed == count
@@ -333,7 +335,7 @@ async def test_a_large_put_passes_a_slow_line_as_one(direct: RedisBackend, monke
         # Only now: the small commands with which it is opened have all the time they need.
         monkeypatch.setattr(store, "COMMAND_TIMEOUT_S", 1.0)
         sent = [Message(queue="pay", payload=LARGE) for _ in range(60)]
-        assert await RedisFeed(slow, direct.stage.bell).put(sent) == [message.id for message in sent]
+        assert await RedisFeed(slow, direct.stage.notifier).put(sent) == [message.id for message in sent]
     assert (await direct.admin.depth("pay")).ready == 60
 
 
@@ -354,7 +356,7 @@ async def test_a_body_pushed_under_the_id_of_a_kept_message_does_not_run(
 async def test_a_kept_message_written_in_other_words_runs(kept: RedisBackend) -> None:
     queue = await kept.queue(Policy("pay"))
     async with kept.stage.database.transaction() as connection:
-        await RedisFeed(kept.store, kept.stage.bell).put([Message(queue="pay", payload={"n": 1000.0})], connection)
+        await RedisFeed(kept.store, kept.stage.notifier).put([Message(queue="pay", payload={"n": 1000.0})], connection)
     await kept.stage.owner.execute("""update payonce.outbox set payload = '{ "n": 1e3 }'""")
     await kept.relay()
     [claim] = (await queue.exchange([], 5)).claims

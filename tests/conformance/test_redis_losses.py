@@ -55,10 +55,10 @@ async def test_only_a_server_that_knew_the_queue_is_said_to_have_forgotten_it(di
     await direct.store.command("FLUSHALL")
     with capture_logs() as said:
         async with RedisStore.open(direct.server.url, direct.stage.database) as stranger:
-            assert (await RedisAdmin(stranger, direct.stage.bell).depth(QUEUE)).ready == 0
+            assert (await RedisAdmin(stranger, direct.stage.notifier).depth(QUEUE)).ready == 0
             assert not [line for line in said if line["event"] == "redis_forgot_queue"], "to it the server is new"
             await stranger.command("FLUSHALL")
-            await RedisAdmin(stranger, direct.stage.bell).depth(QUEUE)
+            await RedisAdmin(stranger, direct.stage.notifier).depth(QUEUE)
     assert [line["queue"] for line in said if line["event"] == "redis_forgot_queue"] == [QUEUE]
 
 
@@ -334,11 +334,11 @@ async def test_queues_move_to_redis_and_back_with_everything(direct: RedisBacken
     first, second = await claim(queue)
     await settle(queue, retry(first, 30), parked(second, "card refused"))
     database = direct.stage.database
-    assert await move_to_postgres(database, direct.stage.bell, direct.store) == 3
+    assert await move_to_postgres(database, direct.stage.notifier, direct.store) == 3
     assert (await direct.admin.depth(QUEUE)).delayed == (await direct.admin.depth(QUEUE)).parked == 0
     depth = await direct.stage.admin.depth(QUEUE)
     assert (depth.delayed, depth.parked) == (2, 1)
-    assert await move_to_redis(database, direct.stage.bell, direct.store) == 3
+    assert await move_to_redis(database, direct.stage.notifier, direct.store) == 3
     depth = await direct.admin.depth(QUEUE)
     assert (depth.delayed, depth.parked) == (2, 1)
     [found] = await stored(direct, State.PARKED)

@@ -43,15 +43,15 @@ async def commit(backend: RedisBackend, queue: PullQueue, claimed: Claim) -> Non
 
 
 async def move(backend: RedisBackend) -> int:
-    return await move_to_postgres(backend.stage.database, backend.stage.bell, backend.store)
+    return await move_to_postgres(backend.stage.database, backend.stage.notifier, backend.store)
 
 
 def in_postgresql(backend: RedisBackend) -> PostgresQueue:
-    return PostgresQueue(backend.stage.database, backend.stage.bell, PLAIN, "after-the-move")
+    return PostgresQueue(backend.stage.database, backend.stage.notifier, PLAIN, "after-the-move")
 
 
 def feed_in_postgresql(backend: RedisBackend) -> PostgresFeed:
-    return PostgresFeed(backend.stage.database, backend.stage.bell)
+    return PostgresFeed(backend.stage.database, backend.stage.notifier)
 
 
 async def test_what_was_committed_before_redis_heard_of_it_is_not_moved(either: RedisBackend) -> None:
@@ -128,7 +128,7 @@ async def test_keys_come_along_to_redis(direct: RedisBackend) -> None:
     await settle(before, success(await claim_one(before)))
     await direct.forget_expired_keys()
     [live] = await feed.put([message(idempotency_key="invoice-2")])
-    assert await move_to_redis(direct.stage.database, direct.stage.bell, direct.store) == 1
+    assert await move_to_redis(direct.stage.database, direct.stage.notifier, direct.store) == 1
 
     async def put_again() -> list[Any]:
         return await direct.feed.put([message(idempotency_key=f"invoice-{number}") for number in (1, 2)])
@@ -167,9 +167,9 @@ async def test_leases_of_the_dead_in_postgresql_hold_up_no_move(direct: RedisBac
     [sent] = await feed_in_postgresql(direct).put([message()])
     await claim_one(before)
     with pytest.raises(Invalid, match="being worked on"):
-        await move_to_redis(direct.stage.database, direct.stage.bell, direct.store)
+        await move_to_redis(direct.stage.database, direct.stage.notifier, direct.store)
     await direct.time.advance_leases(PLAIN.lease_s + 1)
-    assert await move_to_redis(direct.stage.database, direct.stage.bell, direct.store) == 1
+    assert await move_to_redis(direct.stage.database, direct.stage.notifier, direct.store) == 1
     assert ids(await claim(queue)) == [sent]
 
 
@@ -197,7 +197,7 @@ async def test_more_than_a_page_moves_in_all_states_and_lanes(direct: RedisBacke
     depth = await direct.stage.admin.depth(QUEUE)
     assert (depth.ready, depth.delayed, depth.parked) == (many, many, many)
     assert await direct.store.command("HLEN", f"{KEY}:ids") == 0
-    assert await move_to_redis(direct.stage.database, direct.stage.bell, direct.store) == 3 * many
+    assert await move_to_redis(direct.stage.database, direct.stage.notifier, direct.store) == 3 * many
     await refill(direct.store)
     depth = await direct.admin.depth(QUEUE)
     assert (depth.ready, depth.delayed, depth.parked) == (many, many, many)

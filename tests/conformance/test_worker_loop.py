@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages import job_log, worker
 from payonce.engine.messages.maintenance import Task
 from payonce.engine.messages.model import Message, Settlement, State
@@ -247,7 +247,7 @@ async def test_a_process_that_stops_while_it_starts_leaves_no_connection(stage: 
         await (await s.queue(PAY)).wait(0.01)
         before = await s.owner.fetchval(connections)
         for step in range(180):
-            async with Bell.open(s.database):
+            async with Notifier.open(s.database):
                 # Ends at another point of its start each time.
                 for _ in range(step % 60):
                     await asyncio.sleep(0)

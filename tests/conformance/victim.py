@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Exponential, Policy
 from payonce.engine.messages.ports import PullQueue
-from payonce.engine.messages.transaction import Reader, RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed, Reader
 from payonce.engine.messages.work import Work
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
 from payonce.queues.redis import RedisFeed, RedisQueue, RedisStore
@@ -22,12 +22,12 @@ WAIT_S = 60.0
 async def main(url: str, policy: Policy, moment: str, redis_url: str | None = None) -> None:
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(Database.open(url, application_name="victim"))
-        bell = await stack.enter_async_context(Bell.open(database, listen=False))
-        feed: RingingFeed = PostgresFeed(database, bell)
-        queue: PullQueue = PostgresQueue(database, bell, policy, worker="victim")
+        notifier = await stack.enter_async_context(Notifier.open(database, listen=False))
+        feed: NotifyingFeed = PostgresFeed(database, notifier)
+        queue: PullQueue = PostgresQueue(database, notifier, policy, worker="victim")
         if redis_url is not None:
             store = await stack.enter_async_context(RedisStore.open(redis_url, database))
-            feed, queue = RedisFeed(store, bell), RedisQueue(store, bell, policy, worker="victim")
+            feed, queue = RedisFeed(store, notifier), RedisQueue(store, notifier, policy, worker="victim")
         if moment == "before put is committed":
             async with database.transaction() as connection:
                 await feed.put([Message(queue=policy.queue)], within=connection)

@@ -134,7 +134,7 @@ async def test_lists_are_paged_without_a_row_lost_or_doubled(stage: OpenStage) -
             assert (len(seen), len(set(seen))) == (count, count), path
 
 
-async def test_a_customer_and_their_subscription_tell_the_whole_story(stage: OpenStage) -> None:
+async def test_a_customer_and_their_subscription_tell_the_whole_timeline(stage: OpenStage) -> None:
     async with open_scene(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 10)
         await notify(s, "evt-1", "t-10-3", delivered=True, error="the amount is another")

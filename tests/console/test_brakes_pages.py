@@ -17,7 +17,7 @@ from payonce.testing import OpenStage
 from tests.console.visitor import Visitor, console, notes_of, visiting
 from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch
 from tests.engine.brakes_stage import Till, euros, open_till
-from tests.engine.outbox_stage import NAME, Desk, open_desk
+from tests.engine.outbox_stage import NAME, AppContext, open_desk
 
 PAY = Policy("pay")
 SOMEBODY = "operator@localhost"
@@ -146,19 +146,19 @@ async def test_the_audit_log_is_filtered_and_paged(stage: OpenStage) -> None:
         assert "60 notes wait for the next seal" in first.words
 
 
-async def parked(desk: Desk, count: int) -> list[str]:
-    ids = await desk.put(count)
+async def parked(context: AppContext, count: int) -> list[str]:
+    ids = await context.put(count)
     for each in ids:
-        desk.broker.faults[each] = Refusal("no such topic, password=hunter22")
-    for _ in range(desk.broker.terms.refusals_max):
-        await desk.step()
-        await desk.s.clock.advance(60)
+        context.broker.faults[each] = Refusal("no such topic, password=hunter22")
+    for _ in range(context.broker.terms.refusals_max):
+        await context.step()
+        await context.s.clock.advance(60)
     return [str(each) for each in ids]
 
 
 async def test_parked_entries_are_shown_with_their_reason_and_the_ticked_ones_redriven(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk, console(desk.s) as address, visiting(address) as visitor:
-        first, second = await parked(desk, 2)
+    async with open_desk(stage) as context, console(context.s) as address, visiting(address) as visitor:
+        first, second = await parked(context, 2)
         page = await visitor.get(f"/outbox/{NAME}")
         assert "refused 3 times: no such topic" in page.words
         assert "hunter22" not in page.text
@@ -176,16 +176,16 @@ async def test_parked_entries_are_shown_with_their_reason_and_the_ticked_ones_re
 
 
 async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk, console(desk.s) as address, visiting(address) as visitor:
+    async with open_desk(stage) as context, console(context.s) as address, visiting(address) as visitor:
         path = f"/outbox/{NAME}/redrive"
-        await parked(desk, 3)
+        await parked(context, 3)
         check = await visitor.submit(await visitor.get(f"/outbox/{NAME}"), path, all="yes")
         assert "3 parked entries of broker: delivered at least once more" in check.words
         assert "as_new" not in check.text
         form = {"all": "yes", "shown": check.field("shown"), "sure": "yes"}
         assert (await visitor.submit(check, path, **form, as_new="yes")).status == 400
         assert (await visitor.submit(check, path, all="yes", sure="yes")).status == 400
-        await parked(desk, 2)
+        await parked(context, 2)
         done = await visitor.submit(check, path, **form)
         assert "3 entries of broker redriven." in done.words
         assert "Redrive all 2" in done.words
@@ -197,8 +197,8 @@ async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) ->
 
 
 async def test_entries_are_discarded_one_by_one_for_a_reason(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk, console(desk.s) as address, visiting(address) as visitor:
-        first, second = await parked(desk, 2)
+    async with open_desk(stage) as context, console(context.s) as address, visiting(address) as visitor:
+        first, second = await parked(context, 2)
         page = await visitor.get(f"/outbox/{NAME}")
         check = await visitor.submit(page, f"/outbox/{NAME}/discard", id=first)
         assert "1 parked entry of broker deleted for good" in check.words
@@ -206,21 +206,21 @@ async def test_entries_are_discarded_one_by_one_for_a_reason(stage: OpenStage) -
         done = await visitor.submit(check, f"/outbox/{NAME}/discard", ids=first, sure="yes", why="the topic is gone")
         assert "1 entry of broker discarded." in done.words
         assert second in done.text
-        [(actor, text)] = await notes_of(desk.s, first)
+        [(actor, text)] = await notes_of(context.s, first)
         assert (actor, "the topic is gone" in text) == (SOMEBODY, True)
 
 
 async def test_a_relay_is_paused_and_resumed(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk, console(desk.s) as address, visiting(address) as visitor:
+    async with open_desk(stage) as context, console(context.s) as address, visiting(address) as visitor:
         page = await visitor.get(f"/outbox/{NAME}")
         page = await visitor.submit(page, f"/outbox/{NAME}/pause", why="the broker moves")
         assert "Paused: the broker moves" in page.words
         assert "the broker moves" in (await visitor.get("/outbox")).words
-        await desk.put()
-        assert await desk.step() == 0
+        await context.put()
+        assert await context.step() == 0
         page = await visitor.submit(page, f"/outbox/{NAME}/resume")
         assert f"{NAME} delivers again." in page.words
-        assert await desk.step() == 1
+        assert await context.step() == 1
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ async def test_a_payout_is_found_by_everything_that_anybody_holds_of_it(stage: O
         ):
             answer = await visitor.get(f"/trace?id={quote(held_by_person)}")
             assert (answer.status, found(answer).get(page)) == (200, matched), held_by_person
-            assert '<ol class="story">' in answer.text, f"{matched} leads to the history too"
+            assert '<ol class="timeline">' in answer.text, f"{matched} leads to the history too"
         assert to_the_client in (await visitor.get(page)).text
 
 

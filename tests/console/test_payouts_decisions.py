@@ -58,7 +58,7 @@ async def test_a_held_payout_goes_on_to_a_new_address(stage: OpenStage) -> None:
         traces = await house.s.owner.fetch(
             "select distinct trace_id from payonce.job_logs where correlation_id = $1", payout.id
         )
-        assert [row["trace_id"] for row in traces] == ["trace-1"], "what follows belongs to the same story"
+        assert [row["trace_id"] for row in traces] == ["trace-1"], "what follows belongs to the same timeline"
 
 
 async def test_a_decision_about_what_has_changed_meanwhile_does_nothing(stage: OpenStage) -> None:

@@ -16,7 +16,7 @@ async def test_the_overview_says_that_redis_is_away_and_other_pages_go_on(stage:
     server.start()
     try:
         async with stage() as s, RedisStore.open(server.url, s.database) as store:
-            in_redis: Any = {"feed": RedisFeed(store, s.bell), "admin": RedisAdmin(store, s.bell)}
+            in_redis: Any = {"feed": RedisFeed(store, s.notifier), "admin": RedisAdmin(store, s.notifier)}
             there = replace(s, **in_redis)
             await there.feed.declare([POLICY])
             async with console(there) as address, visiting(address) as visitor:

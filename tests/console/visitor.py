@@ -23,7 +23,7 @@ from payonce.console.ticket import Ticket
 from payonce.engine import controls
 from payonce.engine.controls import Action, Actions
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx, begin
 from payonce.engine.monitoring.attention import Attentive
@@ -59,8 +59,8 @@ class StageContext:
         return self.stage.database
 
     @property
-    def bell(self) -> Bell:
-        return self.stage.bell
+    def notifier(self) -> Notifier:
+        return self.stage.notifier
 
     @property
     def admin(self) -> Admin:

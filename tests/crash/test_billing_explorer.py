@@ -84,7 +84,7 @@ def test_every_crossing_of_billing_in_every_mode(
     for site in (
         "vendors.gateway.client:GatewayClient._send",
         "engine.messages.work:Work.commit",
-        "services.billing.payments.handlers.notifications:Notifier.record",
+        "services.billing.payments.handlers.notifications:NotificationSender.record",
         "services.billing.subscriptions.api.webhooks:take_payment_event",
     ):
         assert set(crossed[site]) >= set(PROCESS_MODES), site

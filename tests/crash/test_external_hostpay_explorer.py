@@ -16,7 +16,7 @@ from starlette.routing import Route
 from payonce.engine.database.connections import Database
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
-from payonce.engine.messages.transaction import RingingFeed, Tx
+from payonce.engine.messages.transaction import NotifyingFeed, Tx
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
 from payonce.services.payouts import INVARIANTS, ledger
@@ -77,7 +77,7 @@ class ExternalScenario(PlainScenario):
         exchange = ChangeNowSimulator(clock=now, seed=1, limit_per_s=None, pace=AT_ONCE)
         return {EXCHANGE: exchange, TASKS: TaskService(exchange)}
 
-    def resources(self, reach: Callable[[str], Transport], database: Database, feed: RingingFeed) -> Sequence[object]:
+    def resources(self, reach: Callable[[str], Transport], database: Database, feed: NotifyingFeed) -> Sequence[object]:
         exchange, tasks = (HttpClient(host, f"https://{host}", transport=reach(host)) for host in (EXCHANGE, TASKS))
 
         async def create(name: str, fields: HostPay) -> str:

@@ -269,7 +269,7 @@ async def open_branch(
         await _prepare(s)
 
         def open_queue(policy: Policy) -> PostgresQueue:
-            return PostgresQueue(s.database, s.bell, policy, "worker-1")
+            return PostgresQueue(s.database, s.notifier, policy, "worker-1")
 
         worker = Worker(handlers, s.database, s.feed, open_queue, [bank], checks=checks)
         yield Branch(s, bank, worker, BankStatement(bank, **changes))

@@ -154,7 +154,7 @@ class Unasked(Effect[Order, Receipt]):
 
 
 @dataclass
-class Desk:
+class AppContext:
     """One message, the vendor, and as many runs as a test wants."""
 
     s: Stage
@@ -206,7 +206,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(stage: OpenStage, safety: Safety, *faults: str, honours_keys: bool = False) -> AsyncIterator[Desk]:
+async def open_desk(
+    stage: OpenStage, safety: Safety, *faults: str, honours_keys: bool = False
+) -> AsyncIterator[AppContext]:
     async with stage() as s:
         await s.owner.execute("create table if not exists business (id text); grant all on business to payonce_service")
         queue = await s.queue(PAY)
@@ -214,10 +216,10 @@ async def open_desk(stage: OpenStage, safety: Safety, *faults: str, honours_keys
         vendor = Vendor(honours_keys, list(faults))
         if isinstance(safety, Findable) and safety.fence is not None:
             safety = Findable(safety.horizon_s, vendor.forget)
-        desk = Desk(s, queue, vendor, safety)
+        context = AppContext(s, queue, vendor, safety)
         try:
-            yield desk
+            yield context
         finally:
-            for run in desk.stopped:
+            for run in context.stopped:
                 run.cancel()
-            await asyncio.gather(*desk.stopped, return_exceptions=True)
+            await asyncio.gather(*context.stopped, return_exceptions=True)

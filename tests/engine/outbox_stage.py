@@ -58,7 +58,7 @@ class Broker:
 
 
 @dataclass
-class Desk:
+class AppContext:
     s: Stage
     broker: Broker
     running: list[asyncio.Task[Any]] = field(default_factory=list)
@@ -111,15 +111,15 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(stage: OpenStage, terms: Terms = TERMS) -> AsyncIterator[Desk]:
+async def open_desk(stage: OpenStage, terms: Terms = TERMS) -> AsyncIterator[AppContext]:
     async with stage() as s:
         await s.clock.freeze()
         await s.owner.execute("create table if not exists business (id text); grant all on business to payonce_service")
-        desk = Desk(s, Broker(terms=terms))
-        await declare_relays(s.database, [desk.broker])
+        context = AppContext(s, Broker(terms=terms))
+        await declare_relays(s.database, [context.broker])
         try:
-            yield desk
+            yield context
         finally:
-            for step in desk.running:
+            for step in context.running:
                 step.cancel()
-            await asyncio.gather(*desk.running, return_exceptions=True)
+            await asyncio.gather(*context.running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What waits for a person, what moved, and the story of one payment, read from what really happened."""
+"""What waits for a person, what moved, and the timeline of one payment, read from what really happened."""
 
 from uuid import UUID, uuid4
 
@@ -11,7 +11,7 @@ from payonce.engine.effects.meter import moved
 from payonce.engine.ledger import Line, Posting, Reference
 from payonce.engine.messages.ports import Depth
 from payonce.engine.monitoring.alerts import alerts
-from payonce.engine.monitoring.timeline import Kind, story
+from payonce.engine.monitoring.timeline import Kind, read_timeline
 from payonce.kit.money import Amount, well_known
 from payonce.testing import OpenStage, Stage
 
@@ -112,12 +112,12 @@ async def test_a_story_has_effects_postings_and_notes_in_time_order(stage: OpenS
             await tx.post(Posting("p-1", Reference("payout", "p-1"), lines, "paid out", trace_id="trace-1"))
             await note(tx.connection, "brakes.answer", str(effect_id), "looked at it", actor="ann")
         for what in ("trace-1", str(effect_id)):
-            told = await story(s.read, what)
+            told = await read_timeline(s.read, what)
             assert list(told.trace_ids) == ["trace-1"]
-            assert [scene.kind for scene in told.scenes] == [Kind.EFFECT, Kind.POSTING, Kind.NOTE]
+            assert [scene.kind for scene in told.entries] == [Kind.EFFECT, Kind.POSTING, Kind.NOTE]
             assert list(told.moved) == [Amount(250, EUR)]
-            assert [path for path, _ in told.scenes[1].lines] == ["bank/account", "customers/ann"]
-            assert told.scenes[2].who == "ann"
+            assert [path for path, _ in told.entries[1].lines] == ["bank/account", "customers/ann"]
+            assert told.entries[2].who == "ann"
             assert not told.truncated
 
 
@@ -125,4 +125,4 @@ async def test_a_story_has_effects_postings_and_notes_in_time_order(stage: OpenS
 async def test_a_story_of_nothing_has_no_scenes(stage: OpenStage, what: str) -> None:
     async with stage() as s:
         await effect(s, "performed", Amount(250, EUR))
-        assert not (await story(s.read, what)).scenes
+        assert not (await read_timeline(s.read, what)).entries

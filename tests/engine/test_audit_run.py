@@ -87,13 +87,13 @@ async def with_payouts(s: Stage, *ids: str) -> None:
 
 
 async def test_a_sound_database_has_no_findings(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        await desk.pay(work)
-        await with_payouts(desk.s, "17")
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        await context.pay(work)
+        await with_payouts(context.s, "17")
         async with work.commit() as tx:
             await tx.post(transfer("p-1", 5))
-        report = await audited(desk.s, PAYOUTS)
+        report = await audited(context.s, PAYOUTS)
         assert report.ok, report
         assert report.checks == len(CHECKS) + len(INVARIANTS) + 1
 
@@ -101,12 +101,12 @@ async def test_a_sound_database_has_no_findings(stage: OpenStage) -> None:
 @pytest.mark.parametrize("name", DAMAGE)
 async def test_damage_to_the_engines_rows_is_found_and_named(stage: OpenStage, name: str) -> None:
     damage, sentence = DAMAGE[name]
-    async with open_desk(stage, KEYED, "lost after") as desk:
-        await left_unknown(desk)
-        assert (await audited(desk.s)).ok
-        async with unprotected(desk.s.scratch) as superuser:
+    async with open_desk(stage, KEYED, "lost after") as context:
+        await left_unknown(context)
+        assert (await audited(context.s)).ok
+        async with unprotected(context.s.scratch) as superuser:
             await superuser.execute(damage)
-        findings = (await audited(desk.s)).findings
+        findings = (await audited(context.s)).findings
         [found] = [finding for finding in findings if finding.check == f"engine: {name}"]
         assert re.search(sentence, found.text), found
         assert found.way_out
@@ -117,12 +117,12 @@ def test_every_invariant_is_proven_able_to_find_something() -> None:
 
 
 async def test_an_orphan_is_a_finding_until_it_is_reviewed(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "lost after") as desk:
-        await left_unknown(desk)
-        await park(desk)
-        assert not (await audited(desk.s)).ok
-        await review_orphans(desk.s.database)
-        assert (await audited(desk.s)).ok
+    async with open_desk(stage, KEYED, "lost after") as context:
+        await left_unknown(context)
+        await park(context)
+        assert not (await audited(context.s)).ok
+        await review_orphans(context.s.database)
+        assert (await audited(context.s)).ok
 
 
 async def test_damaged_books_are_found_through_the_ledgers_own_checks(stage: OpenStage) -> None:

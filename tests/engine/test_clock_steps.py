@@ -154,21 +154,21 @@ async def test_a_step_forward_lets_the_next_leader_in_and_the_former_one_writes_
 
 async def test_an_effect_in_doubt_waits_after_a_step_back_until_the_clock_has_caught_up(stage: OpenStage) -> None:
     """Nobody can tell whether its send is over: it is not sent twice, and it waits no longer than the step."""
-    async with open_desk(stage, Findable(HORIZON_S), "lost after") as desk:
-        await desk.s.clock.freeze()
-        work = await desk.claim()
+    async with open_desk(stage, Findable(HORIZON_S), "lost after") as context:
+        await context.s.clock.freeze()
+        work = await context.claim()
         with pytest.raises(Unknown):
-            await desk.pay(work)
-        await desk.s.owner.execute(
+            await context.pay(work)
+        await context.s.owner.execute(
             "update payonce.effects set state = 'intended', busy_until = sent_until"
         )  # As a process leaves it that died in the call.
-        await desk.s.clock.step(-HOUR_S)
+        await context.s.clock.step(-HOUR_S)
         with pytest.raises(Retry) as waits:
-            await desk.pay(work)
+            await context.pay(work)
         assert waits.value.after_s == pytest.approx(HOUR_S + TIMEOUT_S)
-        await desk.s.clock.advance(HOUR_S + TIMEOUT_S)
-        await desk.pay(work)
-        assert desk.vendor.times() == {"p-1:1": 1}
+        await context.s.clock.advance(HOUR_S + TIMEOUT_S)
+        await context.pay(work)
+        assert context.vendor.times() == {"p-1:1": 1}
 
 
 async def test_only_a_step_of_both_clocks_counts_as_one(stage: OpenStage) -> None:

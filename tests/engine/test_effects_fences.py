@@ -34,48 +34,48 @@ from tests.engine.test_effects import FENCED, KEYED, PAID
 
 
 async def test_a_stale_run_records_and_sends_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        stale = await desk.claim()
-        await desk.take_over()
+    async with open_desk(stage, KEYED) as context:
+        stale = await context.claim()
+        await context.take_over()
         with pytest.raises(Stale):
-            await desk.pay(stale)
-        assert desk.vendor.calls == []
-        assert await desk.state() == []
-        assert await desk.business() == 0
+            await context.pay(stale)
+        assert context.vendor.calls == []
+        assert await context.state() == []
+        assert await context.business() == 0
 
 
 async def test_a_run_whose_lease_ended_sends_nothing_even_if_nobody_took_over(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        await desk.s.clock.advance_leases(PAY.lease_s)
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        await context.s.clock.advance_leases(PAY.lease_s)
         with pytest.raises(Stale):
-            await desk.pay(work)
-        assert desk.vendor.calls == []
+            await context.pay(work)
+        assert context.vendor.calls == []
 
 
 async def test_take_over_waits_for_an_intent_that_is_being_committed(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
 
         async def move_slowly(tx: Tx) -> None:
-            await desk.s.clock.advance_leases(PAY.lease_s + 1)
-            assert await desk.queue.reap() == 0
+            await context.s.clock.advance_leases(PAY.lease_s + 1)
+            assert await context.queue.reap() == 0
 
-        assert await work.effect(Pay(desk.vendor, KEYED), key="p-1", intent=move_slowly) == PAID
+        assert await work.effect(Pay(context.vendor, KEYED), key="p-1", intent=move_slowly) == PAID
 
 
 async def test_an_intent_that_fails_leaves_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
 
         async def fail(tx: Tx) -> None:
             await tx.execute("insert into business values ('half')")
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await work.effect(Pay(desk.vendor, KEYED), key="p-1", intent=fail)
-        assert desk.vendor.calls == []
-        assert (await desk.state(), await desk.events(), await desk.business()) == ([], [], 0)
+            await work.effect(Pay(context.vendor, KEYED), key="p-1", intent=fail)
+        assert context.vendor.calls == []
+        assert (await context.state(), await context.events(), await context.business()) == ([], [], 0)
 
 
 @pytest.mark.parametrize("no", [Retry("frozen"), Refused("over the limit")])
@@ -87,14 +87,14 @@ async def test_a_check_in_the_intent_transaction_keeps_it_from_being_sent(stage:
         raise no
 
     check: IntentCheck = frozen
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim((check,))
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim((check,))
         with pytest.raises(type(no)):
-            await desk.pay(work, scope="payout 1")
+            await context.pay(work, scope="payout 1")
         order = Order("p-1:1", 100, b"\x00signed")
         assert seen == [Sending("test.pay", "test", "p-1", "payout 1", order, None, "", None, False)]
-        assert desk.vendor.calls == []
-        assert await desk.state() == []
+        assert context.vendor.calls == []
+        assert await context.state() == []
 
 
 async def test_a_replay_is_checked_too(stage: OpenStage) -> None:
@@ -103,11 +103,11 @@ async def test_a_replay_is_checked_too(stage: OpenStage) -> None:
     async def note(tx: Tx, sending: Sending) -> None:
         again.append(sending.again)
 
-    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as desk:
-        work = await desk.claim((note,))
+    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
+        work = await context.claim((note,))
         with pytest.raises(Unknown):
-            await desk.pay(work)
-        assert await desk.pay(work) == PAID
+            await context.pay(work)
+        assert await context.pay(work) == PAID
         assert again == [False, True]
 
 
@@ -115,15 +115,15 @@ async def test_a_run_that_was_held_up_before_sending_does_not_send(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is stopped after its intent and wakes later looks at its own clock first."""
-    async with open_desk(stage, Blind()) as desk:
-        work = await desk.claim()
+    async with open_desk(stage, Blind()) as context:
+        work = await context.claim()
         with monkeypatch.context() as patch:
             patch.setattr(send, "time", Ahead(TIMEOUT_S))
             with pytest.raises(Retry, match="held up"):
-                await desk.pay(work)
-        assert desk.vendor.calls == []
-        assert await desk.events() == ["started", "not_sent"]
-        assert await desk.pay(work) == PAID, "proven unsent, it may be sent, blind or not"
+                await context.pay(work)
+        assert context.vendor.calls == []
+        assert await context.events() == ["started", "not_sent"]
+        assert await context.pay(work) == PAID, "proven unsent, it may be sent, blind or not"
 
 
 @pytest.mark.parametrize("safety", [KEYED, FENCED, Rebroadcast()], ids=["keyed", "findable", "rebroadcast"])
@@ -140,19 +140,19 @@ async def test_a_process_stopped_before_its_send_that_wakes_after_another_finish
             patch.setattr(send, "time", Ahead(TIMEOUT_S + HORIZON_S))
             return await send.send(*arguments)
 
-    async with open_desk(stage, safety) as desk:
+    async with open_desk(stage, safety) as context:
         monkeypatch.setattr(run_module, "send", stand_still_once)
-        stale = asyncio.create_task(desk.pay(await desk.claim()))
+        stale = asyncio.create_task(context.pay(await context.claim()))
         await committed.wait()
-        successor = await desk.take_over()
-        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
-        assert await desk.pay(successor) == PAID
+        successor = await context.take_over()
+        await context.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
+        assert await context.pay(successor) == PAID
         woken.set()
         with pytest.raises(Retry, match="held up"):
             await stale
-        assert len(desk.vendor.calls) == 1
-        assert await desk.state() == [(1, "performed")]
-        assert (await desk.events())[-1] == "not_sent"
+        assert len(context.vendor.calls) == 1
+        assert await context.state() == [(1, "performed")]
+        assert (await context.events())[-1] == "not_sent"
 
 
 async def test_two_runs_that_find_it_unknown_at_once_replay_it_once(stage: OpenStage) -> None:
@@ -164,149 +164,149 @@ async def test_two_runs_that_find_it_unknown_at_once_replay_it_once(stage: OpenS
             await both_have_looked.wait()
         return await send.send_again(*arguments)
 
-    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
+        work = await context.claim()
         with pytest.raises(Unknown):
-            await desk.pay(work)
+            await context.pay(work)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(run_module, "send_again", replay_together)
-            results = await asyncio.gather(desk.pay(work), desk.pay(work), return_exceptions=True)
+            results = await asyncio.gather(context.pay(work), context.pay(work), return_exceptions=True)
         assert all(result == PAID or isinstance(result, Retry) for result in results)
-        assert len(desk.vendor.calls) == 2
+        assert len(context.vendor.calls) == 2
 
 
 async def test_a_cancelled_run_leaves_it_unknown(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        run = await desk.stop_in_the_vendor(await desk.claim(), "stop before")
+    async with open_desk(stage, KEYED) as context:
+        run = await context.stop_in_the_vendor(await context.claim(), "stop before")
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
-        assert await desk.state() == [(1, "unknown")]
-        assert await desk.events() == ["started", "unknown"]
+        assert await context.state() == [(1, "unknown")]
+        assert await context.events() == ["started", "unknown"]
 
 
 async def test_a_late_answer_is_appended_and_the_same_answer_changes_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, honours_keys=True) as desk:
-        stale = await desk.stop_in_the_vendor(await desk.claim(), "stop after")
-        successor = await desk.take_over()
-        await desk.s.clock.advance(TIMEOUT_S + 1)
-        assert await desk.pay(successor) == PAID
-        desk.vendor.resume.set()
+    async with open_desk(stage, KEYED, honours_keys=True) as context:
+        stale = await context.stop_in_the_vendor(await context.claim(), "stop after")
+        successor = await context.take_over()
+        await context.s.clock.advance(TIMEOUT_S + 1)
+        assert await context.pay(successor) == PAID
+        context.vendor.resume.set()
         assert await stale == PAID
-        assert await desk.events() == ["started", "started", "performed", "performed"]
-        assert await desk.state() == [(1, "performed")]
+        assert await context.events() == ["started", "started", "performed", "performed"]
+        assert await context.state() == [(1, "performed")]
 
 
 async def test_a_late_answer_alone_is_enough(stage: OpenStage) -> None:
     """Nobody resolved it meanwhile: the stale run's outcome is what happened."""
-    async with open_desk(stage, Blind()) as desk:
-        stale = await desk.stop_in_the_vendor(await desk.claim(), "stop before")
-        successor = await desk.take_over()
-        await desk.s.clock.advance(TIMEOUT_S + 1)
+    async with open_desk(stage, Blind()) as context:
+        stale = await context.stop_in_the_vendor(await context.claim(), "stop before")
+        successor = await context.take_over()
+        await context.s.clock.advance(TIMEOUT_S + 1)
         with pytest.raises(Retry, match="person"):
-            await desk.pay(successor)
-        desk.vendor.resume.set()
+            await context.pay(successor)
+        context.vendor.resume.set()
         assert await stale == PAID
-        assert await desk.pay(successor) == PAID
-        assert await desk.state() == [(1, "performed")]
+        assert await context.pay(successor) == PAID
+        assert await context.state() == [(1, "performed")]
 
 
 @pytest.mark.parametrize("late", ["refuse late", "stop after"])
 async def test_a_late_answer_that_contradicts_the_record_opens_a_review(stage: OpenStage, late: str) -> None:
-    async with open_desk(stage, KEYED, honours_keys=True) as desk:
-        stale = await desk.stop_in_the_vendor(await desk.claim(), late)
-        successor = await desk.take_over()
-        await desk.s.clock.advance(TIMEOUT_S + 1)
-        desk.vendor.faults.append("other receipt")
-        assert (await desk.pay(successor)).number == "n-other"
-        desk.vendor.resume.set()
+    async with open_desk(stage, KEYED, honours_keys=True) as context:
+        stale = await context.stop_in_the_vendor(await context.claim(), late)
+        successor = await context.take_over()
+        await context.s.clock.advance(TIMEOUT_S + 1)
+        context.vendor.faults.append("other receipt")
+        assert (await context.pay(successor)).number == "n-other"
+        context.vendor.resume.set()
         with pytest.raises((Retry, Unknown)):
             await stale
-        assert await desk.state() == [(1, "review")]
-        assert await desk.s.owner.fetchval("select review_cause from payonce.effects") == "contradiction"
-        assert await desk.s.owner.fetchval("select outcome->>'number' from payonce.effects") == "n-other"
+        assert await context.state() == [(1, "review")]
+        assert await context.s.owner.fetchval("select review_cause from payonce.effects") == "contradiction"
+        assert await context.s.owner.fetchval("select outcome->>'number' from payonce.effects") == "n-other"
 
 
 async def test_a_late_charge_after_a_recorded_refusal_opens_a_review(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, honours_keys=True) as desk:
-        stale = await desk.stop_in_the_vendor(await desk.claim(), "stop after")
-        successor = await desk.take_over()
-        await desk.s.clock.advance(TIMEOUT_S + 1)
-        desk.vendor.faults.append("refuse")
+    async with open_desk(stage, KEYED, honours_keys=True) as context:
+        stale = await context.stop_in_the_vendor(await context.claim(), "stop after")
+        successor = await context.take_over()
+        await context.s.clock.advance(TIMEOUT_S + 1)
+        context.vendor.faults.append("refuse")
         with pytest.raises(Refused):
-            await desk.pay(successor)
-        desk.vendor.resume.set()
+            await context.pay(successor)
+        context.vendor.resume.set()
         with pytest.raises(Retry, match="contradiction"):
             await stale
-        assert await desk.state() == [(1, "review")]
+        assert await context.state() == [(1, "review")]
 
 
 async def test_a_late_outcome_of_an_abandoned_harmless_generation_is_only_noted(stage: OpenStage) -> None:
-    async with open_desk(stage, Harmless()) as desk:
-        stale = await desk.stop_in_the_vendor(await desk.claim(), "stop before")
-        successor = await desk.take_over()
-        await desk.s.clock.advance(TIMEOUT_S + 1)
-        assert await desk.pay(successor) == Receipt("n-p-1:2", "p-1:2")
-        desk.vendor.resume.set()
+    async with open_desk(stage, Harmless()) as context:
+        stale = await context.stop_in_the_vendor(await context.claim(), "stop before")
+        successor = await context.take_over()
+        await context.s.clock.advance(TIMEOUT_S + 1)
+        assert await context.pay(successor) == Receipt("n-p-1:2", "p-1:2")
+        context.vendor.resume.set()
         with pytest.raises(Retry):
             await stale
-        assert await desk.state() == [(1, "abandoned"), (2, "performed")]
-        assert desk.vendor.times() == {"p-1:1": 1, "p-1:2": 1}
+        assert await context.state() == [(1, "abandoned"), (2, "performed")]
+        assert context.vendor.times() == {"p-1:1": 1, "p-1:2": 1}
 
 
 @pytest.mark.parametrize("late", ["stop before", "stop before, lost after"])
 async def test_a_try_that_ends_after_a_person_ruled_it_out_opens_the_question_again(
     stage: OpenStage, late: str
 ) -> None:
-    async with open_desk(stage, Blind()) as desk:
-        stale = await desk.stop_in_the_vendor(await desk.claim(), late)
-        successor = await desk.take_over()
-        await desk.s.clock.advance(TIMEOUT_S + 1)
+    async with open_desk(stage, Blind()) as context:
+        stale = await context.stop_in_the_vendor(await context.claim(), late)
+        successor = await context.take_over()
+        await context.s.clock.advance(TIMEOUT_S + 1)
         with pytest.raises(Retry, match="person"):
-            await desk.pay(successor)
-        async with desk.s.database.transaction() as connection:
-            tx = Tx(connection, desk.s.feed)
+            await context.pay(successor)
+        async with context.s.database.transaction() as connection:
+            tx = Tx(connection, context.s.feed)
             [review] = await reviews(tx)
             await answer_review(tx, review.effect.id, Answer.DID_NOT, "ann", "gone", revision=review.effect.revision)
         with pytest.raises(Refused):
-            await desk.pay(successor)
-        desk.vendor.resume.set()
+            await context.pay(successor)
+        context.vendor.resume.set()
         with pytest.raises((Retry, Unknown)):
             await stale
-        assert await desk.state() == [(1, "review")]
-        assert desk.vendor.times() == {"p-1:1": 1}
+        assert await context.state() == [(1, "review")]
+        assert context.vendor.times() == {"p-1:1": 1}
 
 
 async def test_a_vendor_reference_that_another_effect_has_opens_a_review(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "other receipt", "other receipt") as desk:
-        work = await desk.claim()
-        assert (await desk.pay(work, "p-1")).number == "n-other"
+    async with open_desk(stage, KEYED, "other receipt", "other receipt") as context:
+        work = await context.claim()
+        assert (await context.pay(work, "p-1")).number == "n-other"
         with pytest.raises(Retry, match="same_reference"):
-            await desk.pay(work, "p-2")
-        states = await desk.s.owner.fetch("select key, state from payonce.effects order by key")
+            await context.pay(work, "p-2")
+        states = await context.s.owner.fetch("select key, state from payonce.effects order by key")
         assert list(map(tuple, states)) == [("p-1", "performed"), ("p-2", "review")]
 
 
 async def test_of_one_scope_only_one_effect_is_open(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
+        work = await context.claim()
         with pytest.raises(Unknown):
-            await desk.pay(work, "p-1", "cart 7")
+            await context.pay(work, "p-1", "cart 7")
         with pytest.raises(Retry, match="of cart 7 is open"):
-            await desk.pay(work, "p-2", "cart 7")
-        await desk.pay(work, "p-1", "cart 7")
-        await desk.pay(work, "p-2", "cart 7")
-        assert desk.vendor.times() == {"p-1:1": 1, "p-2:1": 1}
+            await context.pay(work, "p-2", "cart 7")
+        await context.pay(work, "p-1", "cart 7")
+        await context.pay(work, "p-2", "cart 7")
+        assert context.vendor.times() == {"p-1:1": 1, "p-2:1": 1}
 
 
 async def test_an_answer_that_cannot_be_stored_is_unknown_and_not_lost(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED, "garbage") as desk:
-        work = await desk.claim()
+    async with open_desk(stage, FENCED, "garbage") as context:
+        work = await context.claim()
         with pytest.raises(Unknown, match="cannot be stored"):
-            await desk.pay(work)
-        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S)
-        assert await desk.pay(work) == PAID
-        assert desk.vendor.times() == {"p-1:1": 1}
+            await context.pay(work)
+        await context.s.clock.advance(TIMEOUT_S + HORIZON_S)
+        assert await context.pay(work) == PAID
+        assert context.vendor.times() == {"p-1:1": 1}
 
 
 async def test_an_outcome_whose_record_was_not_confirmed_is_on_record_once(
@@ -322,9 +322,9 @@ async def test_an_outcome_whose_record_was_not_confirmed_is_on_record_once(
 
     monkeypatch.setattr(store, "record_plain", unconfirmed)
     monkeypatch.setattr(send, "RECORD_WAIT_S", 0.0)
-    async with open_desk(stage, Blind()) as desk:
-        assert await desk.pay(await desk.claim()) == PAID
-        rows = await desk.s.owner.fetch("select event from payonce.effect_attempts order by id")
+    async with open_desk(stage, Blind()) as context:
+        assert await context.pay(await context.claim()) == PAID
+        rows = await context.s.owner.fetch("select event from payonce.effect_attempts order by id")
         assert [row["event"] for row in rows] == ["started", "performed"]
 
 
@@ -338,33 +338,33 @@ async def test_an_outcome_waits_for_a_store_that_is_away(stage: OpenStage, monke
 
     monkeypatch.setattr(store, "record_plain", fail_once)
     monkeypatch.setattr(send, "RECORD_WAIT_S", 0.0)
-    async with open_desk(stage, Blind()) as desk:
-        assert await desk.pay(await desk.claim()) == PAID
+    async with open_desk(stage, Blind()) as context:
+        assert await context.pay(await context.claim()) == PAID
         assert not failures
-        assert await desk.state() == [(1, "performed")]
+        assert await context.state() == [(1, "performed")]
 
 
 async def test_an_outcome_that_the_store_refuses_is_left_to_the_next_run(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind()) as desk:
-        run = await desk.stop_in_the_vendor(await desk.claim(), "stop before")
-        await desk.s.owner.execute(
+    async with open_desk(stage, Blind()) as context:
+        run = await context.stop_in_the_vendor(await context.claim(), "stop before")
+        await context.s.owner.execute(
             "alter table payonce.effect_attempts add constraint away check (event <> 'performed') not valid"
         )
-        desk.vendor.resume.set()
+        context.vendor.resume.set()
         with pytest.raises(asyncpg.CheckViolationError):
             await run
-        assert await desk.state() == [(1, "intended")]
-        successor = await desk.take_over()
-        await desk.s.clock.advance(TIMEOUT_S + 1)
+        assert await context.state() == [(1, "intended")]
+        successor = await context.take_over()
+        await context.s.clock.advance(TIMEOUT_S + 1)
         with pytest.raises(Retry, match="person: blind"):
-            await desk.pay(successor)
+            await context.pay(successor)
 
 
 async def test_attempts_are_append_only(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        await desk.pay(await desk.claim())
+    async with open_desk(stage, KEYED) as context:
+        await context.pay(await context.claim())
         for statement in ("update payonce.effect_attempts set detail = ''", "delete from payonce.effect_attempts"):
-            for session in (desk.s.owner, desk.s.database.work):
+            for session in (context.s.owner, context.s.database.work):
                 with pytest.raises(asyncpg.InsufficientPrivilegeError):
                     await session.execute(statement)
 
@@ -378,23 +378,23 @@ async def test_a_timeout_that_the_lease_or_a_quarantine_does_not_cover_is_refuse
     class Slow(Pay):
         timeout_s = min(lease_s, SEND_MAX_S + 1)
 
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        desk.queue.policy = replace(PAY, lease_s=lease_s)
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        context.queue.policy = replace(PAY, lease_s=lease_s)
         with pytest.raises(Invalid, match=why):
-            await work.effect(Slow(desk.vendor, KEYED), key="p-1")
+            await work.effect(Slow(context.vendor, KEYED), key="p-1")
 
 
 async def test_a_request_of_a_newer_version_is_left_to_a_newer_worker(stage: OpenStage) -> None:
     class Newer(Pay):
         version = 2
 
-    async with open_desk(stage, Keyed(10), "not sent") as desk:
-        work = await desk.claim()
+    async with open_desk(stage, Keyed(10), "not sent") as context:
+        work = await context.claim()
         with pytest.raises(Retry):
-            await work.effect(Newer(desk.vendor, desk.safety), key="p-1")
+            await work.effect(Newer(context.vendor, context.safety), key="p-1")
         with pytest.raises(Retry, match="has version 2, this worker knows 1"):
-            await desk.pay(work)
+            await context.pay(work)
 
 
 async def test_the_states_of_the_model_are_those_of_the_table(stage: OpenStage) -> None:

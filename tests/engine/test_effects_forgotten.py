@@ -21,13 +21,13 @@ async def test_what_the_vendor_said_of_a_forgotten_effect_is_in_the_audit_log(
     stage: OpenStage, fault: str, event: str
 ) -> None:
     """Guards the note: without it only the vendor knows of the payment."""
-    async with open_desk(stage, Blind()) as desk:
-        run = await desk.stop_in_the_vendor(await desk.claim(), fault)
-        await desk.s.owner.execute(FORGET)
-        desk.vendor.resume.set()
+    async with open_desk(stage, Blind()) as context:
+        run = await context.stop_in_the_vendor(await context.claim(), fault)
+        await context.s.owner.execute(FORGET)
+        context.vendor.resume.set()
         with pytest.raises(Retry, match="not on record any more"):
             await run
-        [noted] = await desk.s.owner.fetch("select * from payonce.audit_log where location = 'effects.forgotten'")
+        [noted] = await context.s.owner.fetch("select * from payonce.audit_log where location = 'effects.forgotten'")
         assert (noted["severity"], noted["reference"]) == ("ERROR", "test.pay p-1:1")
         assert event in noted["text"]
         assert ("n-p-1:1" in noted["text"]) == (event == "performed"), "the vendor's own name for it"

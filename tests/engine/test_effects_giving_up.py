@@ -23,7 +23,9 @@ KEYED = Keyed(valid_for_s=86_400)
 
 async def step(s: Stage, *handlers: Handler) -> None:
     """One run of one message."""
-    worker = Worker(handlers, s.database, s.feed, lambda policy: PostgresQueue(s.database, s.bell, policy, "worker-1"))
+    worker = Worker(
+        handlers, s.database, s.feed, lambda policy: PostgresQueue(s.database, s.notifier, policy, "worker-1")
+    )
     assert await worker.step()
 
 
@@ -164,25 +166,25 @@ async def test_a_handler_may_end_its_message_on_a_definite_refusal(stage: OpenSt
 
 
 async def test_a_second_effect_that_ends_does_not_hide_the_first(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after") as desk:
-        work = await desk.claim()
+    async with open_desk(stage, Blind(), "lost after") as context:
+        work = await context.claim()
         with pytest.raises(Unknown):
-            await desk.pay(work, "p-1")
-        await desk.pay(work, "p-2")
+            await context.pay(work, "p-1")
+        await context.pay(work, "p-2")
         with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1:1 is not known"):
             async with work.commit():
                 pass
-        assert (await desk.s.admin.depth("pay")).leased == 1
+        assert (await context.s.admin.depth("pay")).leased == 1
 
 
 @pytest.mark.parametrize("fault", ["stop before", "stop after"])
 async def test_a_refusal_does_not_hide_an_effect_that_is_under_way(stage: OpenStage, fault: str) -> None:
-    async with open_desk(stage, Blind()) as desk:
-        work = await desk.claim()
-        await desk.stop_in_the_vendor(work, fault)
-        desk.vendor.faults.insert(0, "refuse")
+    async with open_desk(stage, Blind()) as context:
+        work = await context.claim()
+        await context.stop_in_the_vendor(work, fault)
+        context.vendor.faults.insert(0, "refuse")
         with pytest.raises(Refused):
-            await desk.pay(work, "p-2")
+            await context.pay(work, "p-2")
         with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1 is not known"):
             async with work.commit(rejected="p-2 was refused"):
                 pass
@@ -197,15 +199,15 @@ async def test_a_run_does_not_end_while_an_effect_of_it_is_still_being_prepared(
             await self.vendor._stop()
             return await super().prepare()
 
-    async with open_desk(stage, Blind()) as desk:
-        desk.effect_type = Slow
-        work = await desk.claim()
-        paying = await desk.stop_in_the_vendor(work, "")
-        assert await desk.state() == []
+    async with open_desk(stage, Blind()) as context:
+        context.effect_type = Slow
+        work = await context.claim()
+        paying = await context.stop_in_the_vendor(work, "")
+        assert await context.state() == []
         with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1 is not known"):
             async with work.commit():
                 pass
-        desk.vendor.resume.set()
+        context.vendor.resume.set()
         await paying
         async with work.commit():
             pass

@@ -14,7 +14,7 @@ from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, KeyReused, Refused, Retry, Unknown
 from payonce.testing import OpenStage, Stage
-from tests.engine.effects_stage import HORIZON_S, PAY, VALID_FOR_S, Desk, Order, Pay, Receipt, Vendor, open_desk
+from tests.engine.effects_stage import HORIZON_S, PAY, VALID_FOR_S, AppContext, Order, Pay, Receipt, Vendor, open_desk
 
 EUR, USD = Asset("EUR", 2), Asset("USD", 2)
 KEYED = Keyed(VALID_FOR_S)
@@ -65,8 +65,8 @@ async def ask(work: Work, effect: Pay) -> Receipt:
     return await work.effect(effect, key="p-1")
 
 
-async def on_record(desk: Desk) -> list[tuple[Any, ...]]:
-    rows = await desk.s.owner.fetch("select * from payonce.effects order by generation")
+async def on_record(context: AppContext) -> list[tuple[Any, ...]]:
+    rows = await context.s.owner.fetch("select * from payonce.effects order by generation")
     return [tuple(row.values()) for row in rows]
 
 
@@ -87,55 +87,57 @@ async def test_the_same_key_with_another_request_or_amount_is_an_error_that_name
     stage: OpenStage, first: dict[str, Any], second: dict[str, Any], named: list[str], fault: str
 ) -> None:
     """Whether it was performed, refused, lost on the way or never sent."""
-    async with open_desk(stage, KEYED, fault) as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED, fault) as context:
+        work = await context.claim()
         try:
-            await ask(work, Transfer(desk.vendor, **first))
+            await ask(work, Transfer(context.vendor, **first))
         except (Refused, Unknown, Retry):
             assert fault
-        before, calls = await on_record(desk), len(desk.vendor.calls)
+        before, calls = await on_record(context), len(context.vendor.calls)
         with pytest.raises(
             KeyReused, match=rf"test\.pay p-1:1 is on record with {named[0]} and asked for with {named[1]}"
         ):
-            await ask(work, Transfer(desk.vendor, **second))
-        assert await on_record(desk) == before
-        assert len(desk.vendor.calls) == calls
+            await ask(work, Transfer(context.vendor, **second))
+        assert await on_record(context) == before
+        assert len(context.vendor.calls) == calls
 
 
 async def test_the_same_key_of_another_service_is_an_error_that_names_both(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        await ask(work, Transfer(desk.vendor))
-        others = Work(work._claim, desk.queue, desk.s.database, desk.s.feed, Reader(desk.s.database), "billing")
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        await ask(work, Transfer(context.vendor))
+        others = Work(
+            work._claim, context.queue, context.s.database, context.s.feed, Reader(context.s.database), "billing"
+        )
         with pytest.raises(KeyReused, match=r'on record with service="", and asked for with service="billing"'):
-            await ask(others, Transfer(desk.vendor))
+            await ask(others, Transfer(context.vendor))
 
 
 @pytest.mark.parametrize("effect", [Transfer, Quoted])
 async def test_the_same_request_is_answered_from_the_record(stage: OpenStage, effect: type[Transfer]) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        paid = await ask(work, effect(desk.vendor, amount=EURO))
-        again = effect(desk.vendor, amount=EURO)
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        paid = await ask(work, effect(context.vendor, amount=EURO))
+        again = effect(context.vendor, amount=EURO)
         assert await ask(work, again) == paid
-        assert len(desk.vendor.calls) == 1
+        assert len(context.vendor.calls) == 1
 
 
 async def test_what_an_effect_declares_is_compared_without_preparing_again(stage: OpenStage) -> None:
     """Preparing may ask the vendor, and what is on record needs no answer of his."""
-    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
+        work = await context.claim()
         with pytest.raises(Unknown):
-            await ask(work, Quoted(desk.vendor, amount=EURO))
-        again = Quoted(desk.vendor, amount=EURO)
+            await ask(work, Quoted(context.vendor, amount=EURO))
+        again = Quoted(context.vendor, amount=EURO)
         await ask(work, again)
         assert again.quotes_read == 0
-        assert len(desk.vendor.calls) == 2
-        assert len(desk.vendor.booked) == 1
+        assert len(context.vendor.calls) == 2
+        assert len(context.vendor.booked) == 1
         with pytest.raises(KeyReused, match=r"identity\.minor=100, and asked for with identity\.minor=150"):
-            await ask(work, Quoted(desk.vendor, minor=150))
+            await ask(work, Quoted(context.vendor, minor=150))
         with pytest.raises(KeyReused, match=r'amount="1\.00 EUR", and asked for with amount="9\.00 EUR"'):
-            await ask(work, Quoted(desk.vendor, amount=Amount(900, EUR)))
+            await ask(work, Quoted(context.vendor, amount=Amount(900, EUR)))
 
 
 async def test_a_secret_is_not_told_with_what_differs(stage: OpenStage) -> None:
@@ -143,11 +145,11 @@ async def test_a_secret_is_not_told_with_what_differs(stage: OpenStage) -> None:
         def identity(self) -> object:
             return {"card_token": f"tok-{self.minor}-abcdefgh"}
 
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        await ask(work, Secret(desk.vendor))
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        await ask(work, Secret(context.vendor))
         with pytest.raises(KeyReused) as told:
-            await ask(work, Secret(desk.vendor, minor=150))
+            await ask(work, Secret(context.vendor, minor=150))
     assert "identity.card_token=[redacted], and asked for with identity.card_token=[redacted]" in str(told.value)
 
 
@@ -155,75 +157,75 @@ async def test_a_secret_is_not_told_with_what_differs(stage: OpenStage) -> None:
 async def test_a_doubtful_effect_is_neither_resolved_nor_made_anew_for_another_request(
     stage: OpenStage, safety: Safety
 ) -> None:
-    async with open_desk(stage, safety, "lost before") as desk:
-        work = await desk.claim()
+    async with open_desk(stage, safety, "lost before") as context:
+        work = await context.claim()
         with pytest.raises(Unknown):
-            await ask(work, Transfer(desk.vendor, safety))
-        before = await on_record(desk)
+            await ask(work, Transfer(context.vendor, safety))
+        before = await on_record(context)
         with pytest.raises(KeyReused):
-            await ask(work, Transfer(desk.vendor, safety, minor=150))
-        assert await on_record(desk) == before
+            await ask(work, Transfer(context.vendor, safety, minor=150))
+        assert await on_record(context) == before
 
 
 async def test_the_next_generation_after_a_refusal_may_ask_otherwise(stage: OpenStage) -> None:
     """As the next try of a charge with another card."""
-    async with open_desk(stage, KEYED, "refuse") as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED, "refuse") as context:
+        work = await context.claim()
         with pytest.raises(Refused):
-            await ask(work, Transfer(desk.vendor, note=b"card 1", amount=EURO))
-        async with begin(desk.s.database, desk.s.feed) as tx:
+            await ask(work, Transfer(context.vendor, note=b"card 1", amount=EURO))
+        async with begin(context.s.database, context.s.feed) as tx:
             await next_generation(tx, "test.pay", "p-1", after=1)
-        second = Transfer(desk.vendor, note=b"card 2", amount=EURO)
+        second = Transfer(context.vendor, note=b"card 2", amount=EURO)
         assert (await ask(work, second)).reference == "p-1:2"
         assert (await ask(work, second)).reference == "p-1:2"
         with pytest.raises(KeyReused, match=r"p-1:2 is on record"):
-            await ask(work, Transfer(desk.vendor, note=b"card 3", amount=EURO))
+            await ask(work, Transfer(context.vendor, note=b"card 3", amount=EURO))
 
 
 async def test_an_earlier_generation_that_happened_after_all_answers_for_the_same_amount_alone(
     stage: OpenStage,
 ) -> None:
-    async with open_desk(stage, KEYED, "refuse") as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED, "refuse") as context:
+        work = await context.claim()
         with pytest.raises(Refused):
-            await ask(work, Transfer(desk.vendor, note=b"card 1", amount=EURO))
-        async with begin(desk.s.database, desk.s.feed) as tx:
+            await ask(work, Transfer(context.vendor, note=b"card 1", amount=EURO))
+        async with begin(context.s.database, context.s.feed) as tx:
             await next_generation(tx, "test.pay", "p-1", after=1)
-        await desk.s.owner.execute(
+        await context.s.owner.execute(
             """
             update payonce.effects set state = 'performed', outcome = '{"number": "n-1", "reference": "p-1:1"}'
             """
         )
         with pytest.raises(KeyReused, match=r'amount="1\.00 EUR", and asked for with amount="1\.50 EUR"'):
-            await ask(work, Transfer(desk.vendor, note=b"card 2", amount=Amount(150, EUR)))
-        answered = await ask(work, Transfer(desk.vendor, note=b"card 2", amount=EURO))
+            await ask(work, Transfer(context.vendor, note=b"card 2", amount=Amount(150, EUR)))
+        answered = await ask(work, Transfer(context.vendor, note=b"card 2", amount=EURO))
     assert answered == Receipt("n-1", "p-1:1")
 
 
 async def test_rows_from_before_the_comparison_keep_answering(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        paid = await ask(work, Transfer(desk.vendor))
-        await desk.s.owner.execute("update payonce.effects set identity = null")
-        assert await ask(work, Transfer(desk.vendor, minor=150)) == paid
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        paid = await ask(work, Transfer(context.vendor))
+        await context.s.owner.execute("update payonce.effects set identity = null")
+        assert await ask(work, Transfer(context.vendor, minor=150)) == paid
 
 
 async def test_a_request_of_an_older_version_is_compared_by_its_amount_alone(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        paid = await ask(work, Transfer(desk.vendor, note=b"as it was", amount=EURO))
-        newer = Transfer(desk.vendor, note=b"with a word more", amount=EURO, version=2)
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        paid = await ask(work, Transfer(context.vendor, note=b"as it was", amount=EURO))
+        newer = Transfer(context.vendor, note=b"with a word more", amount=EURO, version=2)
         assert await ask(work, newer) == paid
         with pytest.raises(KeyReused, match="amount"):
-            await ask(work, Transfer(desk.vendor, amount=Amount(150, EUR), version=2))
+            await ask(work, Transfer(context.vendor, amount=Amount(150, EUR), version=2))
 
 
 async def test_an_effect_that_declares_its_identity_since_goes_on_from_its_record(stage: OpenStage) -> None:
     """The way out for one that turned out to prepare other requests."""
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
-        paid = await ask(work, Transfer(desk.vendor, amount=EURO))
-        assert await ask(work, Quoted(desk.vendor, amount=EURO)) == paid
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
+        paid = await ask(work, Transfer(context.vendor, amount=EURO))
+        assert await ask(work, Quoted(context.vendor, amount=EURO)) == paid
 
 
 async def test_a_request_that_would_differ_in_the_next_run_is_refused_in_the_first(stage: OpenStage) -> None:
@@ -242,17 +244,17 @@ async def test_a_request_that_would_differ_in_the_next_run_is_refused_in_the_fir
         def identity(self) -> object:
             return next(self.numbers)
 
-    async with open_desk(stage, KEYED) as desk:
-        work = await desk.claim()
+    async with open_desk(stage, KEYED) as context:
+        work = await context.claim()
         for effect, why in (
             (Numbered, r"prepare\(\) of test\.pay gave two results for p-1:1: result\.signed=.* declare identity\(\)"),
             (Waiting, r"prepare\(\) of test\.pay waits for an answer from elsewhere.* declare identity\(\)"),
             (Restless, r"identity\(\) of test\.pay gave two results"),
         ):
             with pytest.raises(Invalid, match=why):
-                await ask(work, effect(desk.vendor))
-        assert await desk.state() == []
-        assert desk.vendor.calls == []
+                await ask(work, effect(context.vendor))
+        assert await context.state() == []
+        assert context.vendor.calls == []
 
 
 async def test_a_message_that_reuses_a_key_is_parked_at_once_and_its_business_object_not_given_up(

@@ -27,7 +27,7 @@ from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.testing import OpenStage, Stage
 from tests.engine.bank import Order, open_branch
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Desk, Pay, Receipt, Vendor, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, AppContext, Pay, Receipt, Vendor, open_desk
 from tests.engine.test_effects_giving_up import effect_states, paying, put, step, why_it_waits
 from tests.locks import waits_or_ended
 
@@ -35,12 +35,12 @@ ONCE = Policy("pay", max_attempts=1, backoff=Fixed(0), lease_s=30)
 RECEIPT = Receipt("n-p-1:1", "p-1:1")
 
 
-async def in_review(desk: Desk, work: Work) -> Review:
+async def in_review(context: AppContext, work: Work) -> Review:
     with pytest.raises((Unknown, Retry)):
-        await desk.pay(work)
-    async with begin(desk.s.database, desk.s.feed) as tx:
+        await context.pay(work)
+    async with begin(context.s.database, context.s.feed) as tx:
         await give_up_effects(tx, work.message.id, "no answer")
-    [review] = await reviews(Reader(desk.s.database))
+    [review] = await reviews(Reader(context.s.database))
     return review
 
 
@@ -106,29 +106,29 @@ async def test_a_late_answer_that_leaves_the_question_open_leaves_the_message_pa
 
 @pytest.mark.parametrize("how", [Answer.HAPPENED, Answer.DID_NOT, Answer.LOOK_AGAIN, Answer.SEND_AGAIN])
 async def test_an_answer_that_comes_after_the_runs_last_look_is_acted_on(stage: OpenStage, how: Answer) -> None:
-    async with open_desk(stage, Findable(HORIZON_S, None), "lost after") as desk:
-        work = await desk.claim()
-        review = await in_review(desk, work)
+    async with open_desk(stage, Findable(HORIZON_S, None), "lost after") as context:
+        work = await context.claim()
+        review = await in_review(context, work)
         with pytest.raises(Retry, match="waits for a person"):
-            await desk.pay(work)
+            await context.pay(work)
         # Sending again is offered only when the vendor's silence proves something.
-        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
-        await answer(desk.s, review, how)
-        state = await desk.state()
+        await context.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
+        await answer(context.s, review, how)
+        state = await context.state()
         assert await work.give_up("3 attempts") is Ending.RETRY
-        assert await desk.state() == state, "the answer is overwritten"
+        assert await context.state() == state, "the answer is overwritten"
         assert work.settled_as is None
 
 
 async def test_an_answer_is_waited_for_once_and_not_for_ever(stage: OpenStage) -> None:
-    async with open_desk(stage, Findable(HORIZON_S, None), "lost after") as desk:
-        work = await desk.claim()
-        desk.vendor.blind_for_questions = True
-        await answer(desk.s, await in_review(desk, work), Answer.LOOK_AGAIN)
+    async with open_desk(stage, Findable(HORIZON_S, None), "lost after") as context:
+        work = await context.claim()
+        context.vendor.blind_for_questions = True
+        await answer(context.s, await in_review(context, work), Answer.LOOK_AGAIN)
         with pytest.raises(Retry, match="cannot be told"):
-            await desk.pay(work)
+            await context.pay(work)
         assert await work.give_up("3 attempts") is Ending.PARKED
-        assert await desk.state() == [(1, "review")]
+        assert await context.state() == [(1, "review")]
 
 
 @pytest.mark.parametrize("how", [Answer.HAPPENED, Answer.LOOK_AGAIN])
@@ -173,29 +173,29 @@ async def test_an_object_does_not_come_to_its_end_on_an_answer_that_nobody_has_s
 
 async def test_an_answer_given_while_the_message_is_being_parked_wakes_it(stage: OpenStage) -> None:
     """Who answers waits for the parking, and then sees it."""
-    async with open_desk(stage, Blind(), "lost after") as desk:
-        work = await desk.claim()
-        review = await in_review(desk, work)
-        settle_within = desk.queue.settle_within
+    async with open_desk(stage, Blind(), "lost after") as context:
+        work = await context.claim()
+        review = await in_review(context, work)
+        settle_within = context.queue.settle_within
         answering_now: list[asyncio.Task[object]] = []
 
         async def answer_now() -> object:
             outcome = {"number": "n-p-1:1", "reference": "p-1:1"}
             given = ReviewAnswer(review.effect.id, review.effect.revision, Answer.HAPPENED, "seen", outcome)
-            async with begin(desk.s.database, desk.s.feed) as tx:
-                return await ask(tx, answering(desk.s.admin), given, "ada", "seen")
+            async with begin(context.s.database, context.s.feed) as tx:
+                return await ask(tx, answering(context.s.admin), given, "ada", "seen")
 
         async def settle_while_answered(*arguments: object) -> bool:
             answering_now.append(asyncio.create_task(answer_now()))
-            await waits_or_ended(desk.s, answering_now[0])
+            await waits_or_ended(context.s, answering_now[0])
             return await settle_within(*arguments)  # type: ignore[arg-type]
 
-        desk.queue.settle_within = settle_while_answered  # type: ignore[method-assign,assignment]
+        context.queue.settle_within = settle_while_answered  # type: ignore[method-assign,assignment]
         assert await work.give_up("3 attempts") is Ending.PARKED
         [done] = await asyncio.gather(*answering_now)
         assert isinstance(done, Done)
         assert done.result["redriven"]
-        depth = await desk.s.admin.depth("pay")
+        depth = await context.s.admin.depth("pay")
         assert (depth.ready, depth.parked, depth.leased) == (1, 0, 0)
 
 
@@ -236,18 +236,18 @@ async def test_answers_of_two_tries_that_come_in_the_same_moment_are_held_agains
     def said(number: str) -> Result:
         return Result(Event.PERFORMED, outcome=encode(Receipt(number, "p-1:1"), Receipt, "it"), vendor_ref=number)
 
-    async with open_desk(stage, Keyed(VALID_FOR_S), "not sent") as desk:
-        work, pool = await desk.claim(), desk.s.database.work
+    async with open_desk(stage, Keyed(VALID_FOR_S), "not sent") as context:
+        work, pool = await context.claim(), context.s.database.work
         with pytest.raises(Retry):
-            await desk.pay(work)
-        await desk.stop_in_the_vendor(work, "stop before")
-        effect_id = await desk.s.owner.fetchval("select id from payonce.effects where state = 'intended'")
+            await context.pay(work)
+        await context.stop_in_the_vendor(work, "stop before")
+        effect_id = await context.s.owner.fetchval("select id from payonce.effects where state = 'intended'")
         late, newest = await asyncio.gather(
             store.record_plain(pool, effect_id, 1, said("n-1")), store.record_plain(pool, effect_id, 2, said("n-2"))
         )
         assert newest is not None
         assert late is None, "nobody has looked whether both may be true"
-        assert (await desk.events()).count("performed") == 1
-        async with desk.s.database.transaction() as connection:
+        assert (await context.events()).count("performed") == 1
+        async with context.s.database.transaction() as connection:
             await store.record(connection, effect_id, 1, said("n-1"))
-        assert await desk.state() == [(1, "review")]
+        assert await context.state() == [(1, "review")]

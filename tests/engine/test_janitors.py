@@ -122,7 +122,7 @@ async def test_only_a_leader_works(stage: OpenStage) -> None:
 async def test_a_moved_clock_ends_the_rest_of_a_janitor(stage: OpenStage) -> None:
     ticking = Counted()
     async with stage() as s:
-        task = asyncio.create_task(run_ticks([Janitor("seldom", 3_600.0, ticking)], s.bell))
+        task = asyncio.create_task(run_ticks([Janitor("seldom", 3_600.0, ticking)], s.notifier))
 
         async def woken() -> bool:
             await s.clock.advance(1)
@@ -142,7 +142,9 @@ async def test_one_of_two_processes_leads_and_the_other_follows_it(stage: OpenSt
 
         def begin(on: object, holder: str) -> asyncio.Task[None]:
             at = s if on is s else other
-            running = run_janitors(at.database, at.feed, at.admin, holder=holder, schedules=[schedule], bell=at.bell)
+            running = run_janitors(
+                at.database, at.feed, at.admin, holder=holder, schedules=[schedule], notifier=at.notifier
+            )
             return asyncio.create_task(running)
 
         tasks = [begin(s, "one"), begin(other, "two")]

@@ -25,10 +25,10 @@ async def test_a_leader_seals_anchors_and_reviews_by_itself(
 ) -> None:
     for interval in ("SEAL_EVERY_S", "ORPHANS_EVERY_S", "SNAPSHOTS_EVERY_S"):
         monkeypatch.setattr(janitors, interval, OFTEN_S)
-    async with open_desk(stage, KEYED, "lost after") as desk:
-        s = desk.s
-        await left_unknown(desk)
-        await park(desk)
+    async with open_desk(stage, KEYED, "lost after") as context:
+        s = context.s
+        await left_unknown(context)
+        await park(context)
         await noted(s, "a")
         await posted(s, transfer("p-1", 5))
         running = asyncio.create_task(
@@ -41,7 +41,7 @@ async def test_a_leader_seals_anchors_and_reviews_by_itself(
                 assert ledger.ok, ledger.findings
                 if ledger.postings != 1:
                     return False
-                return await desk.state() == [(1, "review")] and found.ok and found.notes == 2 and not found.unsealed
+                return await context.state() == [(1, "review")] and found.ok and found.notes == 2 and not found.unsealed
 
             await eventually(all_done)
             await eventually(lambda: (tmp_path / "heads").exists() and heads_in(tmp_path / "heads").ledger)

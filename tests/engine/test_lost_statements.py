@@ -42,11 +42,11 @@ async def test_an_exchange_that_lost_a_deadlock_is_asked_for_again(stage: OpenSt
 async def test_a_ring_that_was_lost_with_its_connection_is_heard_over_the_next(stage: OpenStage) -> None:
     async with stage() as s:
         rung = asyncio.Event()
-        s.bell.subscribe(QUEUE, rung)
+        s.notifier.subscribe(QUEUE, rung)
         # A ring that comes before is not kept for who listens later.
-        await eventually(lambda: s.database.work.fetchval(LISTENS), what="the bell listens")
+        await eventually(lambda: s.database.work.fetchval(LISTENS), what="the notifier listens")
         sent, see = losing_the_first("pg_notify", asyncpg.InterfaceError("connection is closed"))
         with on_the_wire(see):
-            s.bell.ring({QUEUE})
-            await eventually(rung.is_set, what="the bell is heard")
+            s.notifier.notify({QUEUE})
+            await eventually(rung.is_set, what="the notifier is heard")
         assert len(sent) == 2

@@ -27,51 +27,51 @@ from payonce.engine.outbox import (
 from payonce.engine.outbox.model import DELAY_LEAST_S, TRANSITIONS, Claimed, verdict
 from payonce.kit.outcomes import Invalid, NotSent, Unavailable
 from payonce.testing import OpenStage
-from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, Broker, Desk, open_desk
+from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, AppContext, Broker, open_desk
 from tests.plans import EMPTY, index_entries_read, plan_while_empty
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def test_what_was_put_is_delivered_once_and_gone(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        ids = await desk.put(25)
-        while await desk.step():
+    async with open_desk(stage) as context:
+        ids = await context.put(25)
+        while await context.step():
             pass
-        assert desk.broker.times() == dict.fromkeys(ids, 1)
-        assert desk.broker.calls == [10, 10, 5]
-        assert await desk.states() == {}
+        assert context.broker.times() == dict.fromkeys(ids, 1)
+        assert context.broker.calls == [10, 10, 5]
+        assert await context.states() == {}
 
 
 async def test_what_was_rolled_back_is_never_delivered(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        async with desk.s.database.work.acquire() as connection:
+    async with open_desk(stage) as context:
+        async with context.s.database.work.acquire() as connection:
             transaction = connection.transaction()
             await transaction.start()
-            await Tx(connection, desk.s.feed).publish("payments", {}, to=NAME)
+            await Tx(connection, context.s.feed).publish("payments", {}, to=NAME)
             await transaction.rollback()
-        assert await desk.step() == 0
+        assert await context.step() == 0
 
 
 async def test_an_uncommitted_entry_holds_up_no_later_one(stage: OpenStage) -> None:
     """No cursor to run past it: it is delivered when it commits, however late that is."""
-    async with open_desk(stage) as desk:
-        async with begin(desk.s.database, desk.s.feed) as tx:
+    async with open_desk(stage) as context:
+        async with begin(context.s.database, context.s.feed) as tx:
             early = await tx.publish("payments", {}, to=NAME)
-            [late] = await desk.put()
-            assert await desk.step() == 1
-            assert set(desk.broker.times()) == {late}
-        assert await desk.step() == 1
-        assert set(desk.broker.times()) == {early, late}
+            [late] = await context.put()
+            assert await context.step() == 1
+            assert set(context.broker.times()) == {late}
+        assert await context.step() == 1
+        assert set(context.broker.times()) == {early, late}
 
 
 async def test_an_event_carries_its_envelope_and_the_trace_of_its_transaction(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        async with begin(desk.s.database, desk.s.feed, "t-1") as tx:
+    async with open_desk(stage) as context:
+        async with begin(context.s.database, context.s.feed, "t-1") as tx:
             payload = {"wei": 123456789012345678901234567890, "ö": [None, True]}
             sent = await tx.publish("payments", payload, to=NAME, action="paid", key="k", correlation_id="c", lane="x")
-        await desk.step()
-        [entry] = desk.broker.received
+        await context.step()
+        [entry] = context.broker.received
         message = entry.message
         assert (message.id, message.queue, message.action, message.payload) == (sent, "payments", "paid", payload)
         assert (message.trace, message.idempotency_key, message.correlation_id) == ("t-1", "k", "c")
@@ -79,130 +79,130 @@ async def test_an_event_carries_its_envelope_and_the_trace_of_its_transaction(st
 
 
 async def test_a_whole_envelope_survives(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        now = await desk.s.clock.now()
+    async with open_desk(stage) as context:
+        now = await context.s.clock.now()
         message = Message(queue="payments", created_at=now, attempts=3, max_attempts=9, extra={"schema_version": 1})
-        async with begin(desk.s.database, desk.s.feed) as tx:
+        async with begin(context.s.database, context.s.feed) as tx:
             await put_out(tx.connection, NAME, [message])
-        await desk.step()
-        assert [entry.message for entry in desk.broker.received] == [message]
+        await context.step()
+        assert [entry.message for entry in context.broker.received] == [message]
 
 
 async def test_an_entry_for_a_relay_that_nobody_declared_is_refused(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
+    async with open_desk(stage) as context:
         with pytest.raises(Invalid, match="there is no relay 'brokr'; known are: broker"):
-            async with begin(desk.s.database, desk.s.feed) as tx:
+            async with begin(context.s.database, context.s.feed) as tx:
                 await tx.publish("payments", {}, to="brokr")
-        assert await desk.states() == {}
+        assert await context.states() == {}
 
 
 async def test_one_message_goes_to_two_relays_and_twice_to_neither(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
+    async with open_desk(stage) as context:
         other = Broker("other")
-        await declare_relays(desk.s.database, [other])
+        await declare_relays(context.s.database, [other])
         message = Message(queue="payments")
-        async with begin(desk.s.database, desk.s.feed) as tx:
+        async with begin(context.s.database, context.s.feed) as tx:
             for relay in (NAME, "other", NAME):
                 assert await put_out(tx.connection, relay, [message]) == [message.id]
-        await desk.step()
-        await Desk(desk.s, other).step()
-        assert desk.broker.times() == other.times() == {message.id: 1}
+        await context.step()
+        await AppContext(context.s, other).step()
+        assert context.broker.times() == other.times() == {message.id: 1}
 
 
 async def test_nothing_is_delivered_before_it_falls_due(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        await desk.put(delay_s=60)
-        await desk.s.clock.advance(59)
-        assert await desk.step() == 0
-        assert await desk.s.clock.next_due() == await desk.s.clock.now() + timedelta(seconds=1)
-        await desk.s.clock.advance(1)
-        assert await desk.step() == 1
+    async with open_desk(stage) as context:
+        await context.put(delay_s=60)
+        await context.s.clock.advance(59)
+        assert await context.step() == 0
+        assert await context.s.clock.next_due() == await context.s.clock.now() + timedelta(seconds=1)
+        await context.s.clock.advance(1)
+        assert await context.step() == 1
 
 
 async def test_a_relay_that_keeps_delays_is_given_them_ahead(stage: OpenStage) -> None:
-    async with open_desk(stage, replace(TERMS, ahead_s=3_600)) as desk:
-        now = await desk.s.clock.now()
-        await desk.put(delay_s=3_000)
-        await desk.put(delay_s=4_000)
-        assert await desk.step() == 1
-        assert [entry.ready_at - now for entry in desk.broker.received] == [timedelta(seconds=3_000)]
-        await desk.s.clock.advance(400)
-        assert await desk.step() == 1
+    async with open_desk(stage, replace(TERMS, ahead_s=3_600)) as context:
+        now = await context.s.clock.now()
+        await context.put(delay_s=3_000)
+        await context.put(delay_s=4_000)
+        assert await context.step() == 1
+        assert [entry.ready_at - now for entry in context.broker.received] == [timedelta(seconds=3_000)]
+        await context.s.clock.advance(400)
+        assert await context.step() == 1
 
 
 async def test_being_put_off_backs_off_and_has_no_limit(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        [put_off] = await desk.put()
-        desk.broker.faults[put_off] = NotNow("busy, api_key=abcdef123456")
+    async with open_desk(stage) as context:
+        [put_off] = await context.put()
+        context.broker.faults[put_off] = NotNow("busy, api_key=abcdef123456")
         for tries in range(1, 3 * TERMS.refusals_max):
-            assert await desk.step() == 1
-            assert await desk.step() == 0
-            row = await desk.row(put_off)
+            assert await context.step() == 1
+            assert await context.step() == 0
+            row = await context.row(put_off)
             assert (row["state"], row["tries"], row["refusals"]) == ("waiting", tries, 0)
             assert row["last_error"] == "busy, api_key=[redacted]"
-            await desk.s.clock.advance(BACKOFF_S - 1)
-            assert await desk.step() == 0
-            await desk.s.clock.advance(1)
-        desk.broker.faults[put_off] = NotNow("busy", after_s=3)
-        await desk.step()
-        await desk.s.clock.advance(3)
-        desk.broker.faults.clear()
-        assert await desk.step() == 1
-        assert desk.broker.times() == {put_off: 1}
+            await context.s.clock.advance(BACKOFF_S - 1)
+            assert await context.step() == 0
+            await context.s.clock.advance(1)
+        context.broker.faults[put_off] = NotNow("busy", after_s=3)
+        await context.step()
+        await context.s.clock.advance(3)
+        context.broker.faults.clear()
+        assert await context.step() == 1
+        assert context.broker.times() == {put_off: 1}
 
 
 async def test_a_refused_entry_is_parked_after_its_attempts_and_holds_up_no_other(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        refused, *others = await desk.put(5)
-        desk.broker.faults[refused] = Refusal("too large, password=hunter22")
+    async with open_desk(stage) as context:
+        refused, *others = await context.put(5)
+        context.broker.faults[refused] = Refusal("too large, password=hunter22")
         for tries in range(TERMS.refusals_max):
-            assert await desk.states() == {"waiting": 5 if tries == 0 else 1}
-            await desk.step()
-            await desk.s.clock.advance(BACKOFF_S)
-        assert await desk.step() == 0
-        row = await desk.row(refused)
+            assert await context.states() == {"waiting": 5 if tries == 0 else 1}
+            await context.step()
+            await context.s.clock.advance(BACKOFF_S)
+        assert await context.step() == 0
+        row = await context.row(refused)
         assert row["state"] == "parked"
         assert row["last_error"] == "refused 3 times: too large, password=[redacted]"
-        assert desk.broker.times() == dict.fromkeys(others, 1)
+        assert context.broker.times() == dict.fromkeys(others, 1)
 
 
 async def test_an_entry_that_breaks_its_batch_is_found_and_parked_alone(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        ids = await desk.put(5)
+    async with open_desk(stage) as context:
+        ids = await context.put(5)
         poison = ids[2]
-        desk.broker.faults[poison] = KeyError("amount")
+        context.broker.faults[poison] = KeyError("amount")
         for _ in range(TERMS.refusals_max + 1):
-            await desk.step()
-            await desk.s.clock.advance(BACKOFF_S)
+            await context.step()
+            await context.s.clock.advance(BACKOFF_S)
         # The first two of the broken batch were received before it broke: at least once.
-        assert set(desk.broker.times()) == set(ids) - {poison}
-        assert desk.broker.calls[:6] == [5, 1, 1, 1, 1, 1]
-        assert await desk.states() == {"parked": 1}
-        assert (await desk.row(poison))["last_error"] == "refused 3 times: KeyError: 'amount'"
+        assert set(context.broker.times()) == set(ids) - {poison}
+        assert context.broker.calls[:6] == [5, 1, 1, 1, 1, 1]
+        assert await context.states() == {"parked": 1}
+        assert (await context.row(poison))["last_error"] == "refused 3 times: KeyError: 'amount'"
 
 
 async def test_suspects_do_not_hold_up_those_that_come_after_them(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        ids = await desk.put(10)
-        desk.broker.faults[ids[0]] = KeyError("amount")
-        await desk.step()
-        await desk.s.clock.advance(BACKOFF_S)
-        later = await desk.put(10)
-        await desk.step()
-        assert set(later) <= set(desk.broker.times())
+    async with open_desk(stage) as context:
+        ids = await context.put(10)
+        context.broker.faults[ids[0]] = KeyError("amount")
+        await context.step()
+        await context.s.clock.advance(BACKOFF_S)
+        later = await context.put(10)
+        await context.step()
+        assert set(later) <= set(context.broker.times())
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("reset"), Unavailable("away"), NotSent("429"), TimeoutError()])
 async def test_a_broker_that_is_away_makes_nobody_suspect_and_parks_nothing(stage: OpenStage, error: Exception) -> None:
-    async with open_desk(stage) as desk:
-        ids = await desk.put(5)
-        desk.broker.away = error
+    async with open_desk(stage) as context:
+        ids = await context.put(5)
+        context.broker.away = error
         for _ in range(3 * TERMS.refusals_max):
-            assert await desk.step() == 5
-            await desk.s.clock.advance(BACKOFF_S)
-        desk.broker.away = None
-        assert await desk.step() == 5
-        assert desk.broker.times() == dict.fromkeys(ids, 1)
+            assert await context.step() == 5
+            await context.s.clock.advance(BACKOFF_S)
+        context.broker.away = None
+        assert await context.step() == 5
+        assert context.broker.times() == dict.fromkeys(ids, 1)
 
 
 async def test_a_relay_that_answers_for_too_few_is_not_believed(stage: OpenStage) -> None:
@@ -210,36 +210,38 @@ async def test_a_relay_that_answers_for_too_few_is_not_believed(stage: OpenStage
         async def deliver(self, entries: object) -> list[Delivered]:
             return [Delivered()]
 
-    async with open_desk(stage) as desk:
-        desk.broker = Short()
-        await desk.put(3)
-        await desk.step()
-        assert await desk.states() == {"waiting": 3}
+    async with open_desk(stage) as context:
+        context.broker = Short()
+        await context.put(3)
+        await context.step()
+        assert await context.states() == {"waiting": 3}
 
 
 async def test_a_delivery_that_hangs_is_broken_off_within_the_lease(stage: OpenStage) -> None:
-    async with open_desk(stage, replace(TERMS, timeout_s=0.01)) as desk:
-        await desk.put()
-        desk.broker.resume = asyncio.Event()
-        assert await desk.step() == 1
-        assert await desk.states() == {"waiting": 1}
+    async with open_desk(stage, replace(TERMS, timeout_s=0.01)) as context:
+        await context.put()
+        context.broker.resume = asyncio.Event()
+        assert await context.step() == 1
+        assert await context.states() == {"waiting": 1}
 
 
 async def test_an_entry_that_cannot_be_read_is_parked_and_holds_up_no_other(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        broken, *others = await desk.put(3)
-        await desk.s.owner.execute("update payonce.outbox set extra = '[1e999]' where id = $1", broken)
-        await desk.s.owner.execute("update payonce.outbox set payload = '{\"a\": 1e9999999}' where id = $1", others[0])
-        await desk.step()
-        assert set(desk.broker.times()) == set(others)
-        assert "cannot be read" in (await desk.row(broken))["last_error"]
+    async with open_desk(stage) as context:
+        broken, *others = await context.put(3)
+        await context.s.owner.execute("update payonce.outbox set extra = '[1e999]' where id = $1", broken)
+        await context.s.owner.execute(
+            "update payonce.outbox set payload = '{\"a\": 1e9999999}' where id = $1", others[0]
+        )
+        await context.step()
+        assert set(context.broker.times()) == set(others)
+        assert "cannot be read" in (await context.row(broken))["last_error"]
 
 
 async def test_a_changed_relay_is_told_of_and_stays_paused(stage: OpenStage) -> None:
-    async with open_desk(stage) as desk:
-        await desk.s.owner.execute("update payonce.relays set paused = true")
-        await declare_relays(desk.s.database, [Broker(terms=Terms(keeps=True, ahead_s=5))])
-        [row] = await desk.s.owner.fetch("select keeps, ahead_s, paused from payonce.relays where name = $1", NAME)
+    async with open_desk(stage) as context:
+        await context.s.owner.execute("update payonce.relays set paused = true")
+        await declare_relays(context.s.database, [Broker(terms=Terms(keeps=True, ahead_s=5))])
+        [row] = await context.s.owner.fetch("select keeps, ahead_s, paused from payonce.relays where name = $1", NAME)
         assert tuple(row) == (True, 5, True)
 
 
@@ -293,21 +295,21 @@ async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: Op
     # once would take 300.
     at_once, others, read_max = 10, 3_000, 60
 
-    async def hand_over(desk: Desk) -> None:
-        ids = await desk.put(at_once)
-        desk.broker.faults = {number: NotNow("busy", 0.0) for number in ids}
-        await desk.step()
-        desk.broker.faults = {}
-        await desk.s.clock.advance(BACKOFF_S)
-        await desk.die()
-        await desk.let_lease_end()
-        await desk.step()
-        assert set(ids) <= desk.broker.times().keys()
+    async def hand_over(context: AppContext) -> None:
+        ids = await context.put(at_once)
+        context.broker.faults = {number: NotNow("busy", 0.0) for number in ids}
+        await context.step()
+        context.broker.faults = {}
+        await context.s.clock.advance(BACKOFF_S)
+        await context.die()
+        await context.let_lease_end()
+        await context.step()
+        assert set(ids) <= context.broker.times().keys()
 
-    async with open_desk(stage) as desk:
-        await plan_while_empty(desk.s, "outbox", lambda: hand_over(desk), analysed)
-        await desk.put(others, delay_s=86_400)
-        read = await index_entries_read(desk.s, "outbox", lambda: hand_over(desk))
+    async with open_desk(stage) as context:
+        await plan_while_empty(context.s, "outbox", lambda: hand_over(context), analysed)
+        await context.put(others, delay_s=86_400)
+        read = await index_entries_read(context.s, "outbox", lambda: hand_over(context))
         assert read <= at_once * read_max, f"{read} entries of indexes were read for {at_once} messages"
 
 
@@ -315,20 +317,20 @@ async def test_what_the_other_side_lost_is_found_among_many_as_well(stage: OpenS
     """Put back, beside thousands that are delivered and fall due later."""
     at_once, others, read_max = 10, 3_000, 10
 
-    async def read_for_some(desk: Desk) -> int:
-        await desk.put(at_once)
-        while await desk.step():
+    async def read_for_some(context: AppContext) -> int:
+        await context.put(at_once)
+        while await context.step():
             pass
-        lost = await overdue_kept(desk.s.database, NAME, late_s=0.0, limit=at_once)
+        lost = await overdue_kept(context.s.database, NAME, late_s=0.0, limit=at_once)
 
         async def act() -> None:
-            assert await put_back(desk.s.database, NAME, lost) == at_once
+            assert await put_back(context.s.database, NAME, lost) == at_once
 
-        return await index_entries_read(desk.s, "outbox", act)
+        return await index_entries_read(context.s, "outbox", act)
 
-    async with open_desk(stage, replace(TERMS, keeps=True)) as desk:
-        await read_for_some(desk)
-        ids = await desk.put(others, delay_s=86_400)
-        await desk.s.owner.execute("update payonce.outbox set state = 'delivered' where id = any($1)", ids)
-        read = await read_for_some(desk)
+    async with open_desk(stage, replace(TERMS, keeps=True)) as context:
+        await read_for_some(context)
+        ids = await context.put(others, delay_s=86_400)
+        await context.s.owner.execute("update payonce.outbox set state = 'delivered' where id = any($1)", ids)
+        read = await read_for_some(context)
         assert read <= at_once * read_max, f"{read} entries of indexes were read for {at_once} messages"

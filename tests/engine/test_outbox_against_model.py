@@ -30,7 +30,7 @@ from payonce.engine.outbox import (
 from payonce.engine.outbox.model import REPEAT_FOR_S, Claimed, State, Terms, Verdict, verdict
 from payonce.testing import OpenStage, Stage
 from tests.engine import outbox_stage
-from tests.engine.outbox_stage import BACKOFF_S, LEASE_S, Broker, Desk
+from tests.engine.outbox_stage import BACKOFF_S, LEASE_S, AppContext, Broker
 from tests.engine.outbox_stage import TERMS as USUAL_TERMS
 
 WALKS, WALKS_FULL = 60, 2_000
@@ -91,7 +91,7 @@ class Walk:
     def __post_init__(self) -> None:
         self.roll = random.Random(self.seed)
         self.broker = Fickle(f"relay-{self.seed}", TERMS)
-        self.desk = Desk(self.s, self.broker)
+        self.context = AppContext(self.s, self.broker)
 
     async def go(self) -> None:
         await declare_relays(self.s.database, [self.broker])
@@ -137,7 +137,7 @@ class Walk:
 
     async def consume(self) -> None:
         for entry in self.broker.received:
-            await self.desk.consume(entry, self.broker.name)
+            await self.context.consume(entry, self.broker.name)
         self.broker.received.clear()
 
     async def let_time_pass(self) -> None:
@@ -153,7 +153,7 @@ class Walk:
                 await self.s.clock.advance(REPEAT_FOR_S)
                 await forget_accepted(self.s.database)
             case "somebody redrives":
-                await redrive_entries(self.s.database, self.s.bell, self.broker.name, by="drawn")
+                await redrive_entries(self.s.database, self.s.notifier, self.broker.name, by="drawn")
 
     async def get_well(self) -> None:
         """What committed was applied, or waits for a person who is told why."""

@@ -56,7 +56,9 @@ async def test_a_quarantine_is_reconciled_by_itself_once_all_of_before_is_shown(
 async def test_a_process_reconciles_and_remembers_its_server_while_it_keeps_house(stage: OpenStage) -> None:
     async with open_branch(stage, every_s=EVERY_S) as b:
         house = asyncio.create_task(
-            run_janitors(b.s.database, b.s.feed, b.s.admin, holder="process-1", statements=[b.statement], bell=b.s.bell)
+            run_janitors(
+                b.s.database, b.s.feed, b.s.admin, holder="process-1", statements=[b.statement], notifier=b.s.notifier
+            )
         )
         try:
             await eventually(lambda: finished(b))

@@ -40,7 +40,7 @@ class SlowQueue(PostgresQueue):
 @asynccontextmanager
 async def working(s: Stage, handler: Handler, held_back: bool = False) -> AsyncIterator[SlowQueue]:
     await s.feed.declare([handler.policy])
-    queue = SlowQueue(s.database, s.bell, handler.policy, "worker-1")
+    queue = SlowQueue(s.database, s.notifier, handler.policy, "worker-1")
     if held_back:
         queue.let_go.clear()
     worker = Worker([handler], s.database, s.feed, lambda _: queue)

@@ -248,17 +248,17 @@ async def test_an_effect_in_review_is_answered_with_what_was_seen(web: OpenWeb, 
         ada = await ask.as_holder("ada", *ALL)
         [listed] = (await ada.get("/v1/effects?state=review")).json["effects"]
         assert (listed["id"], listed["amount"]["amount"]) == (str(effect.id), "1.00")
-        story = (await ada.get(f"/v1/effects/{effect.id}")).json
-        assert story["question"].startswith("Did bank.pay for p-1")
-        assert set(story["answers"]) == {"did_not", "happened"}
+        timeline = (await ada.get(f"/v1/effects/{effect.id}")).json
+        assert timeline["question"].startswith("Did bank.pay for p-1")
+        assert set(timeline["answers"]) == {"did_not", "happened"}
         path, said = f"/v1/effects/{effect.id}/answer", {"answer": "did_not", "note": "not in their statement"}
-        stale = await ada.post(path, {**said, "revision": story["revision"] - 1}, idempotency_key="a0")
+        stale = await ada.post(path, {**said, "revision": timeline["revision"] - 1}, idempotency_key="a0")
         assert stale.problem["status"] == 409
         unsafe = await ada.post(
-            path, {"answer": "send_again", "note": "x", "revision": story["revision"]}, idempotency_key="a1"
+            path, {"answer": "send_again", "note": "x", "revision": timeline["revision"]}, idempotency_key="a1"
         )
         assert unsafe.problem["status"] == 400
-        answered = await ada.post(path, {**said, "revision": story["revision"]}, idempotency_key="a2")
+        answered = await ada.post(path, {**said, "revision": timeline["revision"]}, idempotency_key="a2")
         assert (answered.json["done"], answered.json["state"], answered.json["redriven"]) == (True, "abandoned", True)
         assert (await ada.get("/v1/effects")).json["effects"] == []
 

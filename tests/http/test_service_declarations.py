@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.http.application import build_web
-from payonce.http.kit.context import Desk, desk_of
+from payonce.http.kit.context import AppContext, context_of
 from payonce.kit.outcomes import Invalid
 from payonce.service import Service
 from tests.http.asking import Asking
@@ -33,9 +33,9 @@ def shared_routes() -> APIRouter:
     return routes
 
 
-def till(desk: Desk) -> ASGIApp:
+def till(context: AppContext) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await PlainTextResponse(f"till with {len(desk.resources)} drawers")(scope, receive, send)
+        await PlainTextResponse(f"till with {len(context.resources)} drawers")(scope, receive, send)
 
     return answer
 
@@ -52,7 +52,7 @@ async def sell(request: Request) -> Response:
         raise ConnectionRefusedError("the till does not answer")
     if article == "crash":
         raise KeyError(article)
-    return PlainTextResponse(f"{article} to {len(desk_of(request).resources)} customers")
+    return PlainTextResponse(f"{article} to {len(context_of(request).resources)} customers")
 
 
 def short_routes() -> list[Route]:

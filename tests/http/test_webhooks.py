@@ -65,11 +65,11 @@ async def test_a_delivery_is_shown_and_replayed(web: OpenWeb) -> None:
         ]
         again = await shop.post(f"/v1/webhooks/deliveries/{delivery['id']}/replay", {"reason": "they lost it"})
         assert again.json["replay_of"] == delivery["id"]
-        story = (await shop.get(f"/v1/webhooks/deliveries/{again.json['delivery']}")).json
-        assert (story["event_id"], story["state"], story["tries"]) == (event, "pending", [])
+        timeline = (await shop.get(f"/v1/webhooks/deliveries/{again.json['delivery']}")).json
+        assert (timeline["event_id"], timeline["state"], timeline["tries"]) == (event, "pending", [])
         page = (await shop.get(f"{ENDPOINTS}/{made}/deliveries?limit=1")).json
         rest = (await shop.get(f"{ENDPOINTS}/{made}/deliveries?limit=1&before={page['next_before']}")).json
-        assert {each["id"] for each in page["deliveries"] + rest["deliveries"]} == {delivery["id"], story["id"]}
+        assert {each["id"] for each in page["deliveries"] + rest["deliveries"]} == {delivery["id"], timeline["id"]}
 
 
 async def test_an_endpoint_rests_wakes_and_changes_its_secret(web: OpenWeb) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from payonce.engine.database import sessions
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase, eventually
 from tests.poolers.conftest import OpenPgBouncer
@@ -82,14 +82,14 @@ async def test_notifications_arrive_through_session_pooling(scratch: ScratchData
     async with (
         pgbouncer() as pooler,
         Database.open(pooler.url(scratch.service_url)) as database,
-        Bell.open(database) as listener,
-        Bell.open(database, listen=False) as sender,
+        Notifier.open(database) as listener,
+        Notifier.open(database, listen=False) as sender,
     ):
         heard = asyncio.Event()
         listener.subscribe("q", heard)
 
         async def rung() -> bool:
-            sender.ring(["q"])
+            sender.notify(["q"])
             return heard.is_set()
 
         await eventually(rung, what="a notification arrives")

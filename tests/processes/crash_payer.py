@@ -18,7 +18,7 @@ from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database import commits
 from payonce.engine.database.commits import LOST_ANSWERS, Session
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import PlainConnection
 from payonce.engine.effects import CannotTell, DidNot, Happened
 from payonce.engine.janitors import IDENTITY_EVERY_S, Janitor, run_ticks
@@ -143,7 +143,7 @@ async def serve(duty: Duty) -> None:
     async with (
         aiohttp.ClientSession() as http,
         Database.open(duty.url, shortest_lease_s=PAYMENTS.lease_s, connection_class=CrashedConnection) as database,
-        Bell.open(database) as bell,
+        Notifier.open(database) as notifier,
     ):
 
         @handles(PAYMENTS)
@@ -155,8 +155,8 @@ async def serve(duty: Duty) -> None:
                     await tx.post(Posting(f"p-{row}", Reference("payment", f"p-{row}"), moved(PRICE, ACCOUNT, PAID)))
 
         name = f"payer-{os.getpid()}"
-        feed = PostgresFeed(database, bell)
-        open_queue = partial(PostgresQueue, database, bell, worker=name)
+        feed = PostgresFeed(database, notifier)
+        open_queue = partial(PostgresQueue, database, notifier, worker=name)
         worker = Worker([pay], database, feed, open_queue, slots=SLOTS, checks=SEND_CHECKS)
         journal.note("ready", 0)
         async with asyncio.TaskGroup() as tasks:

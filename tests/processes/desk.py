@@ -13,7 +13,7 @@ import msgspec
 
 from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.database.migrate import SERVICE_ROLE
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Fixed, Policy
 from payonce.queues.postgres import PostgresFeed
@@ -174,8 +174,8 @@ class Desk:
 async def open_desk(scratch: ScratchDatabase, folder: Path) -> AsyncIterator[Desk]:
     await make_books(scratch)
     with Processes(folder) as processes:
-        async with Database.open(scratch.service_url) as database, Bell.open(database, listen=False) as bell:
-            yield Desk(scratch, PostgresFeed(database, bell), processes, Journal(folder), database)
+        async with Database.open(scratch.service_url) as database, Notifier.open(database, listen=False) as notifier:
+            yield Desk(scratch, PostgresFeed(database, notifier), processes, Journal(folder), database)
 
 
 async def make_books(scratch: ScratchDatabase) -> None:

@@ -21,7 +21,7 @@ import uvloop
 from payonce.engine.controls.checks import SEND_CHECKS
 from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import PlainConnection
 from payonce.engine.effects import (
     Blind,
@@ -196,11 +196,11 @@ async def serve(duty: Duty) -> None:
 
     async with (
         Database.open(duty.url, shortest_lease_s=PAYMENTS.lease_s, connection_class=StopsAfterTheIntent) as database,
-        Bell.open(database) as bell,
+        Notifier.open(database) as notifier,
     ):
         name = f"payer-{os.getpid()}"
-        feed = PostgresFeed(database, bell)
-        open_queue = partial(PostgresQueue, database, bell, worker=name)
+        feed = PostgresFeed(database, notifier)
+        open_queue = partial(PostgresQueue, database, notifier, worker=name)
         worker = Worker([pay], database, feed, open_queue, slots=10, checks=SEND_CHECKS)
         looking = [Janitor("identity", IDENTITY_EVERY_S, partial(notice_identity, database, name))]
         journal.note("ready", 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import uvloop
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors import Janitor, run_ticks
 from payonce.engine.janitors.relay import carry_on
 from payonce.engine.messages.policy import Fixed
@@ -53,13 +53,16 @@ class JournalRelay:
 async def serve(url: str, folder: str, lease_s: float) -> None:
     journal = Journal(Path(folder))
     relay = JournalRelay(journal, lease_s)
-    async with Database.open(url, application_name="process-test-relay") as database, Bell.open(database) as bell:
+    async with (
+        Database.open(url, application_name="process-test-relay") as database,
+        Notifier.open(database) as notifier,
+    ):
 
         async def tick() -> None:
             await carry_on(database, relay)
 
         journal.note("ready", 0)
-        await run_ticks([Janitor("relay", POLL_S, tick, wake_name(NAME))], bell)
+        await run_ticks([Janitor("relay", POLL_S, tick, wake_name(NAME))], notifier)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import asyncpg
 from payonce.app.registry import all_migrations
 from payonce.engine.database.connections import Database
 from payonce.engine.database.migrate import migrate
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.transaction import Reader, begin
 from payonce.examples.tally import CHANGES, INVARIANTS, store
 from payonce.queues.postgres import PostgresFeed
@@ -25,10 +25,10 @@ async def test_payonce_run_killed_and_stopped_in_mid_load_applies_each_change_on
     await migrate(owner, all_migrations())
     with Processes(tmp_path) as processes:
         killed, stopped, survivor = [processes.start_worker(scratch.service_url, ROLE) for _ in range(3)]
-        async with Database.open(scratch.service_url) as database, Bell.open(database, listen=False) as bell:
+        async with Database.open(scratch.service_url) as database, Notifier.open(database, listen=False) as notifier:
             for worker in (killed, stopped, survivor):
                 await worker.says("worker_started", within_s=60)
-            await ask_for_changes(database, PostgresFeed(database, bell))
+            await ask_for_changes(database, PostgresFeed(database, notifier))
             read = Reader(database)
 
             async def applied(count: int) -> bool:

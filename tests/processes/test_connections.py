@@ -1,4 +1,4 @@
-"""Connections that the server ends, again and again, and a bell that nobody hears."""
+"""Connections that the server ends, again and again, and a notifier that nobody hears."""
 
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.transaction import begin
@@ -48,19 +48,19 @@ async def test_a_bell_whose_connections_were_dropped_is_rung_and_heard_again(des
     worker = await desk.worker()
     await desk.feed.declare([POLICY])
     await eventually(lambda: desk.connections(LISTENER))
-    await ring(desk)
+    await notify(desk)
     assert await desk.drop_connections(LISTENER) == 1
     await eventually(lambda: desk.connections(LISTENER), what="the worker listens again")
-    await eventually(lambda: rings_sent_on(desk), what="the bell has been rung")
+    await eventually(lambda: rings_sent_on(desk), what="the notifier has been rung")
     await desk.drop_connections(NOTIFIER, application_name="payonce")
 
     async def dropped() -> bool:
         return not await rings_sent_on(desk)
 
     # A session that is being ended may still take one more ring.
-    await eventually(dropped, what="the bell's connection is gone")
-    await ring(desk)
-    await eventually(lambda: rings_sent_on(desk), what="the bell is rung again")
+    await eventually(dropped, what="the notifier's connection is gone")
+    await notify(desk)
+    await eventually(lambda: rings_sent_on(desk), what="the notifier is rung again")
     await desk.put([1])
     await desk.drained()
     await desk.each_applied_once()
@@ -68,11 +68,11 @@ async def test_a_bell_whose_connections_were_dropped_is_rung_and_heard_again(des
 
 
 async def rings_sent_on(desk: Desk) -> int:
-    """The number of connections over which a bell was rung last."""
+    """The number of connections over which a notifier was rung last."""
     return await desk.connections(NOTIFIER, application_name="payonce")
 
 
-async def ring(desk: Desk) -> None:
+async def notify(desk: Desk) -> None:
     """A ring is sent for what a transaction has put."""
     async with begin(desk.database, desk.feed) as tx:
         await tx.execute("insert into books.rows (id) select coalesce(max(id), 99) + 1 from books.rows")

@@ -189,14 +189,14 @@ async def ends_first_when_cut_off(desk: Desk, proxy: Proxy, row: int) -> bool:
     successor = await desk.worker()
     proxy.freeze()
     await desk.noted("began", row, pid=successor.pid)
-    story = [(note.event, note.pid) for note in desk.journal.notes(row=row)]
+    timeline = [(note.event, note.pid) for note in desk.journal.notes(row=row)]
     desk.journal.let_go(row)
     await desk.drained()
     proxy.thaw()
     await desk.each_applied_once()
     cut_off.kill()
     successor.kill()
-    return ("CancelledError", cut_off.pid) in story[: story.index(("began", successor.pid))]
+    return ("CancelledError", cut_off.pid) in timeline[: timeline.index(("began", successor.pid))]
 
 
 async def one_held_and_one_lost(proxy: Proxy) -> Rule:

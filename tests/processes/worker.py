@@ -14,7 +14,7 @@ import msgspec
 import uvloop
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Exponential, Policy
 from payonce.engine.messages.process import Worker
 from payonce.engine.messages.transaction import Tx
@@ -130,12 +130,12 @@ async def serve(duty: Duty) -> None:
             shortest_lease_s=policy.lease_s,
             application_name=APPLICATION_NAME,
         ) as database,
-        Bell.open(database) as bell,
+        Notifier.open(database) as notifier,
         AsyncExitStack() as stack,
     ):
-        feed = PostgresFeed(database, bell)
+        feed = PostgresFeed(database, notifier)
         worker = Worker(
-            [handler], database, feed, lambda policy: PostgresQueue(database, bell, policy, name), slots=duty.slots
+            [handler], database, feed, lambda policy: PostgresQueue(database, notifier, policy, name), slots=duty.slots
         )
         working = asyncio.create_task(worker.run())
         if duty.http:

@@ -14,7 +14,7 @@ import msgspec
 
 from payonce.embedded.redis import RedisServer
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Fixed, Policy
 from payonce.engine.outbox import declare_relays
@@ -92,7 +92,7 @@ class RedisDesk:
                 for row in numbers
             ]
             await self.feed.put(messages, within=connection)
-        self.feed.ring({policy.queue})
+        self.feed.notify({policy.queue})
 
     async def applied(self) -> int:
         count: int = await self.ask("select count(*) from books.lines")
@@ -180,9 +180,9 @@ async def open_redis_desk(scratch: ScratchDatabase, server: RedisServer, folder:
     with Processes(folder) as processes:
         async with (
             Database.open(scratch.service_url) as database,
-            Bell.open(database, listen=False) as bell,
+            Notifier.open(database, listen=False) as notifier,
             RedisStore.open(server.url, database) as store,
         ):
-            feed, admin = RedisFeed(store, bell), RedisAdmin(store, bell)
+            feed, admin = RedisFeed(store, notifier), RedisAdmin(store, notifier)
             await declare_relays(database, [RedisRelay(store)])
             yield RedisDesk(scratch, server, processes, Journal(folder), database, store, feed, admin)

@@ -111,9 +111,9 @@ class OurSide:
     async def hands(self, url: str, name: str) -> Hands:
         async with AsyncExitStack() as opening:
             store = await opening.enter_async_context(RedisStore.open(url, self.stage.database))
-            bell = self.stage.bell
-            feed, admin = RedisFeed(store, bell), RedisAdmin(store, bell)
-            queue = RedisQueue(store, bell, POLICY, name)
+            notifier = self.stage.notifier
+            feed, admin = RedisFeed(store, notifier), RedisAdmin(store, notifier)
+            queue = RedisQueue(store, notifier, POLICY, name)
             return OurHands(self.stage, store, queue, feed, admin, opening.pop_all())
         raise AssertionError("a stack of exits never swallows an error")
 
@@ -209,7 +209,7 @@ def ours_on(server: RedisServer, stage: Stage) -> OpenSide:
             await stage.owner.execute("delete from payonce.outbox; delete from payonce.inbox")
             await tell_clocks(stage, redis)
             async with RedisStore.open(server.url, stage.database) as store:
-                await RedisFeed(store, stage.bell).declare([POLICY])
+                await RedisFeed(store, stage.notifier).declare([POLICY])
                 await declare_relays(stage.database, [RedisRelay(store)])
             yield OurSide(stage, redis, server.url)
 

@@ -75,7 +75,7 @@ async def drill(server: RedisServer, stage: OpenStage, slots: int = 1) -> AsyncI
     ):
         clock = RedisClock(opened.clock, server.url)
         await clock.freeze()
-        feed = RedisFeed(store, opened.bell)
+        feed = RedisFeed(store, opened.notifier)
         await feed.declare([POLICY])
 
         @handles(POLICY)
@@ -83,7 +83,7 @@ async def drill(server: RedisServer, stage: OpenStage, slots: int = 1) -> AsyncI
             await drilling.handle(work)
 
         def open_queue(policy: Policy) -> RedisQueue:
-            return RedisQueue(store, opened.bell, policy, "worker-1")
+            return RedisQueue(store, opened.notifier, policy, "worker-1")
 
         worker = Worker([post_webhook], opened.database, feed, open_queue, slots=slots)
         drilling = Drill(at.type, worker, feed, clock)

@@ -10,7 +10,7 @@ import msgspec
 import uvloop
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors import run_janitors
 from payonce.engine.messages.process import Worker
 from payonce.engine.messages.work import Work, handles
@@ -73,14 +73,20 @@ async def serve(duty: RedisDuty) -> None:
             shortest_lease_s=policy.lease_s,
             application_name=APPLICATION_NAME,
         ) as database,
-        Bell.open(database) as bell,
-        open_backend(REDIS, duty.redis_url, database, bell) as backend,
+        Notifier.open(database) as notifier,
+        open_backend(REDIS, duty.redis_url, database, notifier) as backend,
     ):
         worker = Worker([handler], database, backend.feed, lambda policy: backend.queue(policy, name), slots=duty.slots)
         # As in a process of the product: the relay in each, the refill in the one that leads.
         janitors = asyncio.create_task(
             run_janitors(
-                database, backend.feed, backend.admin, holder=name, relays=backend.relays, led=backend.led, bell=bell
+                database,
+                backend.feed,
+                backend.admin,
+                holder=name,
+                relays=backend.relays,
+                led=backend.led,
+                notifier=notifier,
             )
         )
         working = asyncio.create_task(worker.run())

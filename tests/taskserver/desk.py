@@ -141,7 +141,7 @@ async def open_desk(
         if frozen:
             await s.clock.freeze()
         async with (
-            open_server(s.database, s.bell, dispatching=dispatching, name_lock_s=name_lock_s) as server,
+            open_server(s.database, s.notifier, dispatching=dispatching, name_lock_s=name_lock_s) as server,
             open_client(server.address) as client,
         ):
             yield Desk(s, server, client, worker)

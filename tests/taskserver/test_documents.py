@@ -17,7 +17,7 @@ async def test_the_order_of_the_page_arrives(stage: OpenStage) -> None:
     names: dict[str, Any] = {"__name__": "cloud_tasks_server"}
     exec(compile(program, "cloud-tasks-server.md", "exec"), names)  # noqa: S102 - it is our own document
     worker = Worker()
-    async with stage() as s, serving(worker) as worker.url, open_server(s.database, s.bell, token=TOKEN) as server:
+    async with stage() as s, serving(worker) as worker.url, open_server(s.database, s.notifier, token=TOKEN) as server:
         name = await asyncio.to_thread(names["order"], server.address, TOKEN, worker.url)
         await eventually(lambda: worker.arrived, what="the order arrives")
     [arrival] = worker.arrived

@@ -69,7 +69,7 @@ async def test_a_queue_that_is_gone_is_not_shown_for_ever(desk: Desk) -> None:
 
 async def test_a_server_beside_others_keeps_its_signing_key_known(stage: OpenStage) -> None:
     """What `payonce up` runs: without it every task would be refused when its key is forgotten."""
-    async with stage() as s, open_server(s.database, s.bell, dispatching=False) as server:
+    async with stage() as s, open_server(s.database, s.notifier, dispatching=False) as server:
         await s.clock.advance(KEY_KEPT_S - 60)
         running = asyncio.create_task(TaskServer(server).run())
 

@@ -23,7 +23,7 @@ KEYS = "select count(*) from cloudtasks.signing_keys"
 async def test_a_server_that_closes_lets_its_requests_finish(stage: OpenStage) -> None:
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
-        async with open_server(s.database, s.bell) as server, open_client(server.address) as client:
+        async with open_server(s.database, s.notifier) as server, open_client(server.address) as client:
             desk = Desk(s, server, client, worker)
             await desk.queue()
             worker.open.clear()
@@ -36,7 +36,7 @@ async def test_a_server_that_closes_lets_its_requests_finish(stage: OpenStage) -
 async def test_what_outlives_the_grace_is_left_to_its_lease(stage: OpenStage) -> None:
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
-        async with open_server(s.database, s.bell, grace_s=0.1) as server, open_client(server.address) as client:
+        async with open_server(s.database, s.notifier, grace_s=0.1) as server, open_client(server.address) as client:
             desk = Desk(s, server, client, worker)
             await desk.queue()
             worker.open.clear()
@@ -61,7 +61,7 @@ async def test_what_outlives_the_grace_is_left_to_its_lease(stage: OpenStage) ->
 async def test_a_call_without_the_token_is_refused_and_does_nothing(stage: OpenStage, metadata: Any) -> None:
     async with (
         stage() as s,
-        open_server(s.database, s.bell, token=TOKEN) as server,
+        open_server(s.database, s.notifier, token=TOKEN) as server,
         open_client(server.address) as client,
     ):
         with pytest.raises(Unauthenticated, match="needs a token"):
@@ -73,7 +73,7 @@ async def test_a_call_without_the_token_is_refused_and_does_nothing(stage: OpenS
 
 async def test_our_own_client_sends_the_token_with_every_kind_of_call(stage: OpenStage) -> None:
     place = Place("p", "l")
-    async with stage() as s, open_server(s.database, s.bell, token=TOKEN, dispatching=False) as server:
+    async with stage() as s, open_server(s.database, s.notifier, token=TOKEN, dispatching=False) as server:
         service = TaskService(Config(place, LOCAL_ACCOUNT, server.address, lambda: TOKEN))
         stranger = TaskService(Config(place, LOCAL_ACCOUNT, server.address))
         errands = [Errand(f"{place.queue('q')}/tasks/t{n}", "http://127.0.0.1:9/", "a", b"", 30.0) for n in range(3)]
@@ -92,7 +92,7 @@ async def test_our_own_client_sends_the_token_with_every_kind_of_call(stage: Ope
 async def test_a_server_that_does_not_dispatch_wakes_one_that_does(stage: OpenStage, desk: Desk) -> None:
     await desk.queue()
     async with (
-        open_server(desk.s.database, desk.s.bell, dispatching=False) as door,
+        open_server(desk.s.database, desk.s.notifier, dispatching=False) as door,
         open_client(door.address) as client,
     ):
         for number in range(3):
@@ -103,7 +103,7 @@ async def test_a_server_that_does_not_dispatch_wakes_one_that_does(stage: OpenSt
 async def test_a_queue_made_at_one_server_is_served_by_another(desk: Desk) -> None:
     other = f"{LOCATION}/queues/other"
     async with (
-        open_server(desk.s.database, desk.s.bell, dispatching=False) as door,
+        open_server(desk.s.database, desk.s.notifier, dispatching=False) as door,
         open_client(door.address) as client,
     ):
         await client.create_queue(parent=LOCATION, queue={"name": other})

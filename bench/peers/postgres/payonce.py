@@ -8,7 +8,7 @@ from bench.peers import command
 from bench.peers.ours import POLICY, SLOTS, WORK_CONNECTIONS, WORKER, handlers, install_schema, message
 from bench.peers.port import Address, Job, Payload, Traits, Way
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.process import Worker
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
@@ -30,7 +30,7 @@ class Payonce:
         self._url = at.url
         self._stack = AsyncExitStack()
         self._database: Database
-        self._bell: Bell
+        self._notifier: Notifier
         self._feed: PostgresFeed
 
     async def install(self) -> None:
@@ -44,8 +44,8 @@ class Payonce:
         self._database = await self._stack.enter_async_context(
             Database.open(self._url, work_pool_size=WORK_CONNECTIONS, shortest_lease_s=POLICY.lease_s)
         )
-        self._bell = await self._stack.enter_async_context(Bell.open(self._database))
-        self._feed = PostgresFeed(self._database, self._bell)
+        self._notifier = await self._stack.enter_async_context(Notifier.open(self._database))
+        self._feed = PostgresFeed(self._database, self._notifier)
 
     async def put(self, job: Job, payload: Payload) -> None:
         await self._feed.put([message(job, payload)])
@@ -60,7 +60,7 @@ class Payonce:
         await self.open()
 
         def open_queue(policy: Policy) -> PostgresQueue:
-            return PostgresQueue(self._database, self._bell, policy, worker=f"bench-{os.getpid()}")
+            return PostgresQueue(self._database, self._notifier, policy, worker=f"bench-{os.getpid()}")
 
         await Worker(handlers(journal), self._database, self._feed, open_queue, slots=SLOTS).run()
 

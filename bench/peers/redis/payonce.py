@@ -10,7 +10,7 @@ from bench.peers import command
 from bench.peers.ours import POLICY, SLOTS, WORK_CONNECTIONS, WORKER, handlers, install_schema, message
 from bench.peers.port import Address, Job, Payload, Traits
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.process import Worker
 from payonce.queues.redis import RedisFeed, RedisQueue, RedisStore
@@ -31,7 +31,7 @@ class Payonce:
         self._at = at
         self._stack = AsyncExitStack()
         self._database: Database
-        self._bell: Bell
+        self._notifier: Notifier
         self._store: RedisStore
         self._feed: RedisFeed
         self._watch: redis.asyncio.Redis
@@ -44,9 +44,9 @@ class Payonce:
         self._database = await self._stack.enter_async_context(
             Database.open(self._at.database_url, work_pool_size=WORK_CONNECTIONS, shortest_lease_s=POLICY.lease_s)
         )
-        self._bell = await self._stack.enter_async_context(Bell.open(self._database))
+        self._notifier = await self._stack.enter_async_context(Notifier.open(self._database))
         self._store = await self._stack.enter_async_context(RedisStore.open(self._at.url, self._database))
-        self._feed = RedisFeed(self._store, self._bell)
+        self._feed = RedisFeed(self._store, self._notifier)
         await self._feed.declare([POLICY])
         self._watch = redis.asyncio.Redis.from_url(self._at.url)
 
@@ -66,7 +66,7 @@ class Payonce:
 
     async def serve(self, journal: Journal) -> None:
         def open_queue(policy: Policy) -> RedisQueue:
-            return RedisQueue(self._store, self._bell, policy, worker=f"bench-{os.getpid()}")
+            return RedisQueue(self._store, self._notifier, policy, worker=f"bench-{os.getpid()}")
 
         await Worker(handlers(journal), self._database, self._feed, open_queue, slots=SLOTS).run()
 

@@ -38,7 +38,7 @@ class Transactional(Payonce):
     async def put_many(self, job: Job, payloads: list[Payload]) -> None:
         async with self._database.engine.acquire() as connection, connection.transaction():
             await self._feed.put([message(job, payload) for payload in payloads], within=connection)
-        self._feed.ring({POLICY.queue})
+        self._feed.notify({POLICY.queue})
 
     async def unfinished(self) -> int:
         kept = int(await self._database.engine.fetchval("select count(*) from payonce.outbox"))
@@ -53,7 +53,7 @@ class Transactional(Payonce):
         ]
         async with asyncio.TaskGroup() as together:
             together.create_task(super().serve(journal))
-            together.create_task(run_ticks(janitors, self._bell))
+            together.create_task(run_ticks(janitors, self._notifier))
 
 
 if __name__ == "__main__":

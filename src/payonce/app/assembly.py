@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import environment_name
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.messages.work import Handler
@@ -93,7 +93,7 @@ async def open_forwarding(
     settings: Settings,
     home: Backend,
     database: Database,
-    bell: Bell,
+    notifier: Notifier,
     stack: AsyncExitStack,
 ) -> Backend:
     """The backend with the queues beside it that are served from other databases."""
@@ -101,7 +101,7 @@ async def open_forwarding(
     for service in services:
         if service.forwards is not None:
             forwarding = await stack.enter_async_context(service.forwards(settings, database))
-            feed = ForwardedFeed(database, bell, forwarding.relay.name)
+            feed = ForwardedFeed(database, notifier, forwarding.relay.name)
             backend = replace(
                 backend,
                 feed=RoutedFeed(backend.feed, feed, forwarding.queues),

@@ -25,7 +25,7 @@ from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database, check_login
 from payonce.engine.database.durability import check_durability, weaknesses
 from payonce.engine.database.migrate import Migration, Status, migrate, status
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import connect
 from payonce.engine.janitors import run_janitors
 from payonce.engine.janitors.prune import add_partitions
@@ -92,7 +92,7 @@ class App:
         self,
         settings: Settings,
         database: Database,
-        bell: Bell,
+        notifier: Notifier,
         handlers: Sequence[Handler],
         backend: Backend,
         roles: Sequence[str] = (),
@@ -102,7 +102,7 @@ class App:
         self.services = services_in(registry.SERVICES, settings)
         """Those whose tables the database holds, whichever roles run here."""
         self.database = database
-        self.bell = bell
+        self.notifier = notifier
         self.backend = backend
         self.feed = backend.feed
         self.admin = backend.admin
@@ -159,23 +159,25 @@ class App:
                 await check_durability(database.engine, accepted=settings.accept_data_loss)
                 await check_login(database.engine, **settings.access.accepted_logins(settings.embedded))
             await notice_identity(database, "start of a process")
-            bell = await stack.enter_async_context(Bell.open(database, listen=bool(roles)))
+            notifier = await stack.enter_async_context(Notifier.open(database, listen=bool(roles)))
             if handlers:
                 # Made while workers settle, a partition would refuse the rows that wait for it in the default one.
                 await add_partitions(database)
             backend = await stack.enter_async_context(
-                open_backend(settings.backend, revealed(settings.redis_url), database, bell)
+                open_backend(settings.backend, revealed(settings.redis_url), database, notifier)
             )
             handlers, everybody = await tuned(database, handlers), await tuned(database, everybody)
-            backend, running = await open_pushed(services, settings, roles, everybody, backend, database, bell, stack)
-            backend = await open_forwarding(services, settings, backend, database, bell, stack)
+            backend, running = await open_pushed(
+                services, settings, roles, everybody, backend, database, notifier, stack
+            )
+            backend = await open_forwarding(services, settings, backend, database, notifier, stack)
             queues = at_home(handlers, backend)
             await refuse_if_elsewhere(database, backend.name, queues, revealed(settings.redis_url))
             if handlers:
                 served = {each.policy.queue for each in everybody}
                 await check_held(registry.SERVICES, settings, database, known - served)
                 await take_over(database, backend.name, queues)
-            app = cls(settings, database, bell, handlers, backend, roles)
+            app = cls(settings, database, notifier, handlers, backend, roles)
             app.running = running
             await app._declare(everybody)
             if handlers:
@@ -276,7 +278,7 @@ class App:
             led=self.backend.led,
             statements=self.statements,
             keep_days=self.settings.job_log_days,
-            bell=self.bell,
+            notifier=self.notifier,
             anchor=self.settings.audit_anchor,
             observers=[service.observes for service in self.services if service.observes is not None],
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from payonce.app.resources import cloud_tasks
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.work import Handler
 from payonce.kit.outcomes import Invalid
 from payonce.queues.backends import Backend, beside
@@ -24,19 +24,19 @@ async def open_pushed(
     everybody: Sequence[Handler],
     home: Backend,
     database: Database,
-    bell: Bell,
+    notifier: Notifier,
     stack: AsyncExitStack,
 ) -> tuple[Backend, dict[str, Running]]:
     """The backend with the pushed queues of all services beside it, as far as there are any, and what these roles run
     besides handlers."""
     pushed = pushed_queues(services, settings, roles, everybody)
-    running = await _open_servers(services, settings, database, bell, roles, bool(pushed), stack)
+    running = await _open_servers(services, settings, database, notifier, roles, bool(pushed), stack)
     if not pushed:
         return home, running
     await _refuse_left_behind(database, [each.queue for each in pushed if each.here])
     server = running.get("cloudtasks.server")
     config = cloud_tasks(settings, None if server is None else server.address)
-    return beside(home, await stack.enter_async_context(open_cloud_tasks(database, bell, config, pushed))), running
+    return beside(home, await stack.enter_async_context(open_cloud_tasks(database, notifier, config, pushed))), running
 
 
 def pushed_queues(
@@ -100,7 +100,7 @@ async def _open_servers(
     services: Sequence[Service],
     settings: Settings,
     database: Database,
-    bell: Bell,
+    notifier: Notifier,
     roles: Sequence[str],
     pushing: bool,
     stack: AsyncExitStack,
@@ -111,7 +111,7 @@ async def _open_servers(
         for role, run in service.runs.items():
             name = f"{service.name}.{role}"
             if name in roles and (pushing or len(roles) == 1):
-                running = await stack.enter_async_context(run(settings, database, bell))
+                running = await stack.enter_async_context(run(settings, database, notifier))
                 if running is not None:
                     opened[name] = running
     return opened

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from payonce.engine import webhooks
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import override_from_environment
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
@@ -61,7 +61,9 @@ def task_server_token(settings: Settings) -> str:
 
 
 @asynccontextmanager
-async def open_task_server(settings: Settings, database: Database, bell: Bell) -> AsyncIterator["TaskServer | None"]:
+async def open_task_server(
+    settings: Settings, database: Database, notifier: Notifier
+) -> AsyncIterator["TaskServer | None"]:
     """Our own Cloud Tasks server. None where another one is named: then none is run here."""
     if settings.cloud_tasks_project is not None or settings.cloud_tasks_endpoint is not None:
         yield None
@@ -74,11 +76,11 @@ async def open_task_server(settings: Settings, database: Database, bell: Bell) -
     async with AsyncExitStack() as stack:
         try:
             server = await stack.enter_async_context(
-                open_server(database, bell, TASK_SERVER_HOST, TASK_SERVER_PORT, token=token, dispatching=False)
+                open_server(database, notifier, TASK_SERVER_HOST, TASK_SERVER_PORT, token=token, dispatching=False)
             )
         except Unavailable:
             server = await stack.enter_async_context(
-                open_server(database, bell, TASK_SERVER_HOST, 0, token=token, dispatching=False)
+                open_server(database, notifier, TASK_SERVER_HOST, 0, token=token, dispatching=False)
             )
             log.warning(
                 "cloud_tasks_port_taken",

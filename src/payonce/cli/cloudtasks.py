@@ -81,7 +81,7 @@ async def _serve(
     from payonce.app.resources import told_address
     from payonce.engine.database.connections import Database, check_login
     from payonce.engine.database.durability import check_durability
-    from payonce.engine.database.notifier import Bell
+    from payonce.engine.database.notifier import Notifier
     from payonce.http.standalone import telling
     from payonce.kit.log import get_logger
     from payonce.taskserver.queue_store import NAME_LOCK_S
@@ -98,9 +98,9 @@ async def _serve(
         await check_durability(database.engine, accepted=settings.accept_data_loss)
         await check_login(database.engine, **settings.access.accepted_logins(settings.embedded))
         async with (
-            Bell.open(database) as bell,
+            Notifier.open(database) as notifier,
             open_server(
-                database, bell, host, port, token=token, name_lock_s=lock_s, grace_s=settings.grace_s
+                database, notifier, host, port, token=token, name_lock_s=lock_s, grace_s=settings.grace_s
             ) as server,
             telling(database, server.loops, host, http_port, settings.metrics, settings.access.allowed_hosts) as url,
         ):

@@ -26,7 +26,7 @@ HELP: Final = """See what became of calls to vendors, and answer what only a per
 Examples:
   payonce effects list                    everything whose end is open
   payonce effects list --state review     what waits for you
-  payonce effects show 0199…              one of them, with its story and the safe answers
+  payonce effects show 0199…              one of them, with its timeline and the safe answers
   payonce effects answer 0199… did_not --note 'not in their statement of today'
 """
 

@@ -95,7 +95,7 @@ def redrive(
         async with opened() as app:
             if not yes:
                 await _ask(app, relay, "a redrive", f"redrive {len(chosen) or 'all'} of them?", as_json)
-            count = await redrive_entries(app.database, app.bell, relay, by=somebody(by), ids=chosen, as_new=as_new)
+            count = await redrive_entries(app.database, app.notifier, relay, by=somebody(by), ids=chosen, as_new=as_new)
         show({"relay": relay, "redriven": count}, as_json, f"{counted(count, 'entry', 'entries')} of {relay} redriven")
 
     run_async(act())
@@ -153,7 +153,7 @@ def resume(relay: RelayArgument, by: ByOption = None, as_json: JsonOption = Fals
         from payonce.engine.outbox import resume_relay
 
         async with opened() as app:
-            await resume_relay(app.database, app.bell, relay, by=somebody(by))
+            await resume_relay(app.database, app.notifier, relay, by=somebody(by))
         show({"relay": relay, "paused": False}, as_json, f"{relay} is running")
 
     run_async(act())

@@ -48,9 +48,9 @@ def move(
         async with opened() as app, RedisStore.open(_redis_url(app), app.database) as store:
             await refuse_while_led(app.database)
             if to == "redis":
-                moved = await move_to_redis(app.database, app.bell, store)
+                moved = await move_to_redis(app.database, app.notifier, store)
             else:
-                moved = await move_to_postgres(app.database, app.bell, store)
+                moved = await move_to_postgres(app.database, app.notifier, store)
         show({"moved": moved, "to": to}, as_json, table("Moved", ("to", "messages"), [(to, moved)]))
 
     run_async(act())

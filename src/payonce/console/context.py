@@ -7,7 +7,7 @@ from typing import Protocol
 
 from payonce.engine.controls import Actions
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.monitoring.attention import Attentive
@@ -21,7 +21,7 @@ class Context(Protocol):
     def database(self) -> Database: ...
 
     @property
-    def bell(self) -> Bell: ...
+    def notifier(self) -> Notifier: ...
 
     @property
     def admin(self) -> Admin: ...

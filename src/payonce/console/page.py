@@ -66,7 +66,7 @@ class ServicePages:
     templates: Path
     """The folder of its templates. Their names begin with the service's: `giftcards/list.html`."""
     tones: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The tone of each state, by the kind of object that lookups and scenes name: good, bad, warn, calm or plain."""
+    """The tone of each state, by the kind of object that lookups and timelines name: good, bad, warn, calm or plain."""
     vendor_sections: Sequence[VendorSection] = ()
 
 

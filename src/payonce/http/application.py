@@ -77,7 +77,7 @@ def build_web(app: App) -> FastAPI:
         for pushed, door in doors
         for path in pushed.paths
     }
-    web.state.desk = app
+    web.state.context = app
     web.state.attempts = attempts_by_kind()
     web.include_router(health_routes(app))
     web.include_router(webhook_routes(app))

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from payonce.engine.controls import Approval, Verdict, approvals, deny, grant
 from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.auth import Caller, require
-from payonce.http.kit.context import AtDesk
+from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.scopes import APPROVALS_DECIDE, APPROVALS_READ
@@ -54,14 +54,14 @@ def approval_routes() -> APIRouter:
 
     @routes.get("", summary="What waits for a second person, the newest first", responses=READ)
     async def list_approvals(
-        desk: AtDesk,
+        context: AppContextDep,
         caller: Reader,
         state: Listed = "waiting",
         limit: Limit = PAGE_DEFAULT,
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> ApprovalPage:
         wanted = None if state == "all" else Verdict(state)
-        found = await approvals(desk.read, wanted, limit=limit, before=before)
+        found = await approvals(context.read, wanted, limit=limit, before=before)
         following = found[-1].id if len(found) == limit else None
         return ApprovalPage(approvals=[_document(each) for each in found], next_before=following)
 
@@ -72,11 +72,11 @@ def approval_routes() -> APIRouter:
         responses=DECIDE,
     )
     async def grant_approval(
-        approval_id: Id, body: Decision, desk: AtDesk, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
+        approval_id: Id, body: Decision, context: AppContextDep, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
     ) -> Response:
         async def act(tx: Tx) -> ApprovalDocument:
             await _known(tx, approval_id)
-            return _document(await grant(tx, desk.actions, approval_id, once.caller.holder, body.note))
+            return _document(await grant(tx, context.actions, approval_id, once.caller.holder, body.note))
 
         return await once.answer(act)
 
@@ -84,7 +84,7 @@ def approval_routes() -> APIRouter:
         "/{approval_id}/deny", summary="Refuse; it may be asked anew", response_model=ApprovalDocument, responses=DECIDE
     )
     async def deny_approval(
-        approval_id: Id, body: Decision, desk: AtDesk, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
+        approval_id: Id, body: Decision, context: AppContextDep, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
     ) -> Response:
         async def act(tx: Tx) -> ApprovalDocument:
             await _known(tx, approval_id)

@@ -14,7 +14,7 @@ from payonce.engine.effects.queries import Listed, effects, shown
 from payonce.engine.effects.review import Answer
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.http.kit.auth import Caller, require
-from payonce.http.kit.context import AtDesk
+from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.scopes import EFFECTS_ANSWER, EFFECTS_READ
@@ -66,7 +66,7 @@ class Try(BaseModel):
     vendor_ref: str | None
 
 
-class EffectStory(EffectSummary):
+class EffectTimeline(EffectSummary):
     request: Document
     outcome: Document
     tries: list[Try]
@@ -101,7 +101,7 @@ def effect_routes() -> APIRouter:
 
     @routes.get("", summary="The oldest first; unless told otherwise those whose end is open", responses=READ)
     async def list_effects(
-        desk: AtDesk,
+        context: AppContextDep,
         caller: Viewer,
         state: Annotated[list[State] | None, Query(max_length=len(State))] = None,
         vendor: Name | None = None,
@@ -111,16 +111,16 @@ def effect_routes() -> APIRouter:
         after: Annotated[UUID | None, Query(description="The last effect of the page before.")] = None,
     ) -> EffectPage:
         states = tuple(state or OPEN)
-        found = await effects(desk.read, states, vendor=vendor, asset=asset, queue=queue, limit=limit, after=after)
+        found = await effects(context.read, states, vendor=vendor, asset=asset, queue=queue, limit=limit, after=after)
         following = found[-1].effect.id if len(found) == limit else None
         return EffectPage(effects=[EffectSummary(**_summed_up(each)) for each in found], next_after=following)
 
     @routes.get(
         "/{effect_id}", summary="Its request, every try, and the question with its safe answers", responses=READ_ONE
     )
-    async def show_effect(effect_id: Annotated[UUID, Path()], desk: AtDesk, caller: Viewer) -> EffectStory:
-        await _known(desk.read, effect_id)
-        found = await shown(desk.read, effect_id)
+    async def show_effect(effect_id: Annotated[UUID, Path()], context: AppContextDep, caller: Viewer) -> EffectTimeline:
+        await _known(context.read, effect_id)
+        found = await shown(context.read, effect_id)
         effect = found.listed.effect
         tries = [
             Try(
@@ -133,7 +133,7 @@ def effect_routes() -> APIRouter:
             )
             for line in found.evidence
         ]
-        return EffectStory(
+        return EffectTimeline(
             **_summed_up(found.listed),
             request=_document(effect.request),
             outcome=_document(effect.outcome),
@@ -151,13 +151,13 @@ def effect_routes() -> APIRouter:
     async def answer_effect(
         effect_id: Annotated[UUID, Path()],
         body: EffectAnswer,
-        desk: AtDesk,
+        context: AppContextDep,
         once: Annotated[Once, moves_money(EFFECTS_ANSWER)],
     ) -> Response:
         async def act(tx: Tx) -> Answered:
             await _known(tx, effect_id)
             given = ReviewAnswer(effect_id, body.revision, body.answer, body.note, body.outcome, body.vendor_ref)
-            end = await ask(tx, desk.actions["answer review"], given, once.caller.holder, body.note)
+            end = await ask(tx, context.actions["answer review"], given, once.caller.holder, body.note)
             if isinstance(end, Done):
                 return Answered(effect=effect_id, done=True, state=end.result["state"], redriven=end.result["redriven"])
             return Answered(effect=effect_id, done=False, approval=end.id, expires_at=end.expires_at)

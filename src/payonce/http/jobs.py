@@ -13,7 +13,7 @@ from payonce.app.logging import without_secrets
 from payonce.engine.audit import Severity, notes
 from payonce.engine.messages import job_log
 from payonce.http.kit.auth import Caller, require
-from payonce.http.kit.context import AtDesk
+from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.scopes import AUDIT_READ, JOBS_READ
 from payonce.http.kit.values import PAGE_DEFAULT, Limit, Moment, Name, Number
@@ -81,7 +81,7 @@ def job_routes() -> APIRouter:
 
     @routes.get("/v1/jobs", summary="Ended runs, the newest first", responses=READ)
     async def list_jobs(
-        desk: AtDesk,
+        context: AppContextDep,
         caller: Reader,
         queue: Name | None = None,
         status: Ended | None = None,
@@ -94,7 +94,7 @@ def job_routes() -> APIRouter:
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> JobPage:
         found = await job_log.recent(
-            desk.read,
+            context.read,
             queue=queue,
             status=status,
             action=action,
@@ -110,10 +110,10 @@ def job_routes() -> APIRouter:
     @routes.get("/v1/traces/{what}", summary="One payment across queues and runs, in time order", responses=READ_ONE)
     async def trace(
         what: Annotated[Name, Path(description="A trace, message or correlation id, or an idempotency key.")],
-        desk: AtDesk,
+        context: AppContextDep,
         caller: Reader,
     ) -> TraceDocument:
-        found = await job_log.trace(desk.read, what)
+        found = await job_log.trace(context.read, what)
         if not found.entries:
             raise not_found(f"trace of {what!r} in this database, or it is older than the job log")
         return TraceDocument(
@@ -122,7 +122,7 @@ def job_routes() -> APIRouter:
 
     @routes.get("/v1/audit", summary="Who did what, the newest first", responses=READ)
     async def list_audit_notes(
-        desk: AtDesk,
+        context: AppContextDep,
         caller: Auditor,
         reference: Name | None = None,
         severity: Severity | None = None,
@@ -133,7 +133,7 @@ def job_routes() -> APIRouter:
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> AuditPage:
         found = await notes(
-            desk.read,
+            context.read,
             reference=reference,
             severity=severity,
             actor=actor,

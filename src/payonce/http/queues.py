@@ -17,7 +17,7 @@ from payonce.engine.messages.ports import Filter, Stored
 from payonce.engine.messages.transaction import Tx
 from payonce.http.health import Depths, QueueDepth
 from payonce.http.kit.auth import Caller, require
-from payonce.http.kit.context import AtDesk, Desk
+from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.scopes import QUEUES_READ, QUEUES_STEER
@@ -162,45 +162,45 @@ def queue_routes() -> APIRouter:
     routes = APIRouter(prefix="/v1/queues", tags=["queues"])
 
     @routes.get("", summary="All queues: messages by state, age of the oldest, paused or not", responses=READ)
-    async def list_queues(desk: AtDesk, caller: Reader) -> Depths:
-        depths = [await desk.admin.depth(name) for name in await desk.admin.queues()]
+    async def list_queues(context: AppContextDep, caller: Reader) -> Depths:
+        depths = [await context.admin.depth(name) for name in await context.admin.queues()]
         return Depths(queues=[QueueDepth(**asdict(depth)) for depth in depths])
 
     @routes.get("/{queue}", summary="One queue", responses=READ)
-    async def show_queue(queue: QueueName, desk: AtDesk, caller: Reader) -> QueueDepth:
-        await _known(desk, queue)
-        return QueueDepth(**asdict(await desk.admin.depth(queue)))
+    async def show_queue(queue: QueueName, context: AppContextDep, caller: Reader) -> QueueDepth:
+        await _known(context, queue)
+        return QueueDepth(**asdict(await context.admin.depth(queue)))
 
     @routes.get("/{queue}/messages", summary="Messages in the order they fall due", responses=READ)
     async def list_messages(
         queue: QueueName,
-        desk: AtDesk,
+        context: AppContextDep,
         caller: Reader,
         state: State = State.READY,
         limit: Limit = PAGE_DEFAULT,
         after: Annotated[UUID | None, Query(description="The last message of the page before.")] = None,
     ) -> MessagePage:
-        await _known(desk, queue)
-        found = await desk.admin.peek(queue, state, limit, after)
+        await _known(context, queue)
+        found = await context.admin.peek(queue, state, limit, after)
         following = found[-1].message.id if len(found) == limit else None
         return MessagePage(queue=queue, state=state, messages=_shown(found), next_after=following)
 
     @routes.post("/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
-    async def pause_queue(queue: QueueName, body: Pause, desk: AtDesk, caller: Steerer) -> Paused:
-        await _known(desk, queue)
-        await desk.admin.pause(queue, body.reason, caller.holder)
+    async def pause_queue(queue: QueueName, body: Pause, context: AppContextDep, caller: Steerer) -> Paused:
+        await _known(context, queue)
+        await context.admin.pause(queue, body.reason, caller.holder)
         return Paused(queue=queue, paused=True)
 
     @routes.post("/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
-    async def resume_queue(queue: QueueName, desk: AtDesk, caller: Steerer) -> Paused:
-        await _known(desk, queue)
-        await desk.admin.resume(queue, caller.holder)
+    async def resume_queue(queue: QueueName, context: AppContextDep, caller: Steerer) -> Paused:
+        await _known(context, queue)
+        await context.admin.resume(queue, caller.holder)
         return Paused(queue=queue, paused=False)
 
     @routes.post("/{queue}/redrive/preview", summary="What a redrive would do now; nothing is changed", responses=STEER)
-    async def preview_redrive(queue: QueueName, body: Choice, desk: AtDesk, caller: Reader) -> RedrivePreview:
-        await _known(desk, queue)
-        return await _previewed(desk, queue, Filter(**body.choice()))
+    async def preview_redrive(queue: QueueName, body: Choice, context: AppContextDep, caller: Reader) -> RedrivePreview:
+        await _known(context, queue)
+        return await _previewed(context, queue, Filter(**body.choice()))
 
     @routes.post(
         "/{queue}/redrive",
@@ -209,11 +209,11 @@ def queue_routes() -> APIRouter:
         responses=STEER,
     )
     async def redrive(
-        queue: QueueName, body: RedriveRequest, desk: AtDesk, once: Annotated[Once, moves_money(QUEUES_STEER)]
+        queue: QueueName, body: RedriveRequest, context: AppContextDep, once: Annotated[Once, moves_money(QUEUES_STEER)]
     ) -> Response:
         async def act(tx: Tx) -> Redriven:
-            await _known(desk, queue)
-            return await redrive_parked(tx, desk, queue, body, once.caller.holder)
+            await _known(context, queue)
+            return await redrive_parked(tx, context, queue, body, once.caller.holder)
 
         return await once.answer(act)
 
@@ -224,26 +224,30 @@ def queue_routes() -> APIRouter:
 def _add_operations(routes: APIRouter) -> None:
     @routes.get("/{queue}/operations", summary="Redrives and purges in batches, the newest first", responses=READ)
     async def list_operations(
-        queue: QueueName, desk: AtDesk, caller: Reader, limit: Limit = PAGE_DEFAULT
+        queue: QueueName, context: AppContextDep, caller: Reader, limit: Limit = PAGE_DEFAULT
     ) -> QueueOperations:
-        await _known(desk, queue)
-        found = await bulk.operations(desk.read, queue, limit)
+        await _known(context, queue)
+        found = await bulk.operations(context.read, queue, limit)
         return QueueOperations(queue=queue, operations=[_operation(each) for each in found])
 
     @routes.get("/{queue}/operations/{operation}", summary="One of them, with its progress", responses=READ)
-    async def show_operation(queue: QueueName, operation: OperationId, desk: AtDesk, caller: Reader) -> QueueOperation:
-        return _operation(await _operation_of(desk, queue, operation))
+    async def show_operation(
+        queue: QueueName, operation: OperationId, context: AppContextDep, caller: Reader
+    ) -> QueueOperation:
+        return _operation(await _operation_of(context, queue, operation))
 
     @routes.post("/{queue}/operations/{operation}/stop", summary="Stop it; what is changed stays so", responses=STEER)
-    async def stop_operation(queue: QueueName, operation: OperationId, desk: AtDesk, caller: Steerer) -> QueueOperation:
-        await _operation_of(desk, queue, operation)
-        async with desk.begin() as tx:
+    async def stop_operation(
+        queue: QueueName, operation: OperationId, context: AppContextDep, caller: Steerer
+    ) -> QueueOperation:
+        await _operation_of(context, queue, operation)
+        async with context.begin() as tx:
             return _operation(await bulk.stop(tx, operation, caller.holder))
 
 
-async def _operation_of(desk: Desk, queue: str, operation_id: int) -> bulk.Operation:
-    await _known(desk, queue)
-    found = await bulk.operation_of(desk.read, operation_id)
+async def _operation_of(context: AppContext, queue: str, operation_id: int) -> bulk.Operation:
+    await _known(context, queue)
+    found = await bulk.operation_of(context.read, operation_id)
     if found is None or found.queue != queue:
         raise not_found(f"operation {operation_id} of {queue}")
     return found
@@ -253,13 +257,13 @@ def _operation(found: bulk.Operation) -> QueueOperation:
     return QueueOperation(**{name: getattr(found, name) for name in QueueOperation.model_fields})
 
 
-async def redrive_parked(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, by: str) -> Redriven:
-    asked = await redrive_of(tx, desk.admin, queue, Filter(**body.choice()))
+async def redrive_parked(tx: Tx, context: AppContext, queue: str, body: RedriveRequest, by: str) -> Redriven:
+    asked = await redrive_of(tx, context.admin, queue, Filter(**body.choice()))
     if body.expected is not None and asked.count != body.expected:
         raise Stale(f"{asked.count:,} parked messages of {queue} match, and not {body.expected:,}; look again")
     ids: Sequence[UUID] = ()
     if asked.count and not asked.in_batches:
-        ids = await desk.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
+        ids = await context.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
     amounts = [Money.of(amount) for amount in await amounts_of(tx, ids)]
     told: dict[str, Any] = {
         "queue": queue,
@@ -269,17 +273,17 @@ async def redrive_parked(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, b
     }
     if not asked.count:
         return Redriven(**told, redriven=0)
-    end = await ask(tx, desk.actions["redrive"], asked, by, body.why)
+    end = await ask(tx, context.actions["redrive"], asked, by, body.why)
     if isinstance(end, Done):
         return Redriven(**told, redriven=end.result["redriven"], operation=end.result.get("operation"))
     return Redriven(**told, redriven=0, approval=end.id)
 
 
-async def _previewed(desk: Desk, queue: str, which: Filter) -> RedrivePreview:
-    preview = await desk.admin.preview(queue, State.PARKED, which)
-    async with desk.begin() as tx:
-        asked = await redrive_of(tx, desk.admin, queue, which)
-        weighed = await desk.actions["redrive"].weigh(tx, asked)
+async def _previewed(context: AppContext, queue: str, which: Filter) -> RedrivePreview:
+    preview = await context.admin.preview(queue, State.PARKED, which)
+    async with context.begin() as tx:
+        asked = await redrive_of(tx, context.admin, queue, which)
+        weighed = await context.actions["redrive"].weigh(tx, asked)
         because = await needs_second_person(tx, weighed)
     return RedrivePreview(
         queue=queue,
@@ -293,8 +297,8 @@ async def _previewed(desk: Desk, queue: str, which: Filter) -> RedrivePreview:
     )
 
 
-async def _known(desk: Desk, queue: str) -> None:
-    if queue not in await desk.admin.queues():
+async def _known(context: AppContext, queue: str) -> None:
+    if queue not in await context.admin.queues():
         raise not_found(f"queue {queue!r}")
 
 

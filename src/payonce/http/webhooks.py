@@ -85,7 +85,7 @@ class DeliveryDocument(BaseModel):
     trace_id: str | None
 
 
-class DeliveryStory(DeliveryDocument):
+class DeliveryTimeline(DeliveryDocument):
     tries: list[AttemptDocument]
 
 
@@ -215,7 +215,7 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
         return DeliveryPage(deliveries=[DeliveryDocument(**_told(each)) for each in found], next_before=following)
 
     @routes.get("/deliveries/{delivery_id}", summary="One delivery, with every attempt", responses=READ)
-    async def show_delivery(delivery_id: Id, caller: Viewer) -> DeliveryStory:
+    async def show_delivery(delivery_id: Id, caller: Viewer) -> DeliveryTimeline:
         found = await _their_delivery(app.read, delivery_id, caller)
         tries = [
             AttemptDocument(
@@ -228,7 +228,7 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
             )
             for each in await webhooks.attempts(app.read, delivery_id)
         ]
-        return DeliveryStory(**_told(found), tries=tries)
+        return DeliveryTimeline(**_told(found), tries=tries)
 
     @routes.post("/deliveries/{delivery_id}/replay", summary="The same event once more", responses=WRITE)
     async def replay_delivery(delivery_id: Id, body: Reason, caller: Writer, trace_id: Trace) -> Replayed:

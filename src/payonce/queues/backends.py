@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from payonce.engine.database.connections import Database, is_transient
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors import LEADER, Janitor
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import Admin, PullQueue
@@ -62,14 +62,16 @@ def beside(home: Backend, pushes: CloudTasks) -> Backend:
 
 
 @asynccontextmanager
-async def open_backend(name: str, redis_url: str | None, database: Database, bell: Bell) -> AsyncIterator[Backend]:
+async def open_backend(
+    name: str, redis_url: str | None, database: Database, notifier: Notifier
+) -> AsyncIterator[Backend]:
     """Refuses, with what to do, a Redis server that is away, too old or part of a cluster."""
     if name == POSTGRES:
         yield Backend(
             POSTGRES,
-            PostgresFeed(database, bell),
-            PostgresAdmin(database, bell),
-            lambda policy, worker: PostgresQueue(database, bell, policy, worker),
+            PostgresFeed(database, notifier),
+            PostgresAdmin(database, notifier),
+            lambda policy, worker: PostgresQueue(database, notifier, policy, worker),
         )
         return
     # Not at the top: its driver takes a while to load.
@@ -79,12 +81,12 @@ async def open_backend(name: str, redis_url: str | None, database: Database, bel
     if redis_url is None:
         raise Invalid("queues are to lie in Redis and REDIS_URL is not set; set it, such as redis://localhost:6379/0")
     async with RedisStore.open(redis_url, database) as store:
-        store.when_forgotten = lambda: bell.ring({WAKE_NAME})
+        store.when_forgotten = lambda: notifier.notify({WAKE_NAME})
         yield Backend(
             REDIS,
-            RedisFeed(store, bell),
-            RedisAdmin(store, bell),
-            lambda policy, worker: RedisQueue(store, bell, policy, worker),
+            RedisFeed(store, notifier),
+            RedisAdmin(store, notifier),
+            lambda policy, worker: RedisQueue(store, notifier, policy, worker),
             (RedisRelay(store),),
             (Janitor("refill redis", REFILL_EVERY_S, lambda: refill(store), WAKE_NAME),),
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import put_out, wake_name
@@ -13,9 +13,9 @@ from payonce.engine.outbox import put_out, wake_name
 class ForwardedFeed:
     """An idempotency key travels with its message, and decides where that is put."""
 
-    def __init__(self, database: Database, bell: Bell, relay: str) -> None:
+    def __init__(self, database: Database, notifier: Notifier, relay: str) -> None:
         self._database = database
-        self._bell = bell
+        self._notifier = notifier
         self._relay = relay
 
     async def declare(self, policies: Sequence[Policy]) -> None:
@@ -27,5 +27,5 @@ class ForwardedFeed:
         async with self._database.transaction() as connection:
             return await put_out(connection, self._relay, messages)
 
-    def ring(self, queues: set[str]) -> None:
-        self._bell.ring({wake_name(self._relay)})
+    def notify(self, queues: set[str]) -> None:
+        self._notifier.notify({wake_name(self._relay)})

@@ -9,10 +9,10 @@ from payonce.engine.database.connections import Connection
 from payonce.engine.messages.model import Message, State
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import Admin, Depth, Filter, Preview, Stored
-from payonce.engine.messages.transaction import RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed
 
 
-class DeclaringFeed(RingingFeed, Protocol):
+class DeclaringFeed(NotifyingFeed, Protocol):
     async def declare(self, policies: Sequence[Policy]) -> None: ...
 
 
@@ -43,11 +43,11 @@ class RoutedFeed:
             ids |= dict(zip([message.id for message in part], await feed.put(part, within), strict=True))
         return [ids[message.id] for message in messages]
 
-    def ring(self, queues: set[str]) -> None:
+    def notify(self, queues: set[str]) -> None:
         if at_home := queues - self._pushed:
-            self._home.ring(at_home)
+            self._home.notify(at_home)
         if away := queues & self._pushed:
-            self._pushes.ring(away)
+            self._pushes.notify(away)
 
 
 class RoutedAdmin:

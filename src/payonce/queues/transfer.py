@@ -6,7 +6,7 @@ from uuid import UUID
 
 from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import PullQueue
 from payonce.engine.outbox import declare_relays, relay_step
@@ -23,12 +23,12 @@ BATCH: Final = 1_000
 WORKER: Final = "move"
 
 
-async def move_to_redis(database: Database, bell: Bell, store: RedisStore) -> int:
+async def move_to_redis(database: Database, notifier: Notifier, store: RedisStore) -> int:
     """Messages become rows of the outbox, a batch in each transaction, and the relay brings them. Answers how many."""
     relay = RedisRelay(store)
     await declare_relays(database, [relay])
     for queue in await claimed_queues(database.engine):
-        await _reap(PostgresQueue(database, bell, await _policy(database, queue), WORKER))
+        await _reap(PostgresQueue(database, notifier, await _policy(database, queue), WORKER))
     await _refuse_leased(database)
     moved = 0
     async with database.engine.acquire() as connection:
@@ -44,13 +44,13 @@ async def move_to_redis(database: Database, bell: Bell, store: RedisStore) -> in
     return moved
 
 
-async def move_to_postgres(database: Database, bell: Bell, store: RedisStore) -> int:
+async def move_to_postgres(database: Database, notifier: Notifier, store: RedisStore) -> int:
     """What Redis alone has gets its row in the outbox first; then rows become messages. Answers how many."""
-    relay, admin = RedisRelay(store), RedisAdmin(store, bell)
+    relay, admin = RedisRelay(store), RedisAdmin(store, notifier)
     await declare_relays(database, [relay])
     queues = await claimed_queues(database.engine)
     for queue in queues:
-        await _reap(RedisQueue(store, bell, await _policy(database, queue), WORKER))
+        await _reap(RedisQueue(store, notifier, await _policy(database, queue), WORKER))
         depth = await admin.depth(queue)
         if depth.leased:
             raise Invalid(
@@ -65,7 +65,7 @@ async def move_to_postgres(database: Database, bell: Bell, store: RedisStore) ->
         while count := await _move_batch(database, connection, _ANY_TO_MESSAGES):
             moved += count
         await connection.execute("update payonce.queues set backend = 'postgres' where backend <> 'cloudtasks'")
-    bell.ring(queues)
+    notifier.notify(queues)
     return moved
 
 

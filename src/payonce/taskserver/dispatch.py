@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from payonce.engine.database.connections import Database, is_transient
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.kit.log import get_logger
 from payonce.taskserver import metrics
 from payonce.taskserver.arithmetic import (
@@ -52,7 +52,7 @@ QUEUES_BELL: Final = "cloudtasks"
 log = get_logger(__name__)
 
 
-def bell_of(queue: str) -> str:
+def notifier_of(queue: str) -> str:
     """Rung when a queue has something new to dispatch."""
     return f"cloudtasks:{queue}"
 
@@ -70,10 +70,10 @@ class Running:
 class Dispatcher:
     """Sends the due tasks of every queue. `run` does so until told to stop; `step` sends a few and settles them."""
 
-    def __init__(self, database: Database, bell: Bell, sender: Sender, grace_s: float = DRAIN_S) -> None:
+    def __init__(self, database: Database, notifier: Notifier, sender: Sender, grace_s: float = DRAIN_S) -> None:
         self._queues = QueueStore(database)
         self._tasks = TaskStore(database)
-        self._bell = bell
+        self._notifier = notifier
         self._sender = sender
         self._grace_s = grace_s
         self._settling = Gathering(self._settle, SETTLE_BATCH, SETTLE_PAUSE_S)
@@ -100,7 +100,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Until `stop`: one loop follows the queues, one claims, one keeps the leases."""
-        self._bell.subscribe(QUEUES_BELL, self._changed)
+        self._notifier.subscribe(QUEUES_BELL, self._changed)
         claiming = asyncio.create_task(self._claim_for_ever())
         renewing = asyncio.create_task(self._renew_for_ever())
         try:
@@ -109,7 +109,7 @@ class Dispatcher:
                 rest_s = POLL_S if await self._tried(self._open_lanes()) else ERROR_REST_S
                 await _heard(self._changed, rest_s)
         finally:
-            self._bell.unsubscribe(QUEUES_BELL, self._changed)
+            self._notifier.unsubscribe(QUEUES_BELL, self._changed)
             claiming.cancel()
             await asyncio.gather(claiming, return_exceptions=True)
             await self._drain()
@@ -141,7 +141,7 @@ class Dispatcher:
                 metrics.forget(name)
         for name, queue in live.items():
             if name not in self._lanes:
-                self._lanes[name] = Lane(queue, self._bell, self._rung)
+                self._lanes[name] = Lane(queue, self._notifier, self._rung)
                 self._rung.set()
             elif self._lanes[name].queue != queue:
                 self._lanes[name].queue = queue
@@ -232,14 +232,14 @@ class Dispatcher:
 
     async def _renew_for_ever(self) -> None:
         moved = asyncio.Event()
-        self._bell.subscribe(QUEUES_BELL, moved)
+        self._notifier.subscribe(QUEUES_BELL, moved)
         try:
             while True:
                 moved.clear()
                 rest_s = RENEW_S if await self._tried(self._renew()) else ERROR_REST_S
                 await _heard(moved, rest_s)
         finally:
-            self._bell.unsubscribe(QUEUES_BELL, moved)
+            self._notifier.unsubscribe(QUEUES_BELL, moved)
 
     async def _renew(self) -> None:
         if not self._running:
@@ -274,20 +274,20 @@ class Dispatcher:
 class Lane:
     """One queue as this process serves it."""
 
-    def __init__(self, queue: QueueRow, bell: Bell, anything: asyncio.Event) -> None:
+    def __init__(self, queue: QueueRow, notifier: Notifier, anything: asyncio.Event) -> None:
         self.queue = queue
-        self.rung = Ring(anything)
+        self.rung = Wakeup(anything)
         self.due_at = 0.0
         """When to claim next if nothing rings before; by the loop's clock, as the next."""
         self.thorough_at = 0.0
         self.is_held_up = False
         """It has something due, and perhaps no slot for it."""
-        self._bell = bell
+        self._notifier = notifier
         self._answers: deque[bool] = deque(maxlen=ERRORS_LOOKED_AT)
-        bell.subscribe(bell_of(queue.name), self.rung)
+        notifier.subscribe(notifier_of(queue.name), self.rung)
 
     def close(self) -> None:
-        self._bell.unsubscribe(bell_of(self.queue.name), self.rung)
+        self._notifier.unsubscribe(notifier_of(self.queue.name), self.rung)
 
     def begin_claim(self) -> bool:
         """Whether it is to be a thorough one."""
@@ -304,7 +304,7 @@ class Lane:
         return len(self._answers) == ERRORS_LOOKED_AT and errors > ERRORS_LOOKED_AT * ERRORS_HIGH_SHARE
 
 
-class Ring(asyncio.Event):
+class Wakeup(asyncio.Event):
     """A queue's own event, which is also one of all queues'."""
 
     def __init__(self, anything: asyncio.Event) -> None:

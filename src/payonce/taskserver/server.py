@@ -9,16 +9,16 @@ from typing import Any, Final
 import grpc
 
 from payonce.engine.database.connections import Database, is_transient
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 from payonce.taskserver.delivery import Sender
-from payonce.taskserver.dispatch import DRAIN_S, QUEUES_BELL, Dispatcher, bell_of
+from payonce.taskserver.dispatch import DRAIN_S, QUEUES_BELL, Dispatcher, notifier_of
 from payonce.taskserver.metrics import observe_for_ever
 from payonce.taskserver.operations import Operations
 from payonce.taskserver.queue_store import QueueStore, remember_key
 from payonce.taskserver.retention import PRUNE_BATCH, PRUNE_EVERY_S, prune
-from payonce.taskserver.service import Rings, Service
+from payonce.taskserver.service import Service, Wakeups
 from payonce.taskserver.surface import handlers_of
 from payonce.taskserver.task_store import TaskStore
 from payonce.taskserver.tokens import KEY_KEPT_S, TokenMaker
@@ -64,7 +64,7 @@ class CloudTasksServer:
 @asynccontextmanager
 async def open_server(
     database: Database,
-    bell: Bell,
+    notifier: Notifier,
     host: str = DEFAULT_HOST,
     port: int = 0,
     *,
@@ -83,10 +83,10 @@ async def open_server(
     tokens = TokenMaker()
     await remember_key(database, tokens.kid, tokens.public_key, KEY_KEPT_S)
     async with Sender.open(tokens) as sender:
-        dispatcher = Dispatcher(database, bell, sender, grace_s)
+        dispatcher = Dispatcher(database, notifier, sender, grace_s)
         tasks = TaskStore(database)
         service = Service(
-            QueueStore(database), tasks, Operations(database, tasks), _rings(bell, dispatcher), name_lock_s
+            QueueStore(database), tasks, Operations(database, tasks), _rings(notifier, dispatcher), name_lock_s
         )
         handlers = handlers_of(service, await database.installation(), token)
         listener, listens_on = await _listening(handlers, host, port)
@@ -106,16 +106,16 @@ async def open_server(
                 await asyncio.gather(server.loops["gauges"], return_exceptions=True)
 
 
-def _rings(bell: Bell, dispatcher: Dispatcher) -> Rings:
+def _rings(notifier: Notifier, dispatcher: Dispatcher) -> Wakeups:
     def has_tasks(queue: str) -> None:
         # Those who can do it themselves need not wake the others: a NOTIFY costs as much as the task.
         if not dispatcher.wake(queue):
-            bell.ring([bell_of(queue)])
+            notifier.notify([notifier_of(queue)])
 
     def has_forced(queue: str) -> None:
         dispatcher.wake(queue, thoroughly=True)
 
-    return Rings(lambda: bell.ring([QUEUES_BELL]), has_tasks, has_forced)
+    return Wakeups(lambda: notifier.notify([QUEUES_BELL]), has_tasks, has_forced)
 
 
 async def _listening(handlers: list[Any], host: str, port: int) -> tuple[grpc.aio.Server, int]:

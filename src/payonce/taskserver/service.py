@@ -42,7 +42,7 @@ _ListTasks: Final[Any] = tasks_v2.ListTasksResponse.pb()
 
 
 @dataclass(frozen=True)
-class Rings:
+class Wakeups:
     """Who is told of changes: here and in other processes."""
 
     queues_changed: Callable[[], None]
@@ -54,7 +54,7 @@ class Service:
     """Requests and answers are plain protobuf messages: the wrappers of the client cost more than the store."""
 
     def __init__(
-        self, queues: QueueStore, tasks: TaskStore, operations: Operations, rings: Rings, name_lock_s: float
+        self, queues: QueueStore, tasks: TaskStore, operations: Operations, rings: Wakeups, name_lock_s: float
     ) -> None:
         self._queues = queues
         self._tasks = tasks

@@ -10,7 +10,7 @@ from typing import Final
 import asyncpg
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import connect
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.process import Worker
@@ -27,7 +27,7 @@ class Stage:
 
     scratch: ScratchDatabase
     database: Database
-    bell: Bell
+    notifier: Notifier
     feed: PostgresFeed
     admin: PostgresAdmin
     clock: Clock
@@ -37,7 +37,7 @@ class Stage:
     async def queue(self, policy: Policy, worker: str = "worker-1") -> PostgresQueue:
         """The queue as a worker of that name sees it, declared."""
         await self.feed.declare([policy])
-        return PostgresQueue(self.database, self.bell, policy, worker)
+        return PostgresQueue(self.database, self.notifier, policy, worker)
 
     @property
     def read(self) -> Reader:
@@ -65,7 +65,7 @@ class Stage:
         await self.clock.run_to(await self.clock.now() + timedelta(seconds=for_s), partial(self.drain, worker))
 
     def _open_queue(self, policy: Policy) -> PostgresQueue:
-        return PostgresQueue(self.database, self.bell, policy, "worker-1")
+        return PostgresQueue(self.database, self.notifier, policy, "worker-1")
 
     async def drained(self) -> bool:
         """Whether workers, wherever they run, have nothing left that is due."""
@@ -82,13 +82,13 @@ async def open_stage(scratch: ScratchDatabase) -> AsyncIterator[Stage]:
     async with (
         Clock.open(scratch.owner_url) as clock,
         Database.open(scratch.service_url, settings=_settings_by_server.get(server)) as database,
-        Bell.open(database) as bell,
+        Notifier.open(database) as notifier,
     ):
         _settings_by_server[server] = database.settings
         owner = await connect(scratch.owner_url)
         try:
-            feed, admin = PostgresFeed(database, bell), PostgresAdmin(database, bell)
-            yield Stage(scratch, database, bell, feed, admin, clock, owner)
+            feed, admin = PostgresFeed(database, notifier), PostgresAdmin(database, notifier)
+            yield Stage(scratch, database, notifier, feed, admin, clock, owner)
         finally:
             await owner.close()
 

@@ -19,7 +19,7 @@ from payonce.kit.money import Amount, Asset, well_known
 from payonce.kit.outcomes import Retry
 from payonce.kit.webhooks import Scheme, Secret
 from payonce.services.billing import INVARIANTS, QUEUES, ROLES
-from payonce.services.billing.payments.handlers.notifications import Notifier, open_notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender, open_notification_sender
 from payonce.services.billing.payments.store import payment_methods
 from payonce.services.billing.policies import BILLING_CLOCK
 from payonce.services.billing.subscriptions import schedules
@@ -107,7 +107,7 @@ class House:
     gateway_door: Faulty
     client: GatewayClient
     door: Door
-    notifier: Notifier
+    notifier: NotificationSender
     worker: Worker
     customers: list[Customer] = field(default_factory=list)
 
@@ -245,7 +245,7 @@ class House:
         account_id = of.account_id if isinstance(of, Subscription) else of.id
         return (await invoice_store.of_account(self.s.read, account_id))[::-1]
 
-    async def story(self, subscription: Subscription) -> list[str]:
+    async def timeline(self, subscription: Subscription) -> list[str]:
         return [event["kind"] for event in await subscriptions.events(self.s.read, subscription.id)]
 
     def captures(self, invoice: Invoice) -> int:
@@ -312,7 +312,9 @@ async def open_house(
         door = Door(s)
         async with (
             HttpClient("gateway", "https://gateway.example", transport=gateway_door) as http,
-            open_notifier("https://localhost", (SECRET,), s.database, transport=door, aside=False) as notifier,
+            open_notification_sender(
+                "https://localhost", (SECRET,), s.database, transport=door, aside=False
+            ) as notifier,
         ):
             client = GatewayClient(http, "key")
             await s.feed.declare(list(QUEUES))

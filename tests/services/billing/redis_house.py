@@ -39,7 +39,7 @@ class RedisHouse:
 
     def worker(self, name: str = "worker-1") -> Worker:
         def open_queue(policy: Policy) -> RedisQueue:
-            return RedisQueue(self.store, self.house.s.bell, policy, name)
+            return RedisQueue(self.store, self.house.s.notifier, policy, name)
 
         s = self.house.s
         handlers = [handler for role in ROLES.values() for handler in role]

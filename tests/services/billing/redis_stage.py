@@ -41,7 +41,7 @@ class RedisStage(Stage):
         return steps
 
     def _redis_queue(self, policy: Policy) -> RedisQueue:
-        return RedisQueue(self.store, self.bell, policy, "worker-1")
+        return RedisQueue(self.store, self.notifier, policy, "worker-1")
 
 
 def on_redis(stage: OpenStage, server: RedisServer) -> OpenStage:
@@ -52,9 +52,9 @@ def on_redis(stage: OpenStage, server: RedisServer) -> OpenStage:
             yield RedisStage(
                 s.scratch,
                 s.database,
-                s.bell,
-                RedisFeed(store, s.bell),  # type: ignore[arg-type]
-                RedisAdmin(store, s.bell),  # type: ignore[arg-type]
+                s.notifier,
+                RedisFeed(store, s.notifier),  # type: ignore[arg-type]
+                RedisAdmin(store, s.notifier),  # type: ignore[arg-type]
                 RedisClock(s.clock, server.url),
                 s.owner,
                 store,

@@ -270,7 +270,7 @@ async def test_a_change_that_became_impossible_fails_and_is_told_once(stage: Ope
             await tx.send(PLAN_CHANGE, json.loads(payload["payload"]), action="upgrade")
         await house.s.admin.resume("q:sub:plan_change")
         await house.run()
-        story = await house.story(subscription)
-        assert story == ["created", "activated", "plan_change_requested", "canceled", "plan_change_failed"]
+        timeline = await house.timeline(subscription)
+        assert timeline == ["created", "activated", "plan_change_requested", "canceled", "plan_change_failed"]
         assert len(await house.invoices(subscription)) == 1
         assert await house.broken() == {}

@@ -170,8 +170,8 @@ async def test_a_payout_that_the_gateway_refuses_leaves_the_credit_and_may_be_tr
         customer, subscription = await with_credit(house)
         charge = await charge_of(house, (await house.invoices(subscription))[0])
         assert charge.gateway_id is not None
-        # Somebody gave back most of it at the gateway's own desk.
-        await house.client.refund(RefundOrder("desk", charge.gateway_id, 90_000, "AED", "desk"))
+        # Somebody gave back most of it at the gateway's own context.
+        await house.client.refund(RefundOrder("context", charge.gateway_id, 90_000, "AED", "context"))
         payout = await pay_out(house, "970.00")
         assert payout.state is PayoutState.FAILED
         assert payout.failure

@@ -113,7 +113,7 @@ async def refund_at_the_desk(house: House, subscription: Subscription) -> None:
     """Of the gateway, which then refuses what it has no room for."""
     charges = await transactions.listed(house.s.read, subscription.account_id, None, None, 200)
     if charges and charges[-1].gateway_id is not None and not house.gateway.books.refunds:
-        await house.client.refund(RefundOrder("desk", charges[-1].gateway_id, 50_000, "AED", "desk"))
+        await house.client.refund(RefundOrder("context", charges[-1].gateway_id, 50_000, "AED", "context"))
 
 
 async def tell_again(house: House, _: Subscription) -> None:
@@ -179,7 +179,7 @@ AT_ONCE: Final[dict[str, Step]] = {
 STEPS: Final[dict[str, Step]] = {
     **AT_ONCE,
     "renewal": renewal,
-    "desk": refund_at_the_desk,
+    "context": refund_at_the_desk,
     "again": tell_again,
     "ask again": ask_again,
     "lose refunds": lose_refund_messages,
@@ -196,7 +196,7 @@ HELD: Final[tuple[list[list[str]], ...]] = (
 )
 PAYOUTS: Final = [[name] for name in DECISIONS if name.startswith(CreditVerdict.PAY_OUT.value)]
 ANY: Final = st.one_of(
-    st.sampled_from([["ask again"], ["lose refunds"], ["desk"], ["refund", "work"]]),
+    st.sampled_from([["ask again"], ["lose refunds"], ["context"], ["refund", "work"]]),
     st.sampled_from(sorted(STEPS)).map(lambda name: [name]),
     st.lists(st.sampled_from(sorted(AT_ONCE)), min_size=2, max_size=3),
     st.lists(st.sampled_from(sorted(DECISIONS)), min_size=2, max_size=3).map(lambda names: [*names, "work"]),
@@ -251,14 +251,14 @@ async def assert_all_accounted_for(house: House) -> None:
     ours = await house.s.owner.fetch("select gateway_id, amount_minor from payments.refunds where state = 'succeeded'")
     books = house.gateway.books.refunds.values()
     assert {row["gateway_id"]: row["amount_minor"] for row in ours} == {
-        each.id: each.amount for each in books if each.reference != "desk"
+        each.id: each.amount for each in books if each.reference != "context"
     }
 
 
 FAILING: Final = [
     [f"hold {REFUND_INITIATION.queue}"],
     ["pay_out 100% locked"],
-    ["desk"],
+    ["context"],
     [f"let {REFUND_INITIATION.queue} go"],
     ["ask again"],
     ["pay_out 60% seen", "expire 100% seen", "work"],

@@ -193,7 +193,7 @@ async def test_a_refund_that_fails_after_the_change_may_be_given_back_again_and_
         async with refunds_are_late(house):
             await give_back(house, first, aed("20.00"))
             await house.change_plan(subscription, "pro")
-            # Somebody gave back half of it at the gateway's own desk.
+            # Somebody gave back half of it at the gateway's own context.
             charge = await charge_of(house, first)
             assert charge.gateway_id is not None
             await house.client.refund(RefundOrder("by-hand", charge.gateway_id, 1_450, "AED", "by-hand"))

@@ -26,7 +26,7 @@ async def test_a_subscription_is_active_with_its_first_payment(stage: OpenStage)
         [invoice] = await house.invoices(subscription)
         assert (invoice.number, invoice.state, invoice.due) == ("INV-2026-000001", InvoiceState.PAID, aed("29.00"))
         assert house.captures(invoice) == 1
-        assert await house.story(subscription) == ["created", "activated"]
+        assert await house.timeline(subscription) == ["created", "activated"]
         assert await house.broken() == {}
 
 

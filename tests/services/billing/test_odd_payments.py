@@ -150,7 +150,7 @@ async def test_nothing_is_charged_while_the_odd_payment_is_not_back(stage: OpenS
         assert (waiting.state, waiting.due_for) == (State.PAST_DUE, Due.DUN)
         assert waiting.due_at is not None
         assert now < waiting.due_at <= now + dunning.LOOKED_AGAIN_AFTER
-        assert "dunning_waits" in await house.story(subscription)
+        assert "dunning_waits" in await house.timeline(subscription)
         assert "money that fits no invoice is named, and on its way back" in await house.broken()
         await house.s.admin.resume(REFUNDS)
         await house.pass_days(1)

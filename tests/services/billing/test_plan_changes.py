@@ -94,7 +94,7 @@ async def test_a_change_that_is_not_paid_fails_with_the_reason(stage: OpenStage)
         assert "was not paid: insufficient_funds" in failed.reason
         told = dict(await heard(house))["subscription.plan_change_failed"]
         assert (told["plan_id"], told["plan_change"]["reason"]) == ("basic-v1", failed.reason)
-        assert (await house.story(subscription))[-1] == "plan_change_failed"
+        assert (await house.timeline(subscription))[-1] == "plan_change_failed"
         assert await house.broken() == {}
 
 
@@ -258,7 +258,7 @@ async def test_a_change_by_its_queue_alone_that_meets_another_one_fails_on_recor
         assert (refused.state, refused.reason) == (ChangeState.FAILED, f"change {first.id} was pending")
         told = [data["plan_change"] for name, data in await heard(house) if name == "subscription.plan_change_failed"]
         assert [(each["change_id"], each["reason"]) for each in told] == [("c-1", refused.reason)]
-        assert (await house.story(subscription)).count("plan_change_failed") == 1
+        assert (await house.timeline(subscription)).count("plan_change_failed") == 1
         for queue in (CREDIT_HOLD.queue, CHARGE_INITIATION.queue):
             await house.s.admin.resume(queue)
         await house.run()

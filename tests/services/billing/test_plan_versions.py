@@ -259,7 +259,7 @@ async def test_what_a_migration_has_scheduled_can_be_withdrawn(stage: OpenStage)
         await house.pass_days(40)
         assert (await house.subscription(early)).plan_id == "basic-v2", "it was renewed before"
         assert {each.due for each in await house.invoices(late)} == {aed("29.00")}
-        assert "plan_change_canceled" in await house.story(late)
+        assert "plan_change_canceled" in await house.timeline(late)
         assert await house.broken() == {}
 
 
@@ -277,7 +277,7 @@ async def test_many_are_moved_in_batches_and_a_batch_that_comes_twice_moves_nobo
         await house.run()
         for each in subscriptions:
             assert [change.timing for change in (await pending(house, each)).values()] == [When.PERIOD_END]
-            assert (await house.story(each)).count("plan_change_scheduled") == 1
+            assert (await house.timeline(each)).count("plan_change_scheduled") == 1
         found = await plan_moves.find(house.s.read, migration.id)
         assert found is not None
         assert (found.state, found.scheduled) == (MigrationState.DONE, 5)

@@ -16,7 +16,7 @@ from payonce.engine.messages.ports import Filter
 from payonce.engine.webhooks import Received, Receiver
 from payonce.kit.webhooks import Scheme, Secret, signed_headers
 from payonce.queues.redis import refill
-from payonce.services.billing.payments.handlers.notifications import open_notifier
+from payonce.services.billing.payments.handlers.notifications import open_notification_sender
 from payonce.services.billing.payments.store.notifications import Notice
 from payonce.services.billing.policies import (
     BILLING_CLOCK,
@@ -219,7 +219,7 @@ async def test_a_new_signing_secret_loses_no_delivery(stage: OpenStage) -> None:
                 b'{"event_id": "evt"}',
             )
             now, body = await house.s.clock.now(), b'{"event_id": "evt"}'
-            async with open_notifier(
+            async with open_notification_sender(
                 "https://s.example", signs, house.s.database, transport=door, aside=False
             ) as notifier:
                 await notifier.at_once(Notice(f"evt-{number}", None, None, "a", Action.TRIAL, body, "a", now))

@@ -153,7 +153,9 @@ async def _die_with(house: House, policy: Policy) -> int:
     if isinstance(s, RedisStage):
         while await relay_step(s.database, RedisRelay(s.store)):
             pass
-    dead = RedisQueue(s.store, s.bell, policy, "dead") if isinstance(s, RedisStage) else await s.queue(policy, "dead")
+    dead = (
+        RedisQueue(s.store, s.notifier, policy, "dead") if isinstance(s, RedisStage) else await s.queue(policy, "dead")
+    )
     taken = await dead.exchange([], 10)
     await s.clock.advance_leases(policy.lease_s + 1)
     return len(taken.claims)

@@ -12,7 +12,7 @@ import uvloop
 
 from payonce.engine.controls import CHECKS
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import PlainConnection
 from payonce.engine.messages.process import Worker
 from payonce.kit.http import HttpClient
@@ -79,7 +79,7 @@ async def serve(duty: Duty) -> None:
 
     async with (
         Database.open(duty.url, connection_class=MortalConnection) as database,
-        Bell.open(database) as bell,
+        Notifier.open(database) as notifier,
         HttpClient("node", duty.node_url, allow_private=True) as node,
         HttpClient("changenow", duty.exchange_url, allow_private=True) as exchange,
     ):
@@ -94,8 +94,8 @@ async def serve(duty: Duty) -> None:
         worker = Worker(
             unlimited,
             database,
-            PostgresFeed(database, bell),
-            partial(PostgresQueue, database, bell, worker=name),
+            PostgresFeed(database, notifier),
+            partial(PostgresQueue, database, notifier, worker=name),
             [ChangeNowClient(exchange, "key"), host],
             slots=4,
             checks=CHECKS,

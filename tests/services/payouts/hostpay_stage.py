@@ -75,7 +75,7 @@ class House:
     chain: Chain
     node: Faulty
     changenow: ChangeNowSimulator
-    desk: Faulty
+    context: Faulty
     bridge: ExchangeBridge
     simulator: ChainSimulator
     wallet: EvmClient
@@ -123,7 +123,7 @@ class House:
 
     async def drain(self) -> None:
         self.clock.now = await self.s.clock.now()
-        for door in (self.node, self.desk):
+        for door in (self.node, self.context):
             await door.deliver()
         await self.bridge.carry(self.simulator)
         for hook in self.hooks:
@@ -232,7 +232,7 @@ async def braked_worker(s: Stage, handlers: Sequence[Handler], resources: Sequen
     """With the operators' brakes, as in production."""
     run = unhurried(handlers)
     await s.feed.declare([handler.policy for handler in run])
-    open_queue = partial(PostgresQueue, s.database, s.bell, worker="worker-1")
+    open_queue = partial(PostgresQueue, s.database, s.notifier, worker="worker-1")
     return Worker(run, s.database, s.feed, open_queue, resources, checks=controls.CHECKS)
 
 
@@ -256,10 +256,10 @@ async def open_house(
         async with HttpClient("exchange", "https://exchange.example", transport=changenow) as behind:
             bridge = ExchangeBridge(made, behind)
             simulator = ChainSimulator(made, watcher=bridge.tell_deposit)
-            node, desk = Faulty(simulator, at_node or Script([])), Faulty(changenow, at_exchange or Script([]))
+            node, context = Faulty(simulator, at_node or Script([])), Faulty(changenow, at_exchange or Script([]))
             async with (
                 HttpClient("node", "https://node.example", transport=node) as to_node,
-                HttpClient("changenow", "https://changenow.example", transport=desk) as to_exchange,
+                HttpClient("changenow", "https://changenow.example", transport=context) as to_exchange,
             ):
                 wallet, client = (
                     EvmClient(to_node, key),
@@ -270,7 +270,7 @@ async def open_house(
                 worker = await braked_worker(s, HANDLERS, [client, terms, host])
                 await keep_list(s)
                 yield House(
-                    s, clock, made, node, changenow, desk, bridge, simulator, wallet, client, terms, host, worker
+                    s, clock, made, node, changenow, context, bridge, simulator, wallet, client, terms, host, worker
                 )
 
 

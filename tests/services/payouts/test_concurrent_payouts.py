@@ -73,7 +73,7 @@ async def run(house: House, patience_s: float = PATIENCE_S) -> None:
 
     async def drain() -> None:
         house.clock.now = await house.s.clock.now()
-        for door in (house.node, house.desk):
+        for door in (house.node, house.context):
             await door.deliver()
         await house.bridge.carry(house.simulator)
         await eventually(house.s.clock.idle, 60.0, "nothing is due")

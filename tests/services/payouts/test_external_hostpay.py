@@ -106,7 +106,7 @@ async def open_yard(stage: OpenStage, **how: Any) -> AsyncIterator[Yard]:
     @asynccontextmanager
     async def opened(s: Stage) -> AsyncIterator[ExternalHostPay]:
         own = OwnGcHostPay(KEY.key)
-        async with open_server(s.database, s.bell, dispatching=False) as server, listening(own) as url:
+        async with open_server(s.database, s.notifier, dispatching=False) as server, listening(own) as url:
             service = Disturbed(Config(Place("payonce-test", "us-central1"), LOCAL_ACCOUNT, server.address))
             await service.create_queue(QUEUE, NUMBERS)
             found.update(own=own, server=server, service=service, url=url)

@@ -77,7 +77,7 @@ class Street:
 
 @asynccontextmanager
 async def open_street(stage: OpenStage, folder: Path) -> AsyncIterator[Street]:
-    async with open_house(stage) as house, serving(house.node) as node_url, serving(house.desk) as exchange_url:
+    async with open_house(stage) as house, serving(house.node) as node_url, serving(house.context) as exchange_url:
         with Processes(folder) as processes:
             duty = Duty(
                 url=house.s.scratch.service_url,
@@ -140,7 +140,7 @@ async def _until_dead(street: Street, child: Child) -> None:
 async def test_a_role_is_opened_on_a_chain_and_an_exchange_of_other_processes(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_house(stage) as house, serving(house.node) as node_url, serving(house.desk) as exchange_url:
+    async with open_house(stage) as house, serving(house.node) as node_url, serving(house.context) as exchange_url:
         given = {"PAYONCE_CHAIN_URL": node_url, "CHANGENOW_API_KEY": "key", "SUCCESS_URL_SIGNING_KEY": "k" * 32}
         for name, value in given.items():
             monkeypatch.setenv(name, value)

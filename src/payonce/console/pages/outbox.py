@@ -56,7 +56,7 @@ async def pause(visit: Visit) -> Response:
 
 async def resume(visit: Visit) -> Response:
     relay = await _relay(visit)
-    await resume_relay(visit.context.database, visit.context.bell, relay.relay, by=visit.person.name)
+    await resume_relay(visit.context.database, visit.context.notifier, relay.relay, by=visit.person.name)
     return visit.done(f"/outbox/{relay.relay}", f"{relay.relay} delivers again.")
 
 
@@ -78,9 +78,9 @@ async def redrive(visit: Visit) -> Response:
         return _check(visit, relay, "redrive", f"Redrive {_entries(count)}", [said], kept, offers_as_new=not everyone)
     context, by = visit.context, visit.person.name
     if everyone:
-        count = await redrive_all(context.database, context.bell, relay.relay, _shown(visit), by=by)
+        count = await redrive_all(context.database, context.notifier, relay.relay, _shown(visit), by=by)
     else:
-        count = await redrive_entries(context.database, context.bell, relay.relay, by=by, ids=ids, as_new=as_new)
+        count = await redrive_entries(context.database, context.notifier, relay.relay, by=by, ids=ids, as_new=as_new)
     return visit.done(f"/outbox/{relay.relay}", f"{_entries(count)} of {relay.relay} redriven.")
 
 

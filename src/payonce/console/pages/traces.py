@@ -11,7 +11,7 @@ from payonce.console.forms import name_of
 from payonce.console.page import Page, Visit, get
 from payonce.engine.messages.search import find_anywhere
 from payonce.engine.monitoring.lookup import MATCHES_MAX, Lookup, Match, engine_matches
-from payonce.engine.monitoring.timeline import Kind, Story, story
+from payonce.engine.monitoring.timeline import Kind, Timeline, read_timeline
 
 LOOK_LIMIT_MS: Final = 3_000
 """For the search in one service. After it, what others found is shown without that."""
@@ -22,7 +22,7 @@ FOLLOWED_MAX: Final = 3
 async def show_trace(visit: Visit) -> Response:
     what = name_of(visit.asked, "id")
     if what is None:
-        return visit.page("trace.html", "Find", what=None, matches=(), slow=0, story=None, kinds=Kind, waiting=None)
+        return visit.page("trace.html", "Find", what=None, matches=(), slow=0, timeline=None, kinds=Kind, waiting=None)
     matches, slow = await _matches(visit, what)
     found, about = await _followed(visit, what, matches)
     related = []
@@ -31,14 +31,14 @@ async def show_trace(visit: Visit) -> Response:
     known: dict[str, Match] = {}
     for each in (*matches, *related):
         known.setdefault(each.path, each)
-    waiting = None if found.scenes or matches else await find_anywhere(visit.context.admin, what)
+    waiting = None if found.entries or matches else await find_anywhere(visit.context.admin, what)
     return visit.page(
         "trace.html",
         f"Trace of {what}",
         what=what,
         matches=list(known.values()),
         slow=slow,
-        story=found,
+        timeline=found,
         about=about,
         newest=_cut(matches),
         kinds=Kind,
@@ -46,13 +46,13 @@ async def show_trace(visit: Visit) -> Response:
     )
 
 
-async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> tuple[Story, Match | None]:
+async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> tuple[Timeline, Match | None]:
     """The history of what was typed, or of the first object that it names and that has one, and that object."""
-    found = await story(visit.context.read, what)
-    if found.scenes:
+    found = await read_timeline(visit.context.read, what)
+    if found.entries:
         return found, None
     for match in matches[:FOLLOWED_MAX]:
-        if match.correlation_id and (found := await story(visit.context.read, match.correlation_id)).scenes:
+        if match.correlation_id and (found := await read_timeline(visit.context.read, match.correlation_id)).entries:
             return found, match
     return found, None
 

@@ -25,8 +25,8 @@ _PAYLOAD_SEPARATOR: Final = " "
 log = get_logger(__name__)
 
 
-class Bell:
-    """Rings queues by name and lets this process wait for rings."""
+class Notifier:
+    """Wakeups queues by name and lets this process wait for rings."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -36,21 +36,21 @@ class Bell:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, database: Database, *, listen: bool = True) -> AsyncIterator["Bell"]:
-        bell = cls(database)
-        tasks = [asyncio.create_task(bell._send_for_ever())]
+    async def open(cls, database: Database, *, listen: bool = True) -> AsyncIterator["Notifier"]:
+        notifier = cls(database)
+        tasks = [asyncio.create_task(notifier._send_for_ever())]
         if listen:
-            tasks.append(asyncio.create_task(bell._listen_for_ever()))
+            tasks.append(asyncio.create_task(notifier._listen_for_ever()))
         try:
-            yield bell
+            yield notifier
         finally:
-            await bell._send_rest()
+            await notifier._send_rest()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def ring(self, queues: Iterable[str]) -> None:
-        """Call after commit. Rings that come while one is being sent go out together."""
+    def notify(self, queues: Iterable[str]) -> None:
+        """Call after commit. Wakeups that come while one is being sent go out together."""
         self._rung.update(queues)
         self._to_send.set()
 
@@ -85,7 +85,7 @@ class Bell:
                         connection = await self._database.connect(synchronous_commit="off")
                     await self._send(connection)
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, Unavailable) as error:
-                    _warn("bell_not_sent", error)
+                    _warn("notify_failed", error)
                     await asyncio.sleep(RECONNECT_WAIT_S)
         finally:
             if connection is not None:

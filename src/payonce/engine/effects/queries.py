@@ -33,7 +33,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Shown:
-    """One effect, its story, and, where a person must decide, the question and only the safe answers."""
+    """One effect, its timeline, and, where a person must decide, the question and only the safe answers."""
 
     listed: Listed
     evidence: Sequence[Evidence]

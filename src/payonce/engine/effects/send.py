@@ -20,7 +20,7 @@ from payonce.engine.effects.declaration import Effect, Happened, Outcome, Reques
 from payonce.engine.effects.model import Event, Result, State, Stored
 from payonce.engine.messages.model import Claim
 from payonce.engine.messages.ports import PullQueue
-from payonce.engine.messages.transaction import Reader, RingingFeed, Tx
+from payonce.engine.messages.transaction import NotifyingFeed, Reader, Tx
 from payonce.engine.monitoring import metrics
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
@@ -76,7 +76,7 @@ class Run:
     claim: Claim
     queue: PullQueue
     database: Database
-    feed: RingingFeed
+    feed: NotifyingFeed
     read: Reader
     service: str = ""
     checks: Sequence[IntentCheck] = ()
@@ -101,7 +101,7 @@ class Run:
             yield tx
             await tx.check_alive()
         if tx.sent_to:
-            self.feed.ring(tx.sent_to)
+            self.feed.notify(tx.sent_to)
         tx.write_lines()
 
     async def check(

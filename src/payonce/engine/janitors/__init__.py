@@ -12,7 +12,7 @@ from payonce.engine.audit import LedgerSealer
 from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.database.leases import TTL_DEFAULT_S, Leadership
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors.gauges import observe
 from payonce.engine.janitors.orphans import review_orphans
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
@@ -24,7 +24,7 @@ from payonce.engine.janitors.snapshots import Snapshots
 from payonce.engine.messages import bulk
 from payonce.engine.messages.model import Lease
 from payonce.engine.messages.ports import Admin
-from payonce.engine.messages.transaction import RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.engine.monitoring.history import RunCounts, sample_depths
 from payonce.engine.monitoring.vendor_calls import CallCounts, forget_old_calls
 from payonce.engine.outbox import Relay, wake_name
@@ -68,12 +68,12 @@ class Janitor:
     every_s: float
     tick: Callable[[], Awaitable[object]]
     woken_by: str | None = None
-    """What the bell rings to make the next tick come at once."""
+    """Notified to make the next tick come at once."""
 
 
 async def run_janitors(
     database: Database,
-    feed: RingingFeed,
+    feed: NotifyingFeed,
     admin: Admin,
     *,
     holder: str,
@@ -81,7 +81,7 @@ async def run_janitors(
     relays: Iterable[Relay] = (),
     statements: Sequence[StatementSource] = (),
     keep_days: int = KEEP_DAYS_DEFAULT,
-    bell: Bell | None = None,
+    notifier: Notifier | None = None,
     leader: str = LEADER,
     ttl_s: float = TTL_DEFAULT_S,
     anchor: Path | None = None,
@@ -134,7 +134,7 @@ async def run_janitors(
                 *reconciling,
                 *(replace(each, tick=while_leading(leadership, _unled(each.tick))) for each in led),
             ],
-            bell,
+            notifier,
         )
 
 
@@ -161,20 +161,20 @@ def _unled(tick: Callable[[], Awaitable[object]]) -> Callable[[Lease], Awaitable
     return lambda _: tick()
 
 
-async def run_ticks(janitors: Iterable[Janitor], bell: Bell | None = None) -> None:
+async def run_ticks(janitors: Iterable[Janitor], notifier: Notifier | None = None) -> None:
     """Each janitor on its own, until cancelled: one that fails or hangs holds up none of the others."""
     async with asyncio.TaskGroup() as group:
         for janitor in janitors:
-            group.create_task(_tick_for_ever(janitor, bell))
+            group.create_task(_tick_for_ever(janitor, notifier))
 
 
-async def _tick_for_ever(janitor: Janitor, bell: Bell | None) -> None:
+async def _tick_for_ever(janitor: Janitor, notifier: Notifier | None) -> None:
     """Nothing but cancellation ends it: the next tick may find what was wrong repaired."""
     moved = asyncio.Event()
     wake_names = {WAKE_NAME, janitor.woken_by or WAKE_NAME}
-    if bell is not None:
+    if notifier is not None:
         for name in wake_names:
-            bell.subscribe(name, moved)
+            notifier.subscribe(name, moved)
     failures = 0
     try:
         while True:
@@ -193,9 +193,9 @@ async def _tick_for_ever(janitor: Janitor, bell: Bell | None) -> None:
                 _tell(janitor, error, failures)
             await _rest(moved, rest_s)
     finally:
-        if bell is not None:
+        if notifier is not None:
             for name in wake_names:
-                bell.unsubscribe(name, moved)
+                notifier.unsubscribe(name, moved)
 
 
 async def _rest(moved: asyncio.Event, rest_s: float) -> None:

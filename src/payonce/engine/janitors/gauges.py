@@ -35,7 +35,7 @@ async def observe(database: Database, admin: Admin) -> None:
     OLDEST_SNAPSHOT_SECONDS.set(await oldest_snapshot_s(database))
     DATABASE_WEAKNESSES.set(len(await weaknesses(database.engine)))
     await observe_effects(database)
-    await observe_brakes(database)
+    await observe_controls(database)
     # Last, and only when all of it succeeded: a gauge that nobody refreshes looks like a quiet day.
     OBSERVED_TIMESTAMP_SECONDS.set_to_current_time()
 
@@ -64,7 +64,7 @@ async def observe_effects(database: Database) -> None:
         OLDEST_OPEN_EFFECT_SECONDS.labels(state).set(age_s)
 
 
-async def observe_brakes(database: Database) -> None:
+async def observe_controls(database: Database) -> None:
     row = await database.engine.fetchrow(
         """
         select (select count(*) from payonce.freezes

@@ -3,7 +3,7 @@
 from typing import Any
 
 from payonce.engine.database.connections import Database
-from payonce.engine.messages.transaction import Reader, RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed, Reader
 from payonce.engine.monitoring.metrics import (
     QUARANTINED,
     RECONCILED_SECONDS,
@@ -18,7 +18,7 @@ from payonce.kit.money import Amount, Asset
 log = get_logger(__name__)
 
 
-async def reconcile_when_due(database: Database, feed: RingingFeed, source: StatementSource, holder: str) -> None:
+async def reconcile_when_due(database: Database, feed: NotifyingFeed, source: StatementSource, holder: str) -> None:
     """One look at one vendor, by a process that serves it and has its keys. Stale while another process is at it."""
     if not await is_due(Reader(database), source):
         return

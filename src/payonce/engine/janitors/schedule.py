@@ -13,7 +13,7 @@ from payonce.engine.database.leases import fence
 from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.model import Lease, Message, check_message, encode_payloads
 from payonce.engine.messages.policy import Policy
-from payonce.engine.messages.transaction import RingingFeed, Tx, begin
+from payonce.engine.messages.transaction import NotifyingFeed, Tx, begin
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 
@@ -129,7 +129,7 @@ async def planned(read: Reads, limit: int = PLANNED_MAX) -> list[Planned]:
 class Scheduler:
     """Puts what has fallen due, in the name of a leader. What is not registered here does not run from here."""
 
-    def __init__(self, database: Database, feed: RingingFeed, schedules: Iterable[Schedule] = ()) -> None:
+    def __init__(self, database: Database, feed: NotifyingFeed, schedules: Iterable[Schedule] = ()) -> None:
         self._database = database
         self._feed = feed
         self._schedules: dict[str, Schedule] = {}

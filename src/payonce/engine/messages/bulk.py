@@ -15,7 +15,7 @@ from payonce.engine.audit import Severity, note
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.model import State, clean_text
 from payonce.engine.messages.ports import Admin, Filter
-from payonce.engine.messages.transaction import Reader, RingingFeed, Tx
+from payonce.engine.messages.transaction import NotifyingFeed, Reader, Tx
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
@@ -152,7 +152,7 @@ async def stop(tx: Tx, operation_id: int, by: str) -> Operation:
     return found
 
 
-async def carry_on(database: Database, admin: Admin, feed: RingingFeed) -> int:
+async def carry_on(database: Database, admin: Admin, feed: NotifyingFeed) -> int:
     """A few batches of every operation that runs. Answers how many messages were changed."""
     rows = await database.engine.fetch(
         f"select {_COLUMNS} from payonce.queue_operations where status = 'running' order by id limit {LISTED_MAX}"
@@ -160,7 +160,7 @@ async def carry_on(database: Database, admin: Admin, feed: RingingFeed) -> int:
     return sum([await _some(database, admin, feed, _operation(row)) for row in rows])
 
 
-async def _some(database: Database, admin: Admin, feed: RingingFeed, operation: Operation) -> int:
+async def _some(database: Database, admin: Admin, feed: NotifyingFeed, operation: Operation) -> int:
     before = operation.changed
     for _ in range(BATCHES_AT_ONCE):
         after = await step(database, admin, feed, operation)
@@ -170,7 +170,7 @@ async def _some(database: Database, admin: Admin, feed: RingingFeed, operation: 
     return operation.changed - before
 
 
-async def step(database: Database, admin: Admin, feed: RingingFeed, operation: Operation) -> Operation:
+async def step(database: Database, admin: Admin, feed: NotifyingFeed, operation: Operation) -> Operation:
     """One batch, and the operation after it. A batch that ends before its progress is on record is not counted."""
     try:
         changed, over = await _batch(admin, operation)
@@ -188,7 +188,7 @@ async def step(database: Database, admin: Admin, feed: RingingFeed, operation: O
         )
         operation = _operation(row)
         if operation.kind is Kind.REDRIVE:
-            feed.ring({operation.queue})
+            feed.notify({operation.queue})
     if not over or operation.status is not Status.RUNNING:
         return operation
     kept = 0

@@ -12,7 +12,7 @@ from payonce.engine.messages.maintenance import Task
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import PullQueue
 from payonce.engine.messages.runs import Gate, Run
-from payonce.engine.messages.transaction import RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.engine.messages.work import Handler
 from payonce.engine.messages.worker import FLUSH_LOOK_S, LEASE_MARGIN, Bound, QueueServer
 from payonce.engine.monitoring.metrics import REAPED, UPKEEP
@@ -41,7 +41,7 @@ class Worker:
         self,
         handlers: Sequence[Handler],
         database: Database,
-        feed: RingingFeed,
+        feed: NotifyingFeed,
         open_queue: Callable[[Policy], PullQueue],
         resources: Sequence[object] = (),
         slots: int = DEFAULT_SLOTS,

@@ -42,7 +42,7 @@ class Gate:
         return not (self.stopping or self.closed)
 
 
-def story_of(error: BaseException) -> str:
+def timeline_of(error: BaseException) -> str:
     """The exception and where it came from; no local values."""
     frames = traceback.extract_tb(error.__traceback__)
     path = " < ".join(

@@ -28,10 +28,10 @@ _ENDS_A_TRANSACTION: Final = re.compile(
 )
 
 
-class RingingFeed(Feed, Protocol):
+class NotifyingFeed(Feed, Protocol):
     """A feed that takes part in a transaction; its waiters are woken after the commit."""
 
-    def ring(self, queues: set[str]) -> None: ...
+    def notify(self, queues: set[str]) -> None: ...
 
 
 class Reader:
@@ -235,10 +235,10 @@ def _refuse_ends(sql: str) -> None:
 
 
 @asynccontextmanager
-async def begin(database: Database, feed: RingingFeed, trace_id: str | None = None) -> AsyncIterator[Tx]:
+async def begin(database: Database, feed: NotifyingFeed, trace_id: str | None = None) -> AsyncIterator[Tx]:
     """A transaction outside any run: an HTTP request, a schedule."""
     async with database.work.acquire() as connection, settled_transaction(database, connection):
         tx = Tx(connection, feed, trace_id)
         yield tx
-    feed.ring(tx.sent_to)
+    feed.notify(tx.sent_to)
     tx.write_lines()

@@ -22,7 +22,7 @@ from payonce.engine.messages.declarations import pause_loudly
 from payonce.engine.messages.model import Claim, Ending, Message, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import PullQueue
-from payonce.engine.messages.transaction import Reader, RingingFeed, Tx
+from payonce.engine.messages.transaction import NotifyingFeed, Reader, Tx
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Refused, Stale
 from payonce.kit.redact import redact
@@ -61,7 +61,7 @@ class Work:
         claim: Claim,
         queue: PullQueue,
         database: Database,
-        feed: RingingFeed,
+        feed: NotifyingFeed,
         read: Reader,
         service: str = "",
         checks: Sequence[IntentCheck] = (),
@@ -129,7 +129,7 @@ class Work:
         self._commit_error = None
         self.settlement = settlement
         if tx.sent_to:
-            self._feed.ring(tx.sent_to)
+            self._feed.notify(tx.sent_to)
         tx.write_lines()
 
     def _refuse_inside_a_transaction(self, call: str) -> None:

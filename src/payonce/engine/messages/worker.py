@@ -17,8 +17,8 @@ from payonce.engine.messages.admission import admit
 from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
 from payonce.engine.messages.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.messages.ports import POLL_S, Exchange, PullQueue
-from payonce.engine.messages.runs import Gate, Run, story_of
-from payonce.engine.messages.transaction import Reader, RingingFeed
+from payonce.engine.messages.runs import Gate, Run, timeline_of
+from payonce.engine.messages.transaction import NotifyingFeed, Reader
 from payonce.engine.messages.work import Work
 from payonce.engine.monitoring import metrics
 from payonce.kit.log import get_logger
@@ -64,7 +64,7 @@ class QueueServer:
     queue: PullQueue
     handlers: Mapping[str | None, Bound]
     database: Database
-    feed: RingingFeed
+    feed: NotifyingFeed
     gate: Gate
     slots: int
     service: str = ""
@@ -268,15 +268,15 @@ class QueueServer:
             return Ended(Ending.RETRY, redact(f"database: {error}"))
         event = next((name for kind, name in HOPELESS.items() if isinstance(error, kind)), None)
         # Not log.exception: a logger may be set up to show local values, and those are customers' data.
-        story = redact(story_of(error) if event is None else str(error))
+        timeline = redact(timeline_of(error) if event is None else str(error))
         log.error(
             event or "handler_failed",
             queue=message.queue,
             message_id=str(message.id),
             trace_id=message.trace,
-            error=story,
+            error=timeline,
         )
-        return Ended(Ending.RETRY if event is None else Ending.PARKED, story)
+        return Ended(Ending.RETRY if event is None else Ending.PARKED, timeline)
 
     async def _settlement(self, run: Run, work: Work, ended: Ended) -> Settlement | None:
         claim, now = run.claim, run.store_now
@@ -315,7 +315,7 @@ class QueueServer:
             if isinstance(error, DATABASE_ERRORS) and is_transient(error) and work.settled_as is None:
                 # Its effects are not before a person: parked now, it would wait for an answer that nobody is asked for.
                 return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but database: {error}"), RELEASE_DELAY_S)
-            reason = redact(f"{reason}; and giving up failed: {story_of(error)}")
+            reason = redact(f"{reason}; and giving up failed: {timeline_of(error)}")
         return None if work.settled_as is not None else Settlement(claim, ending, reason)
 
     def _observe_retry_latency(self, run: Run) -> None:

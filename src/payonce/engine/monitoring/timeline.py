@@ -1,4 +1,4 @@
-"""The story of one payment: messages, runs, effects, postings, outbox entries and notes of one trace, in time order."""
+"""The timeline of one payment: messages, runs, effects, postings, outbox entries and notes of one trace, in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Scene:
+class TimelineEntry:
     """One thing that happened, or that is as it is now."""
 
     at: datetime
@@ -50,9 +50,9 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Story:
+class Timeline:
     trace_ids: Sequence[str]
-    scenes: Sequence[Scene]
+    entries: Sequence[TimelineEntry]
     truncated: bool
     moved: Sequence[Amount] = field(default_factory=tuple)
     """What its effects performed, by asset."""
@@ -60,23 +60,29 @@ class Story:
     """What its messages are about, the most recent first."""
 
 
-async def story(read: Reads, what: str) -> Story:
-    """Behind a trace, message, effect or correlation id, or an idempotency key; no scenes when nothing is known."""
+async def read_timeline(read: Reads, what: str) -> Timeline:
+    """Behind a trace, message, effect or correlation id, or an idempotency key; empty when nothing is known."""
     found = await job_log.trace(read, what)
     trace_ids = list(found.trace_ids)
     if not trace_ids and (trace_ids := await _trace_of_effect(read, what)):
         found = await job_log.trace(read, trace_ids[0])
     effects = await _effects(read, trace_ids)
-    effect_scenes, tries_cut = await _effect_scenes(read, effects)
+    effect_entries, tries_cut = await _effect_entries(read, effects)
     postings = await _postings(read, "trace_id = any($1::text[])", list(trace_ids))
     entries = await _outbox(read, trace_ids)
     references = {*trace_ids, *(str(entry.message_id) for entry in found.entries), *(str(row["id"]) for row in effects)}
     notes = await notes_about(read, sorted(references)[:REFERENCES_MAX])
-    scenes = [*map(_run_scene, found.entries), *effect_scenes, *postings, *entries, *notes]
+    timeline_entries = [*map(_run_entry, found.entries), *effect_entries, *postings, *entries, *notes]
     cut = found.truncated or tries_cut or len(effects) == EFFECTS_MAX or len(postings) == POSTINGS_MAX
     cut = cut or len(entries) == ENTRIES_MAX or len(notes) == NOTES_MAX or len(references) > REFERENCES_MAX
     about = dict.fromkeys(entry.correlation_id for entry in reversed(found.entries) if entry.correlation_id)
-    return Story(trace_ids, sorted(scenes, key=lambda scene: scene.at), cut, _moved(effects), tuple(about))
+    return Timeline(
+        trace_ids,
+        sorted(timeline_entries, key=lambda timeline_entry: timeline_entry.at),
+        cut,
+        _moved(effects),
+        tuple(about),
+    )
 
 
 async def _trace_of_effect(read: Reads, what: str) -> list[str]:
@@ -104,7 +110,7 @@ async def _effects(read: Reads, trace_ids: Sequence[str]) -> list[Any]:
     )
 
 
-async def _effect_scenes(read: Reads, effects: Sequence[Any]) -> tuple[list[Scene], bool]:
+async def _effect_entries(read: Reads, effects: Sequence[Any]) -> tuple[list[TimelineEntry], bool]:
     by_id = {row["id"]: row for row in effects}
     rows = await read.fetch(
         f"""
@@ -113,12 +119,12 @@ async def _effect_scenes(read: Reads, effects: Sequence[Any]) -> tuple[list[Scen
         """,
         list(by_id),
     )
-    return [_try_scene(by_id[row["effect_id"]], row) for row in rows], len(rows) == TRIES_MAX
+    return [_try_entry(by_id[row["effect_id"]], row) for row in rows], len(rows) == TRIES_MAX
 
 
-def _try_scene(effect: Any, row: Any) -> Scene:
+def _try_entry(effect: Any, row: Any) -> TimelineEntry:
     detail = ", ".join(part for part in (row["detail"], row["vendor_ref"] and f"reference {row['vendor_ref']}") if part)
-    return Scene(
+    return TimelineEntry(
         row["created_at"],
         Kind.EFFECT,
         f"{effect['kind']} {effect['key']}:{effect['generation']}, try {row['attempt']}",
@@ -130,7 +136,7 @@ def _try_scene(effect: Any, row: Any) -> Scene:
     )
 
 
-async def postings_about(read: Reads, references: Sequence[tuple[str, str]]) -> list[Scene]:
+async def postings_about(read: Reads, references: Sequence[tuple[str, str]]) -> list[TimelineEntry]:
     """By kind and id of what they refer to, in whichever trace they were written; the newest POSTINGS_MAX."""
     return await _postings(
         read,
@@ -140,7 +146,7 @@ async def postings_about(read: Reads, references: Sequence[tuple[str, str]]) -> 
     )
 
 
-async def _postings(read: Reads, which: str, *arguments: Sequence[str]) -> list[Scene]:
+async def _postings(read: Reads, which: str, *arguments: Sequence[str]) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select p.id, p.description, p.reference_kind, p.reference_id, p.posted_at,
@@ -152,17 +158,17 @@ async def _postings(read: Reads, which: str, *arguments: Sequence[str]) -> list[
         """,
         *arguments,
     )
-    return [_posting_scene(row) for row in rows]
+    return [_posting_entry(row) for row in rows]
 
 
-def _posting_scene(row: Any) -> Scene:
+def _posting_entry(row: Any) -> TimelineEntry:
     columns = zip(row["paths"], row["assets"], row["exponents"], row["minors"], strict=True)
     lines = [(path, Amount(int(minor), Asset(asset, exponent))) for path, asset, exponent, minor in columns]
     title = row["description"] or f"{row['reference_kind']} {row['reference_id']}"
-    return Scene(row["posted_at"], Kind.POSTING, title, "posted", lines=lines)
+    return TimelineEntry(row["posted_at"], Kind.POSTING, title, "posted", lines=lines)
 
 
-async def _outbox(read: Reads, trace_ids: Sequence[str]) -> list[Scene]:
+async def _outbox(read: Reads, trace_ids: Sequence[str]) -> list[TimelineEntry]:
     """Entries that were delivered and are not kept have left no row."""
     rows = await read.fetch(
         f"""
@@ -172,7 +178,7 @@ async def _outbox(read: Reads, trace_ids: Sequence[str]) -> list[Scene]:
         list(trace_ids),
     )
     return [
-        Scene(
+        TimelineEntry(
             row["created_at"],
             Kind.OUTBOX,
             f"{row['queue']} {row['action']} by {row['relay']}".replace("  ", " "),
@@ -184,7 +190,7 @@ async def _outbox(read: Reads, trace_ids: Sequence[str]) -> list[Scene]:
     ]
 
 
-async def notes_about(read: Reads, references: Sequence[str]) -> list[Scene]:
+async def notes_about(read: Reads, references: Sequence[str]) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select severity, location, text, actor, created_at from payonce.audit_log
@@ -193,16 +199,16 @@ async def notes_about(read: Reads, references: Sequence[str]) -> list[Scene]:
         list(references),
     )
     return [
-        Scene(row["created_at"], Kind.NOTE, row["location"], row["severity"], row["text"], who=row["actor"])
+        TimelineEntry(row["created_at"], Kind.NOTE, row["location"], row["severity"], row["text"], who=row["actor"])
         for row in rows
     ]
 
 
-def _run_scene(entry: job_log.Entry) -> Scene:
+def _run_entry(entry: job_log.Entry) -> TimelineEntry:
     kind = Kind.MESSAGE if entry.live else Kind.RUN
     action = f"{entry.action} " if entry.action else ""
     title = f"{action}in {entry.queue}" + ("" if entry.live else f", run {entry.attempts}")
-    return Scene(
+    return TimelineEntry(
         entry.at,
         kind,
         title,

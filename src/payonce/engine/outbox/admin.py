@@ -11,7 +11,7 @@ import msgspec
 from payonce.engine.audit import Severity, note
 from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.fingerprint import fingerprint
 from payonce.engine.messages.model import Message, clean_text
 from payonce.engine.messages.rows import MESSAGE_COLUMNS, message_shown
@@ -146,7 +146,7 @@ async def all_parked(database: Database, relay: str) -> ParkedThen:
     return ParkedThen(len(ids), fingerprint(ids), end)
 
 
-async def redrive_all(database: Database, bell: Bell, relay: str, shown: ParkedThen, *, by: str) -> int:
+async def redrive_all(database: Database, notifier: Notifier, relay: str, shown: ParkedThen, *, by: str) -> int:
     """Exactly those that were shown start over, or none and Stale."""
     async with database.engine.acquire() as connection:
         await _known(connection, relay)
@@ -159,12 +159,12 @@ async def redrive_all(database: Database, bell: Bell, relay: str, shown: ParkedT
             part = ids[begin : begin + CHANGE_BATCH]
             count += await _redrive_batch(database, connection, relay, part, begun_at, by, False)
     if count:
-        bell.ring({wake_name(relay)})
+        notifier.notify({wake_name(relay)})
     return count
 
 
 async def redrive_entries(
-    database: Database, bell: Bell, relay: str, *, by: str, ids: Sequence[UUID] = (), as_new: bool = False
+    database: Database, notifier: Notifier, relay: str, *, by: str, ids: Sequence[UUID] = (), as_new: bool = False
 ) -> int:
     """Entries that the relay gave up start over, those of `ids` or all. One that is parked again meanwhile stays.
     Messages that a run parked are refused: their queue's redrive weighs what they may move, and asks for two people.
@@ -183,7 +183,7 @@ async def redrive_entries(
         if not count:
             await _refuse_messages(connection, relay, None)
     if count:
-        bell.ring({wake_name(relay)})
+        notifier.notify({wake_name(relay)})
     return count
 
 
@@ -216,9 +216,9 @@ async def pause_relay(database: Database, relay: str, *, by: str, reason: str) -
     await _set_paused(database, relay, by, reason)
 
 
-async def resume_relay(database: Database, bell: Bell, relay: str, *, by: str) -> None:
+async def resume_relay(database: Database, notifier: Notifier, relay: str, *, by: str) -> None:
     await _set_paused(database, relay, by, None)
-    bell.ring({wake_name(relay)})
+    notifier.notify({wake_name(relay)})
 
 
 async def _parked_ids(connection: Connection, relay: str, before: datetime) -> list[UUID]:

@@ -203,7 +203,7 @@ def told(reason: str) -> str:
 
 
 def wake_name(relay: str) -> str:
-    """What the bell rings for a relay. No queue's name begins like this."""
+    """The name notified for a relay. No queue's name begins like this."""
     return f"*outbox:{relay}"
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from payonce.engine.database.connections import Database
 from payonce.engine.database.leases import Leadership, fence
-from payonce.engine.messages.transaction import Reader, RingingFeed, Tx, begin
+from payonce.engine.messages.transaction import NotifyingFeed, Reader, Tx, begin
 from payonce.engine.reconcile import missing, runs
 from payonce.engine.reconcile.match import known_already, match_again, match_entry
 from payonce.engine.reconcile.runs import Run
@@ -37,7 +37,7 @@ Step = Callable[[Tx], Awaitable[Counter[str]]]
 
 async def reconcile(
     database: Database,
-    feed: RingingFeed,
+    feed: NotifyingFeed,
     source: StatementSource,
     *,
     by: str,
@@ -61,7 +61,7 @@ async def reconcile(
 
 async def _go_over(
     database: Database,
-    feed: RingingFeed,
+    feed: NotifyingFeed,
     source: StatementSource,
     by: str,
     leadership: Leadership,
@@ -83,7 +83,7 @@ class _Walk:
     """A run under way. Each line is a transaction of its own, so that no handler waits for more than one."""
 
     database: Database
-    feed: RingingFeed
+    feed: NotifyingFeed
     source: StatementSource
     by: str
     leadership: Leadership
@@ -178,7 +178,7 @@ async def _lead(leadership: Leadership, vendor: str) -> None:
 
 
 @asynccontextmanager
-async def _fenced(database: Database, feed: RingingFeed, leadership: Leadership, vendor: str) -> AsyncIterator[Tx]:
+async def _fenced(database: Database, feed: NotifyingFeed, leadership: Leadership, vendor: str) -> AsyncIterator[Tx]:
     """A transaction that begins with the fence, so that of two runs over one vendor only one writes."""
     lease = leadership.lease
     if lease is None:

@@ -11,7 +11,7 @@ from payonce.examples.transfers import store
 from payonce.examples.transfers.model import ACCOUNT_MAX_LENGTH, ID_MAX_LENGTH, BadOrder, Order, State, Transfer
 from payonce.examples.transfers.scopes import READ, WRITE
 from payonce.http.kit.auth import Caller, require
-from payonce.http.kit.context import AtDesk
+from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import Problem, not_found, responses
 from payonce.http.kit.values import Asked, Money
@@ -69,9 +69,9 @@ def build_routes() -> APIRouter:
 
     @routes.get("/{transfer_id}", summary="One transfer", responses=responses(401, 403, 404, 422, 429, 503))
     async def show_transfer(
-        transfer_id: Id, desk: AtDesk, caller: Annotated[Caller, require(READ, tenants=True)]
+        transfer_id: Id, context: AppContextDep, caller: Annotated[Caller, require(READ, tenants=True)]
     ) -> TransferDocument:
-        found = await store.seen(desk.read, transfer_id, caller.tenant)
+        found = await store.seen(context.read, transfer_id, caller.tenant)
         if found is None:
             raise not_found(f"transfer {transfer_id!r}")
         return _document(found)

@@ -10,7 +10,7 @@ from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
-from payonce.engine.messages.transaction import RingingFeed, Tx
+from payonce.engine.messages.transaction import NotifyingFeed, Tx
 from payonce.engine.outbox import Relay
 from payonce.examples.transfers import store
 from payonce.examples.transfers.handlers import pay_in, refund, withdraw
@@ -54,7 +54,7 @@ class TransfersScenario:
         south.close_account("shut")
         return {NORTH: north, SOUTH: south}
 
-    def resources(self, reach: Callable[[str], Transport], database: Database, feed: RingingFeed) -> Sequence[object]:
+    def resources(self, reach: Callable[[str], Transport], database: Database, feed: NotifyingFeed) -> Sequence[object]:
         north, south = (
             HttpClient(host.partition(".")[0], f"https://{host}", timeout_s=VENDOR_TIMEOUT_S, transport=reach(host))
             for host in (NORTH, SOUTH)
@@ -64,7 +64,7 @@ class TransfersScenario:
     def relays(self, reach: Callable[[str], Transport]) -> Sequence[Relay]:
         return ()
 
-    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+    def janitors(self, database: Database, feed: NotifyingFeed) -> Sequence[Janitor]:
         return ()
 
     async def set_up(self, tx: Tx) -> None:

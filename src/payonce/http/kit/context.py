@@ -13,7 +13,7 @@ from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx
 
 
-class Desk(Protocol):
+class AppContext(Protocol):
     """The application, as far as routes go."""
 
     database: Database
@@ -28,8 +28,8 @@ class Desk(Protocol):
     def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]: ...
 
 
-def desk_of(request: Request) -> Desk:
-    return cast(Desk, request.app.state.desk)
+def context_of(request: Request) -> AppContext:
+    return cast(AppContext, request.app.state.context)
 
 
 def trace_of(request: Request) -> str | None:
@@ -37,14 +37,14 @@ def trace_of(request: Request) -> str | None:
     return trace_id
 
 
-async def _desk(request: Request) -> Desk:
-    return desk_of(request)
+async def _context(request: Request) -> AppContext:
+    return context_of(request)
 
 
 async def _trace(request: Request) -> str | None:
     return trace_of(request)
 
 
-AtDesk = Annotated[Desk, Depends(_desk)]
+AppContextDep = Annotated[AppContext, Depends(_context)]
 Trace = Annotated[str | None, Depends(_trace)]
 """The id that every answer carries, and every message that follows from the request."""

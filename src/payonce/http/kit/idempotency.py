@@ -21,7 +21,7 @@ from starlette.responses import Response
 from payonce.engine.messages.requests import Busy, Kept, Reused, fingerprint_of, keep, take
 from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.auth import Caller, require
-from payonce.http.kit.context import Desk, desk_of, trace_of
+from payonce.http.kit.context import AppContext, context_of, trace_of
 from payonce.http.kit.problems import (
     KEY_BUSY,
     KEY_REUSED,
@@ -48,7 +48,7 @@ _PASSING: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
 class Once:
     """One request that moves money."""
 
-    desk: Desk
+    context: AppContext
     caller: Caller
     key: str
     fingerprint: bytes
@@ -65,7 +65,7 @@ class Once:
         """Carries it out in one transaction, or gives the answer of the first time. `act` calls no vendor: it writes
         down what is to be done. A definite refusal of it is an answer, too; an error of ours is not."""
         try:
-            async with self.desk.begin(self.trace_id) as tx:
+            async with self.context.begin(self.trace_id) as tx:
                 known = await take(tx, self.caller.whose, self.key, self.fingerprint)
                 given = known or await self._made(tx, act, status, location)
                 if known is None:
@@ -130,7 +130,7 @@ def once_by(known: Any) -> Any:
             )
         path, query = request.url.path, request.scope["query_string"]
         fingerprint = fingerprint_of(request.method, path, query, await request.body())
-        return Once(desk_of(request), caller, key, fingerprint, path, trace_of(request))
+        return Once(context_of(request), caller, key, fingerprint, path, trace_of(request))
 
     return Depends(once)
 

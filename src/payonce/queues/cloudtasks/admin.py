@@ -7,7 +7,7 @@ from uuid import UUID
 
 from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import check_known, queue_names, set_paused, unknown_queue
 from payonce.engine.messages.model import State, clean_text
 from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
@@ -35,10 +35,12 @@ log = get_logger(__name__)
 
 
 class CloudTasksAdmin:
-    def __init__(self, database: Database, bell: Bell, service: TaskService, pushed: Mapping[str, Pushed]) -> None:
+    def __init__(
+        self, database: Database, notifier: Notifier, service: TaskService, pushed: Mapping[str, Pushed]
+    ) -> None:
         self._database = database
         self._pool = database.engine
-        self._bell = bell
+        self._notifier = notifier
         self._service = service
         self._pushed = pushed
 
@@ -87,7 +89,7 @@ class CloudTasksAdmin:
         async with self._pool.acquire() as connection, connection.transaction():
             await set_paused(connection, queue, None, by)
         await self._tell_service(queue, False)
-        self._bell.ring({queue})
+        self._notifier.notify({queue})
 
     async def _tell_service(self, queue: str, paused: bool) -> None:
         try:
@@ -150,7 +152,7 @@ class CloudTasksAdmin:
         ):
             count += len(rows)
         if count and within is None:
-            self._bell.ring({queue, wake_name(RELAY)})
+            self._notifier.notify({queue, wake_name(RELAY)})
         return count
 
     async def purge(

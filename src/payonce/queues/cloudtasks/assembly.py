@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
 from payonce.queues.cloudtasks.admin import CloudTasksAdmin
 from payonce.queues.cloudtasks.client import Config, TaskService
@@ -24,18 +24,23 @@ class CloudTasks:
     """`pushed` are all queues that any service pushes; a process serves those that are `here`."""
 
     def __init__(
-        self, database: Database, bell: Bell, service: TaskService, pushed: Sequence[Pushed], stack: AsyncExitStack
+        self,
+        database: Database,
+        notifier: Notifier,
+        service: TaskService,
+        pushed: Sequence[Pushed],
+        stack: AsyncExitStack,
     ) -> None:
         self.pushed = by_queue(pushed)
         self.service = service
         self.address: str | None = None
         """Where this process listens, once it does."""
-        self.feed = CloudTasksFeed(database, bell, self._reaches)
-        self.admin = CloudTasksAdmin(database, bell, service, self.pushed)
-        self.keeper = Keeper(database, bell, service, self.pushed, self._own_address)
+        self.feed = CloudTasksFeed(database, notifier, self._reaches)
+        self.admin = CloudTasksAdmin(database, notifier, service, self.pushed)
+        self.keeper = Keeper(database, notifier, service, self.pushed, self._own_address)
         self.relay = CloudTasksRelay(service, self.pushed, self._own_address, self.keeper.queue_missing)
         self._database = database
-        self._bell = bell
+        self._notifier = notifier
         self._stack = stack
         self._boxes = {each.queue: Box(each.queue) for each in self.pushed.values() if each.here}
 
@@ -45,7 +50,7 @@ class CloudTasks:
         return bool(self._boxes)
 
     def queue(self, policy: Policy, worker: str) -> CloudTasksQueue:
-        return CloudTasksQueue(self._database, self._bell, policy, worker, self._boxes[policy.queue])
+        return CloudTasksQueue(self._database, self._notifier, policy, worker, self._boxes[policy.queue])
 
     def doors(self) -> "list[tuple[Pushed, Door]]":
         """What this process answers to, when it listens."""
@@ -83,9 +88,9 @@ class CloudTasks:
 
 @asynccontextmanager
 async def open_cloud_tasks(
-    database: Database, bell: Bell, config: Config, pushed: Sequence[Pushed]
+    database: Database, notifier: Notifier, config: Config, pushed: Sequence[Pushed]
 ) -> AsyncIterator[CloudTasks]:
     service = TaskService(config)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(service.close)
-        yield CloudTasks(database, bell, service, pushed, stack)
+        yield CloudTasks(database, notifier, service, pushed, stack)

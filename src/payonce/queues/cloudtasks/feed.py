@@ -5,7 +5,7 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import put_kept, wake_name
@@ -19,10 +19,10 @@ PUT_MAX_MESSAGES: Final = 100_000
 
 class CloudTasksFeed:
     def __init__(
-        self, database: Database, bell: Bell, is_reached_from_here: Callable[[str], bool] = lambda _: False
+        self, database: Database, notifier: Notifier, is_reached_from_here: Callable[[str], bool] = lambda _: False
     ) -> None:
         self._database = database
-        self._bell = bell
+        self._notifier = notifier
         self._is_reached_from_here = is_reached_from_here
         self._known: set[str] = set()
 
@@ -44,17 +44,17 @@ class CloudTasksFeed:
         async with self._database.transaction() as connection:
             await self._know_queues(connection, messages)
             ids = await put_kept(connection, RELAY, messages)
-        self.ring({message.queue for message in messages})
+        self.notify({message.queue for message in messages})
         return ids
 
-    def ring(self, queues: set[str]) -> None:
+    def notify(self, queues: set[str]) -> None:
         """For puts within a transaction: call after its commit. The relay makes their tasks."""
         if not queues:
             return
         # A relay that runs here and can make all of their tasks need not wake the others: a NOTIFY costs each process
         # that listens. Should it fail, they look by themselves within a second.
-        if not (all(map(self._is_reached_from_here, queues)) and self._bell.wake_here(wake_name(RELAY))):
-            self._bell.ring({wake_name(RELAY)})
+        if not (all(map(self._is_reached_from_here, queues)) and self._notifier.wake_here(wake_name(RELAY))):
+            self._notifier.notify({wake_name(RELAY)})
 
     async def _know_queues(self, connection: Connection, messages: Sequence[Message]) -> None:
         unknown = {message.queue for message in messages} - self._known

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from payonce.engine.database.connections import Connection, Database, is_transient
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
 from payonce.engine.messages.maintenance import told as told_of
 from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
@@ -69,10 +69,10 @@ class CloudTasksQueue:
 
     mirrors = True
 
-    def __init__(self, database: Database, bell: Bell, policy: Policy, worker: str, box: Box) -> None:
+    def __init__(self, database: Database, notifier: Notifier, policy: Policy, worker: str, box: Box) -> None:
         self.policy = policy
         self._database = database
-        self._bell = bell
+        self._notifier = notifier
         self._worker = worker
         self._box = box
         self._unanswered: dict[tuple[UUID, int], Delivery] = {}
@@ -210,7 +210,7 @@ class CloudTasksQueue:
         if any(end.anew for end in ends.values()) or any(
             each.recorded and each.ending is Ending.RETRY for each in settlements
         ):
-            self._bell.ring({wake_name(RELAY)})
+            self._notifier.notify({wake_name(RELAY)})
         left = [message_id for message_id in ends if message_id not in recorded]
         gone = await self._ended(left) if left else set()
         answers = []

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from payonce.engine.database.connections import Database
 from payonce.engine.database.leases import Leadership
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors import Janitor, run_ticks, while_leading
 from payonce.engine.monitoring.metrics import TASKS_PUT_BACK
 from payonce.engine.outbox import wake_name
@@ -31,7 +31,7 @@ PAGE: Final = 500
 ASKED_AT_ONCE: Final = 10
 LEADER: Final = "cloudtasks"
 WAKE_NAME: Final = "*cloudtasks"
-"""What the bell rings when the task service has no such queue."""
+"""Notified when the task service has no such queue."""
 
 log = get_logger(__name__)
 
@@ -42,13 +42,13 @@ class Keeper:
     def __init__(
         self,
         database: Database,
-        bell: Bell,
+        notifier: Notifier,
         service: TaskService,
         pushed: Mapping[str, Pushed],
         own_address: Callable[[], str | None],
     ) -> None:
         self._database = database
-        self._bell = bell
+        self._notifier = notifier
         self._service = service
         self._pushed = pushed
         self._own_address = own_address
@@ -58,7 +58,7 @@ class Keeper:
 
     def queue_missing(self) -> None:
         self._missing = True
-        self._bell.ring({WAKE_NAME})
+        self._notifier.notify({WAKE_NAME})
 
     async def run(self, holder: str) -> None:
         """Until cancelled."""
@@ -68,7 +68,7 @@ class Keeper:
                     Janitor("cloudtasks queues", QUEUES_EVERY_S, self.look_after_queues, WAKE_NAME),
                     Janitor("cloudtasks refill", REFILL_EVERY_S, while_leading(leadership, lambda _: self.refill())),
                 ],
-                self._bell,
+                self._notifier,
             )
 
     async def look_after_queues(self) -> None:
@@ -107,7 +107,7 @@ class Keeper:
             if lost:
                 count += await self._put_back(lost)
         if count:
-            self._bell.ring({wake_name(RELAY)})
+            self._notifier.notify({wake_name(RELAY)})
         return count
 
     async def _lost(self, page: Sequence[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import check_known, queue_names, set_paused, unknown_queue
 from payonce.engine.messages.model import State, clean_text
 from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
@@ -29,9 +29,9 @@ _STORED_COLUMNS: Final = f"{MESSAGE_COLUMNS}, state, ready_at, crashes, lease_un
 
 
 class PostgresAdmin:
-    def __init__(self, database: Database, bell: Bell) -> None:
+    def __init__(self, database: Database, notifier: Notifier) -> None:
         self._pool = database.engine
-        self._bell = bell
+        self._notifier = notifier
 
     async def queues(self) -> list[str]:
         return await queue_names(self._pool)
@@ -93,7 +93,7 @@ class PostgresAdmin:
 
     async def resume(self, queue: str, by: str = "the application") -> None:
         await self._set_paused(queue, None, by)
-        self._bell.ring({queue})
+        self._notifier.notify({queue})
 
     async def _set_paused(self, queue: str, reason: str | None, by: str) -> None:
         async with self._pool.acquire() as connection, connection.transaction():
@@ -153,7 +153,7 @@ class PostgresAdmin:
             CHANGE_BATCH if within is None else COUNT_MAX,
         )
         if count and within is None:
-            self._bell.ring({queue})
+            self._notifier.notify({queue})
         return count
 
     async def purge(

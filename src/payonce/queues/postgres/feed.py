@@ -8,7 +8,7 @@ import asyncpg
 
 from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.idempotency import TAKE_KEYS, first_ids, keyed
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
@@ -26,9 +26,9 @@ COPY_MIN_MESSAGES: Final = 100
 class PostgresFeed:
     """Stores messages where the queue itself lives, so a put inside a transaction is part of it."""
 
-    def __init__(self, database: Database, bell: Bell) -> None:
+    def __init__(self, database: Database, notifier: Notifier) -> None:
         self._database = database
-        self._bell = bell
+        self._notifier = notifier
         self._lanes_by_queue: dict[str, bool] = {}
 
     async def declare(self, policies: Sequence[Policy]) -> None:
@@ -59,12 +59,12 @@ class PostgresFeed:
             except asyncpg.UniqueViolationError:
                 # Nothing was stored. Looking for repeated keys and ids is dearer than storing new ones: only now.
                 ids = await self._insert_all(connection, messages, _INSERT_ONCE)
-        self._bell.ring({message.queue for message in messages})
+        self._notifier.notify({message.queue for message in messages})
         return ids
 
-    def ring(self, queues: set[str]) -> None:
+    def notify(self, queues: set[str]) -> None:
         """For puts within a transaction: call after its commit."""
-        self._bell.ring(queues)
+        self._notifier.notify(queues)
 
     async def _copy(self, connection: Connection, messages: Sequence[Message]) -> list[UUID]:
         """For many new messages: 12 µs of processor time each against 17 µs by statement, measured."""

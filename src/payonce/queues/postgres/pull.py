@@ -13,7 +13,7 @@ from asyncpg import Record
 
 from payonce.engine.database.commits import token_to_write
 from payonce.engine.database.connections import Connection, Database, is_transient
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import plain
 from payonce.engine.messages.maintenance import Task, entry_of, told, write_upkeep
 from payonce.engine.messages.model import Answer, Claim, Ending, Settlement, State, clean_text
@@ -38,14 +38,14 @@ class PostgresQueue:
 
     mirrors = False
 
-    def __init__(self, database: Database, bell: Bell, policy: Policy, worker: str) -> None:
+    def __init__(self, database: Database, notifier: Notifier, policy: Policy, worker: str) -> None:
         self.policy = policy
         self._database = database
-        self._bell = bell
+        self._notifier = notifier
         self._worker = worker
         self._rung = asyncio.Event()
         self._lane_cursor: str | None = None
-        bell.subscribe(policy.queue, self._rung)
+        notifier.subscribe(policy.queue, self._rung)
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         # Everybody locks in this order, so that two batches with messages in common cannot deadlock.
@@ -258,7 +258,7 @@ class PostgresQueue:
                 now=row["state"],
             )
         if any(row["state"] != State.PARKED for row in rows):
-            self._bell.ring({self.policy.queue})
+            self._notifier.notify({self.policy.queue})
         return {row["id"] for row in rows}
 
     async def log_upkeep(self, task: Task, moved: int) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import check_known, queue_names, set_paused
 from payonce.engine.messages.model import State, clean_text
 from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
@@ -31,10 +31,10 @@ class Gone(NamedTuple):
 
 
 class RedisAdmin:
-    def __init__(self, store: RedisStore, bell: Bell) -> None:
+    def __init__(self, store: RedisStore, notifier: Notifier) -> None:
         self._store = store
         self._pool = store.database.engine
-        self._bell = bell
+        self._notifier = notifier
 
     async def queues(self) -> list[str]:
         return await queue_names(self._pool)
@@ -68,7 +68,7 @@ class RedisAdmin:
         async with self._pool.acquire() as connection, connection.transaction():
             await set_paused(connection, queue, None, by)
             await self._store.command("DEL", paused_key(queue))
-        self._bell.ring({queue})
+        self._notifier.notify({queue})
 
     async def preview(self, queue: str, state: State, which: Filter) -> Preview:
         await check_known(self._pool, queue)
@@ -117,7 +117,7 @@ class RedisAdmin:
         # A wiped server does not show them yet.
         redriven |= await start_over(within or self._pool, list(rows & left))
         if redriven and within is None:
-            self._bell.ring({queue, wake_name(RELAY)})
+            self._notifier.notify({queue, wake_name(RELAY)})
         return len(redriven)
 
     async def _act_on(self, queue: str, left: set[UUID], act: Callable[[Sequence[Found]], Awaitable[None]]) -> None:

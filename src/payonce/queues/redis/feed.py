@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from payonce.engine.database.connections import Connection
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import queue_names
 from payonce.engine.messages.model import Message, check_message
 from payonce.engine.messages.policy import Policy
@@ -32,9 +32,9 @@ class RedisFeed:
     """What is put outside a transaction goes straight into Redis, and has Redis' durability alone. What is put within
     one is kept in PostgreSQL until it is settled."""
 
-    def __init__(self, store: RedisStore, bell: Bell) -> None:
+    def __init__(self, store: RedisStore, notifier: Notifier) -> None:
         self._store = store
-        self._bell = bell
+        self._notifier = notifier
         self._lanes_by_queue: dict[str, bool] = {}
 
     async def declare(self, policies: Sequence[Policy]) -> None:
@@ -77,9 +77,9 @@ class RedisFeed:
                     ids[position] = UUID(known_as.decode())
         return ids
 
-    def ring(self, queues: set[str]) -> None:
+    def notify(self, queues: set[str]) -> None:
         """For puts within a transaction: call after its commit. The relay brings them into Redis."""
-        self._bell.ring({*queues, wake_name(RELAY)})
+        self._notifier.notify({*queues, wake_name(RELAY)})
 
     def _words(self, queue: str, messages: Sequence[Message]) -> list[tuple[bytes, str, str, str]]:
         """Of each message body, idempotency key, when it falls due, and lane."""

@@ -9,7 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.database.connections import Connection
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.maintenance import Task, entry_of, told, write_upkeep
 from payonce.engine.messages.model import Answer, Claim, Ending, Settlement
 from payonce.engine.messages.policy import Policy
@@ -47,7 +47,7 @@ from payonce.queues.redis.settlement import (
 )
 from payonce.queues.redis.store import RedisStore
 from payonce.queues.redis.unreadable import log_unreadable, tell_unreadable
-from payonce.queues.redis.wait import CLAIMING_LOOK_S, Caught, Doorbell
+from payonce.queues.redis.wait import CLAIMING_LOOK_S, ArrivalWatcher, Caught
 
 REAP_BATCH: Final = 200
 SETTLE_MAX: Final = 1_000
@@ -65,22 +65,22 @@ class RedisQueue:
 
     mirrors = True
 
-    def __init__(self, store: RedisStore, bell: Bell, policy: Policy, worker: str) -> None:
+    def __init__(self, store: RedisStore, notifier: Notifier, policy: Policy, worker: str) -> None:
         self.policy = policy
         self._store = store
         self._database = store.database
-        self._bell = bell
+        self._notifier = notifier
         self._worker = re.sub(r"\s", "_", worker)
         self._lease_us = round(policy.lease_s * US)
         self._limit = policy.limit_name or ""
         self._retention_us = round(policy.key_retention_s * US)
         self._rung = asyncio.Event()
-        self._doorbell = Doorbell(store, policy.queue, self._rung, self._claim_one, self._uncatch)
+        self._doorbell = ArrivalWatcher(store, policy.queue, self._rung, self._claim_one, self._uncatch)
         self._held: set[UUID] = set()
         """Messages that were put straight into Redis, and that a run of this process has given a row in the outbox."""
         self._fates: dict[tuple[UUID, int], Fate] = {}
         """What PostgreSQL has recorded and Redis may not know yet: a batch that is sent again is not recorded again."""
-        bell.subscribe(policy.queue, self._rung)
+        notifier.subscribe(policy.queue, self._rung)
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         caught = self._doorbell.take() if limit else None
@@ -255,7 +255,7 @@ class RedisQueue:
         await self._run(drawn_token(), 0, "ready", (), gone)
         if checked.outdated:
             await bring_again(self._database.engine, [claim.message.id for claim in checked.outdated])
-            self._bell.ring({wake_name(RELAY)})
+            self._notifier.notify({wake_name(RELAY)})
         log.info(
             "copies_dropped", queue=self.policy.queue, settled=len(checked.settled), outdated=len(checked.outdated)
         )

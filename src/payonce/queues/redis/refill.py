@@ -22,7 +22,7 @@ MEND_MAX: Final = 200_000
 US: Final = 1_000_000
 REFILL_EVERY_S: Final = 5.0
 WAKE_NAME: Final = "*refill"
-"""What the bell rings when somebody notices that Redis has forgotten a queue."""
+"""Notified when somebody notices that Redis has forgotten a queue."""
 
 log = get_logger(__name__)
 

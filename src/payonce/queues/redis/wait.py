@@ -40,8 +40,8 @@ class Caught:
     """By this process' own clock: nothing of it was claimed before."""
 
 
-class Doorbell:
-    """Rings when the main list has something. It looks only while nothing is known to lie there, or it would spin."""
+class ArrivalWatcher:
+    """Wakeups when the main list has something. It looks only while nothing is known to lie there, or it would spin."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from payonce.engine.monitoring.metrics import TOKEN_FAILURES
 from payonce.engine.operators.login_limits import TooMany, take_turn
 from payonce.engine.operators.passwords import Crowded
 from payonce.http.kit.auth import Caller, attempts_of, heard, identified, refused, unknown
-from payonce.http.kit.context import Desk, desk_of
+from payonce.http.kit.context import AppContext, context_of
 from payonce.http.kit.idempotency import Once, once_by
 from payonce.http.kit.problems import Problem, not_found
 from payonce.services.billing.scopes import NO_TENANTS, OPERATE, READ
@@ -141,9 +141,9 @@ def too_many(no: TooMany | Crowded) -> Problem:
     return Problem(HTTPStatus.TOO_MANY_REQUESTS, str(no), headers={"Retry-After": str(no.wait_s)})
 
 
-def opened(desk: Desk, kind: type[Found]) -> Found:
+def opened(context: AppContext, kind: type[Found]) -> Found:
     """What a role of billing opened in this process, or 404."""
-    for resource in desk.resources:
+    for resource in context.resources:
         if isinstance(resource, kind):
             return resource
     raise Problem(HTTPStatus.NOT_FOUND, NOT_HERE)
@@ -162,10 +162,10 @@ async def _identified(
     if given is None or not is_token(given.credentials):
         key = await identified(request, given, scope, wanted=WANTED, no_tenants=NO_TENANTS)
         if scope is not None:
-            opened(desk_of(request), Tokens)
+            opened(context_of(request), Tokens)
         return Who(key.key, key.holder, key.tenant, operator=True)
     digest = heard(request, given, ACCESS_TOKENS)
-    tokens = opened(desk_of(request), Tokens)
+    tokens = opened(context_of(request), Tokens)
     claims = await _read(request, tokens, given.credentials, digest, fresh)
     attempts_of(request, ACCESS_TOKENS).succeeded(digest)
     return Who("", claims.account_id, None, claims.account_id, claims.role == OPERATOR)

@@ -17,7 +17,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.service import Forwarding, Service
 from payonce.services.billing import payments, subscriptions
 from payonce.services.billing.payments.api.gateway_events import GatewayDoor
-from payonce.services.billing.payments.handlers.notifications import Notifier, open_notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender, open_notification_sender
 from payonce.services.billing.payments.store.token_versions import RemoteVersions
 from payonce.services.billing.policies import PAYMENTS_QUEUES
 from payonce.services.billing.signed_requests import SharedSecrets, open_signed_client
@@ -30,7 +30,7 @@ from payonce.settings.billing import PAYMENTS, PORTS, SUBSCRIPTIONS, jwt_keys, n
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from payonce.http.kit.context import Desk
+    from payonce.http.kit.context import AppContext
     from payonce.kit.webhooks import Secret
     from payonce.vendors.gateway.simulator import GatewaySimulator
 
@@ -101,7 +101,7 @@ async def open_payments(settings: Settings, database: Database) -> AsyncIterator
             yield gateway
             return
         secrets = notification_secrets(settings)
-        notifier = await stack.enter_async_context(open_notifier(url, secrets, database))
+        notifier = await stack.enter_async_context(open_notification_sender(url, secrets, database))
         client = await stack.enter_async_context(open_signed_client("subscriptions", url, secrets, Reader(database)))
         yield [
             *gateway,
@@ -177,7 +177,7 @@ async def open_payments_relay(settings: Settings, database: Database) -> AsyncIt
         yield Forwarding(queues, PaymentsRelay(client))
 
 
-def simulated_cards(desk: "Desk") -> "ASGIApp":
+def simulated_cards(context: "AppContext") -> "ASGIApp":
     """Where a browser gives its card to the gateway while that is simulated in this process. It makes tokens and
     nothing else, as the real gateway does for browsers, which have no key; charges go through payments."""
 
@@ -186,7 +186,7 @@ def simulated_cards(desk: "Desk") -> "ASGIApp":
         from payonce.http.kit.problems import Problem, document
         from payonce.vendors.gateway.simulator import TOKENS, GatewaySimulator
 
-        simulator = next((each for each in desk.resources if isinstance(each, GatewaySimulator)), None)
+        simulator = next((each for each in context.resources if isinstance(each, GatewaySimulator)), None)
         place: str = scope["root_path"]
         asked = scope["path"].removeprefix(place)
         if simulator is None or asked != TOKENS or scope["method"] != "POST":
@@ -206,5 +206,5 @@ def tell_where(resources: Sequence[object], settings: Settings, roles: Sequence[
         return
     host = LOOPBACK if settings.host in EVERYWHERE else settings.host
     for resource in resources:
-        if isinstance(resource, Notifier):
+        if isinstance(resource, NotificationSender):
             resource.send_to(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.webhooks import Receiver
-from payonce.http.kit.context import Desk
+from payonce.http.kit.context import AppContext
 from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import Problem
 from payonce.kit.ids import new_id
@@ -70,12 +70,12 @@ async def open_signed_client(
         yield SignedClient(http, url, secrets, read)
 
 
-async def read_signed(request: Request, desk: Desk, shared: SharedSecrets, consumer: str) -> bytes:
+async def read_signed(request: Request, context: AppContext, shared: SharedSecrets, consumer: str) -> bytes:
     """The body, once its signature is verified; 400 or 401 otherwise, also for a name twice in one object."""
     body = await request.body()
     # Bodies of other requests are signed by the same secrets, and fit none of what is read here.
     receiver = Receiver(consumer, shared.secrets, Scheme.STANDARD, shared.tolerance_s)
-    received = await receiver.receive(desk.read, request.headers.items(), body)
+    received = await receiver.receive(context.read, request.headers.items(), body)
     if isinstance(received, Refusal):
         raise Problem(received.status, received.detail)
     refuse_repeated(body)

@@ -15,7 +15,7 @@ from payonce.engine.janitors import Janitor
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import Admin, PullQueue
 from payonce.engine.messages.process import Worker
-from payonce.engine.messages.transaction import RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.engine.outbox import Relay
 from payonce.testing.crash.model import Violation
 
@@ -24,7 +24,7 @@ from payonce.testing.crash.model import Violation
 class Parts:
     """The engine's parts in one child, each to be moved on its own."""
 
-    feed: RingingFeed
+    feed: NotifyingFeed
     admin: Admin
     open_queue: Callable[[Policy], PullQueue]
     relays: Sequence[Relay] = ()
@@ -103,7 +103,7 @@ class Backend(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
+    async def declare(self, database: Database, policies: Sequence[Policy]) -> NotifyingFeed:
         """In the template of a scenario: its queues, and what its first messages are put by."""
         ...
 

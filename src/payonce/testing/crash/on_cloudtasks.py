@@ -14,12 +14,12 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors import Janitor
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import PullQueue
 from payonce.engine.messages.process import Worker
-from payonce.engine.messages.transaction import RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.engine.outbox import declare_relays
 from payonce.kit.http.inprocess import Application
 from payonce.queues.backends import POSTGRES, Backend, beside
@@ -35,7 +35,7 @@ from payonce.taskserver.delivery import Sender
 from payonce.taskserver.dispatch import Dispatcher
 from payonce.taskserver.operations import Operations
 from payonce.taskserver.queue_store import QueueStore, remember_key
-from payonce.taskserver.service import Rings, Service
+from payonce.taskserver.service import Service, Wakeups
 from payonce.taskserver.task_store import TaskStore
 from payonce.taskserver.tokens import KEY_KEPT_S, TokenMaker
 from payonce.testing.clock import Clock
@@ -62,11 +62,11 @@ class OnCloudTasks:
     tokens: TokenMaker = field(default_factory=TokenMaker)
     """Made once: a key takes longer than a run, and every child is forked with it."""
 
-    async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
+    async def declare(self, database: Database, policies: Sequence[Policy]) -> NotifyingFeed:
         async with AsyncExitStack() as stack:
-            bell = Bell(database)
-            cloud = CloudTasks(database, bell, _service(database, _at_once), self._of(policies), stack)
-            feed = _beside(database, bell, cloud).feed
+            notifier = Notifier(database)
+            cloud = CloudTasks(database, notifier, _service(database, _at_once), self._of(policies), stack)
+            feed = _beside(database, notifier, cloud).feed
             await feed.declare(policies)
             await declare_relays(database, [cloud.relay])
             await sync(cloud.service, list(cloud.pushed.values()))
@@ -79,11 +79,11 @@ class OnCloudTasks:
     @asynccontextmanager
     async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
         async with AsyncExitStack() as stack:
-            # The bell stays closed: it would ring from a task of its own.
-            bell = Bell(database)
-            cloud = CloudTasks(database, bell, _service(database, _call), self.pushed, stack)
-            backend = _beside(database, bell, cloud)
-            carrier = Carrier(database, bell, cloud, self.tokens)
+            # The notifier stays closed: it would ring from a task of its own.
+            notifier = Notifier(database)
+            cloud = CloudTasks(database, notifier, _service(database, _call), self.pushed, stack)
+            backend = _beside(database, notifier, cloud)
+            carrier = Carrier(database, notifier, cloud, self.tokens)
 
             def open_queue(policy: Policy) -> PullQueue:
                 queue = backend.queue(policy, worker)
@@ -109,7 +109,7 @@ class OnCloudTasks:
 class Carrier:
     """The task server's hand: brings one task to its door, and lets the run that it begins come to its end."""
 
-    def __init__(self, database: Database, bell: Bell, cloud: CloudTasks, tokens: TokenMaker) -> None:
+    def __init__(self, database: Database, notifier: Notifier, cloud: CloudTasks, tokens: TokenMaker) -> None:
         self.queues: dict[str, CloudTasksQueue] = {}
         self._no_run = asyncio.Event()
         self._no_run.set()
@@ -117,7 +117,7 @@ class Carrier:
         """Requests under way: a run begins when all of them wait for one."""
         doors = {_address(pushed): self._answering_in_order(door) for pushed, door in cloud.doors()}
         wire: Any = ToDoors(doors, self._dispatch)
-        self._dispatcher = Dispatcher(database, bell, Sender(wire, tokens))
+        self._dispatcher = Dispatcher(database, notifier, Sender(wire, tokens))
 
     def bring(self, pushed: Pushed) -> Callable[[Worker], Awaitable[bool]]:
         async def bring_and_run(worker: Worker) -> bool:
@@ -251,19 +251,19 @@ class TasksYard:
 def _service(database: Database, carry: Carry) -> TaskService:
     """Google's client on one end, our server on the other."""
     tasks = TaskStore(database)
-    rings = Rings(lambda: None, lambda queue: None, lambda queue: None)
+    rings = Wakeups(lambda: None, lambda queue: None, lambda queue: None)
     server = Service(QueueStore(database), tasks, Operations(database, tasks), rings, 0.0)
     service: Any = TaskService(CONFIG)
     service._client = client_of(server, carry)
     return service  # type: ignore[no-any-return]
 
 
-def _beside(database: Database, bell: Bell, cloud: CloudTasks) -> Backend:
+def _beside(database: Database, notifier: Notifier, cloud: CloudTasks) -> Backend:
     home = Backend(
         POSTGRES,
-        PostgresFeed(database, bell),
-        PostgresAdmin(database, bell),
-        lambda policy, worker: PostgresQueue(database, bell, policy, worker),
+        PostgresFeed(database, notifier),
+        PostgresAdmin(database, notifier),
+        lambda policy, worker: PostgresQueue(database, notifier, policy, worker),
     )
     return beside(home, cloud)
 

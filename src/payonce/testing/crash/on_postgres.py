@@ -11,9 +11,9 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
-from payonce.engine.messages.transaction import RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.clock import Clock
@@ -27,8 +27,8 @@ SHOWN_ROWS: Final = 3
 class OnPostgres:
     name: str = "postgres"
 
-    async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
-        feed = PostgresFeed(database, Bell(database))
+    async def declare(self, database: Database, policies: Sequence[Policy]) -> NotifyingFeed:
+        feed = PostgresFeed(database, Notifier(database))
         await feed.declare(policies)
         return feed
 
@@ -37,12 +37,12 @@ class OnPostgres:
 
     @asynccontextmanager
     async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
-        # The bell stays closed: it would ring from a task of its own.
-        bell = Bell(database)
+        # The notifier stays closed: it would ring from a task of its own.
+        notifier = Notifier(database)
         yield Parts(
-            PostgresFeed(database, bell),
-            PostgresAdmin(database, bell),
-            lambda policy: PostgresQueue(database, bell, policy, worker),
+            PostgresFeed(database, notifier),
+            PostgresAdmin(database, notifier),
+            lambda policy: PostgresQueue(database, notifier, policy, worker),
         )
 
 

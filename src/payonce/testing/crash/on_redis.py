@@ -15,12 +15,12 @@ import redis.asyncio
 
 from payonce.embedded.redis import RedisServer
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.database.notifier import Bell
+from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors import Janitor
 from payonce.engine.messages.declarations import queue_names
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
-from payonce.engine.messages.transaction import RingingFeed
+from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.engine.outbox import declare_relays, put_kept
 from payonce.queues.declarations import declare_queues
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, refill
@@ -48,7 +48,7 @@ HASHES: Final = (":claims", ":ids")
 class OnRedis:
     name: str = "redis"
 
-    async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
+    async def declare(self, database: Database, policies: Sequence[Policy]) -> NotifyingFeed:
         """In PostgreSQL alone: every run begins with a Redis that knows nothing, and is told."""
         async with database.transaction() as connection:
             await declare_queues(connection, policies, self.name)
@@ -63,12 +63,12 @@ class OnRedis:
     @asynccontextmanager
     async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
         watch_redis()
-        bell = Bell(database)
+        notifier = Notifier(database)
         store = RedisStore(address, database, test=True)
         yield Parts(
-            RedisFeed(store, bell),
-            RedisAdmin(store, bell),
-            lambda policy: RedisQueue(store, bell, policy, worker),
+            RedisFeed(store, notifier),
+            RedisAdmin(store, notifier),
+            lambda policy: RedisQueue(store, notifier, policy, worker),
             [RedisRelay(store)],
             [
                 Janitor(REFILL, REFILL_EVERY_S, lambda: refill(store, 0.0)),
@@ -90,7 +90,7 @@ class OutboxFeed:
         assert within is not None, "a scenario's first messages are put with its rows"
         return await put_kept(within, RELAY, messages)
 
-    def ring(self, queues: set[str]) -> None:
+    def notify(self, queues: set[str]) -> None:
         return None
 
 

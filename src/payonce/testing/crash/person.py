@@ -9,7 +9,7 @@ from payonce.engine.controls.quarantine import blockers, open_quarantine, releas
 from payonce.engine.database.connections import Database
 from payonce.engine.effects import Answer, store
 from payonce.engine.messages.ports import Admin, Filter
-from payonce.engine.messages.transaction import RingingFeed, begin
+from payonce.engine.messages.transaction import NotifyingFeed, begin
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.wire import AnswerReview
 
@@ -20,7 +20,7 @@ IN_SYNC: Final = "synchronous standby, in sync when the primary died"
 
 
 async def answer(
-    scenario: Scenario, database: Database, feed: RingingFeed, admin: Admin, decided: AnswerReview
+    scenario: Scenario, database: Database, feed: NotifyingFeed, admin: Admin, decided: AnswerReview
 ) -> bool:
     """By the action of console, command line and API, which also wakes the message."""
     async with begin(database, feed) as tx:
@@ -41,7 +41,7 @@ async def redrive(admin: Admin, queue: str, message_id: UUID) -> bool:
     return await admin.redrive(queue, Filter(ids=(message_id,))) > 0
 
 
-async def release_quarantine(database: Database, feed: RingingFeed) -> bool:
+async def release_quarantine(database: Database, feed: NotifyingFeed) -> bool:
     """As reconciled as the vendors' statements allow; a vendor without one is accepted unreconciled."""
     async with begin(database, feed) as tx:
         quarantine = await open_quarantine(tx)

@@ -9,7 +9,7 @@ from payonce.engine.database.connections import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger.model import Reads
-from payonce.engine.messages.transaction import RingingFeed, Tx
+from payonce.engine.messages.transaction import NotifyingFeed, Tx
 from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import Relay
 from payonce.kit.http.inprocess import Application
@@ -52,7 +52,7 @@ class Scenario(Protocol):
         """Fresh ones, with empty books and the same faults every time."""
         ...
 
-    def resources(self, reach: Reach, database: Database, feed: RingingFeed) -> Sequence[object]:
+    def resources(self, reach: Reach, database: Database, feed: NotifyingFeed) -> Sequence[object]:
         """What the handlers take as parameters; made in every child. `feed` puts where the queues of this run lie."""
         ...
 
@@ -60,7 +60,7 @@ class Scenario(Protocol):
         """What carries the outbox on; made in every child."""
         ...
 
-    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+    def janitors(self, database: Database, feed: NotifyingFeed) -> Sequence[Janitor]:
         """What ticks once in every child, when nothing else is due."""
         ...
 
@@ -129,7 +129,7 @@ class PlainScenario:
     def relays(self, reach: Reach) -> Sequence[Relay]:
         return ()
 
-    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+    def janitors(self, database: Database, feed: NotifyingFeed) -> Sequence[Janitor]:
         return ()
 
     def decide(self, review: Review, simulators: Simulators) -> Decision:

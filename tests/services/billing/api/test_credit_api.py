@@ -107,7 +107,7 @@ async def test_what_cannot_be_is_refused_with_the_reason(
 async def test_only_operators_change_credit(shop: OpenShop) -> None:
     async with shop() as ask:
         ada = await downgraded(ask)
-        for who in (ada, await ask.with_key("desk", OPERATE), await ask.with_key("reader", READ)):
+        for who in (ada, await ask.with_key("context", OPERATE), await ask.with_key("reader", READ)):
             for path, body in ((ADJUSTMENTS, order(ada, "1.00", change="add")), (PAYOUTS, order(ada, "1.00"))):
                 assert (await who.order(path, body)).status == 403
         assert await balance_of(ada) == "970.00"

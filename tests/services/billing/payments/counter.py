@@ -107,7 +107,7 @@ async def open_counter(stage: OpenStage, **how: Any) -> AsyncIterator[Counter]:
         resources = [till.client, till.notifier, tokens, GatewayDoor([GATEWAY_SECRET])]
         web = FastAPI(redirect_slashes=False, exception_handlers=exception_handlers())
         web.add_middleware(Guard)
-        web.state.desk = PaymentsDesk(till, resources, {ACTION: giving_back(till.s.admin)})
+        web.state.context = PaymentsDesk(till, resources, {ACTION: giving_back(till.s.admin)})
         web.state.attempts = attempts_by_kind()
         web.include_router(build_routes())
         yield Counter(till, web, tokens)

@@ -176,9 +176,9 @@ async def test_operators_give_back_once_per_key_and_within_the_charge(stage: Ope
         assert "20.00 AED of 29.00 AED is left" in too_much.problem["detail"]
         assert (await refund(operator, transaction.id, "k3")).json["refund"]["amount"]["amount"] == "20.00"
         await counter.till.run()
-        story = (await operator("GET", f"/v1/transactions/{transaction.id}")).json
-        assert story["transaction"]["state"] == "refunded"
-        assert [each["state"] for each in story["refunds"]] == ["succeeded", "succeeded"]
+        timeline = (await operator("GET", f"/v1/transactions/{transaction.id}")).json
+        assert timeline["transaction"]["state"] == "refunded"
+        assert [each["state"] for each in timeline["refunds"]] == ["succeeded", "succeeded"]
         assert await counter.till.broken() == {}
 
 

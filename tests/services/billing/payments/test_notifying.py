@@ -12,7 +12,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Scheme, Secret, Verified, new_secret, verify
 from payonce.kit.webhooks.signatures import signed_headers
 from payonce.services.billing.payments.handlers import notifications
-from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.model import State
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
 from payonce.testing import OpenStage, eventually
@@ -107,13 +107,13 @@ async def test_an_answer_that_is_lost_after_it_was_taken_makes_a_duplicate_and_n
     async with open_till(stage) as till:
         await till.card()
         await till.run()
-        whole = Notifier.record
+        whole = NotificationSender.record
 
         async def dies(*_: object) -> None:
-            monkeypatch.setattr(Notifier, "record", whole)
+            monkeypatch.setattr(NotificationSender, "record", whole)
             raise OSError("the power is gone")
 
-        monkeypatch.setattr(Notifier, "record", dies)
+        monkeypatch.setattr(NotificationSender, "record", dies)
         await till.ask()
         await till.run()
         assert "notification_not_sent_at_once" in capsys.readouterr().out
@@ -137,14 +137,14 @@ async def test_nothing_is_told_before_the_commit(stage: OpenStage, monkeypatch: 
     async with open_till(stage) as till:
         await till.card()
         seen: list[str] = []
-        whole = Notifier.post
+        whole = NotificationSender.post
 
-        async def looks(self: Notifier, due: notifications.Due, *rest: object) -> notifications.Came:
+        async def looks(self: NotificationSender, due: notifications.Due, *rest: object) -> notifications.Came:
             # Another connection sees what is committed, and nothing else.
             seen.append(await till.s.owner.fetchval("select state from payments.transactions"))
             return await whole(self, due, *rest)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Notifier, "post", looks)
+        monkeypatch.setattr(NotificationSender, "post", looks)
         await till.charged()
         assert seen == ["succeeded"]
 
@@ -161,7 +161,7 @@ async def test_the_first_secret_signs_and_every_one_verifies_while_they_are_exch
 
 def test_without_a_secret_there_is_no_notifier() -> None:
     with pytest.raises(Invalid, match="WEBHOOK_SIGNING_SECRET"):
-        Notifier(None, AT, [], None)  # type: ignore[arg-type]
+        NotificationSender(None, AT, [], None)  # type: ignore[arg-type]
 
 
 async def test_others_verify_what_we_sign(stage: OpenStage) -> None:

@@ -15,7 +15,7 @@ from payonce.services.billing import card_numbers
 from payonce.services.billing.payments import effects
 from payonce.services.billing.payments.effects import Made
 from payonce.services.billing.payments.handlers import charges, notifications, refunds
-from payonce.services.billing.payments.handlers.notifications import Due, Notifier
+from payonce.services.billing.payments.handlers.notifications import Due, NotificationSender
 from payonce.services.billing.payments.ledger import captured
 from payonce.services.billing.payments.model import State, Transaction
 from payonce.services.billing.payments.store import notifications as telling
@@ -36,7 +36,7 @@ from tests.services.billing.payments.counter import open_counter
 
 
 async def told_before_the_commit(
-    work: Work, notifier: Notifier, transaction: Transaction, made: Made, now: datetime
+    work: Work, notifier: NotificationSender, transaction: Transaction, made: Made, now: datetime
 ) -> None:
     notice = telling.of_charge(transaction, None, now)
     assert notice is not None

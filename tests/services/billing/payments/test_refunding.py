@@ -163,7 +163,7 @@ async def test_a_refund_that_the_gateway_refuses_fails_and_frees_what_it_held(st
     async with open_till(stage) as till:
         await till.card()
         transaction = await till.charged()
-        # Somebody has given it back at the gateway's own desk.
+        # Somebody has given it back at the gateway's own context.
         till.gateway.books._refunded[str(transaction.gateway_id)] = 2_500
         refund = await asked(till, transaction.id, 900)
         await till.run()

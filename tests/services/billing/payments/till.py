@@ -16,7 +16,7 @@ from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
 from payonce.kit.webhooks import Scheme, Secret
 from payonce.services.billing.payments import HANDLERS, SHARED_INVARIANTS, ledger
-from payonce.services.billing.payments.handlers.notifications import Notifier, open_notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender, open_notification_sender
 from payonce.services.billing.payments.invariants import INVARIANTS as OWN_INVARIANTS
 from payonce.services.billing.payments.model import PaymentMethod, Transaction
 from payonce.services.billing.payments.store import payment_methods, transactions
@@ -109,7 +109,7 @@ class Till:
     door: Faulty
     client: GatewayClient
     subscriptions: Subscriptions
-    notifier: Notifier
+    notifier: NotificationSender
     worker: Worker
 
     async def card(self, number: str = PAYS, account_id: str = "acc-1") -> PaymentMethod:
@@ -203,7 +203,7 @@ async def open_till(
         subscriptions = Subscriptions(s)
         async with (
             HttpClient("gateway", "https://gateway.example", transport=door) as http,
-            open_notifier(AT, secrets, s.database, transport=subscriptions, aside=aside) as notifier,
+            open_notification_sender(AT, secrets, s.database, transport=subscriptions, aside=aside) as notifier,
         ):
             client = GatewayClient(http, "key")
             await s.feed.declare(list(QUEUES))

@@ -9,7 +9,7 @@ from payonce.engine.messages import job_log
 from payonce.engine.messages.transaction import Tx
 from payonce.http.health import Depths, QueueDepth
 from payonce.http.jobs import Ended, JobPage, shown_jobs
-from payonce.http.kit.context import AtDesk, Desk
+from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.values import PAGE_DEFAULT, Limit, Moment, Name, Number
@@ -40,7 +40,7 @@ def build_routes() -> APIRouter:
 def _add_looking(routes: APIRouter) -> None:
     @routes.get("/job-logs", summary="Ended runs of billing's queues, the newest first", responses=LOOK)
     async def list_job_logs(
-        desk: AtDesk,
+        context: AppContextDep,
         who: Viewer,
         queue: Name | None = None,
         status: Ended | None = None,
@@ -52,11 +52,11 @@ def _add_looking(routes: APIRouter) -> None:
         limit: Limit = PAGE_DEFAULT,
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> JobPage:
-        opened(desk, Tokens)
+        opened(context, Tokens)
         if queue is not None:
             _check_ours(queue)
         found = await job_log.recent(
-            desk.read,
+            context.read,
             queues=OURS if queue is None else (queue,),
             status=status,
             action=action,
@@ -70,43 +70,46 @@ def _add_looking(routes: APIRouter) -> None:
         return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
 
     @routes.get("/queues", summary="Billing's queues: messages by state, paused or not", responses=LOOK)
-    async def list_billing_queues(desk: AtDesk, who: Viewer) -> Depths:
-        opened(desk, Tokens)
-        known = [name for name in await desk.admin.queues() if name in OURS]
-        return Depths(queues=[QueueDepth(**asdict(await desk.admin.depth(name))) for name in known])
+    async def list_billing_queues(context: AppContextDep, who: Viewer) -> Depths:
+        opened(context, Tokens)
+        known = [name for name in await context.admin.queues() if name in OURS]
+        return Depths(queues=[QueueDepth(**asdict(await context.admin.depth(name))) for name in known])
 
 
 def _add_steering(routes: APIRouter) -> None:
     @routes.post("/queues/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
-    async def pause_billing_queue(queue: QueueName, body: Pause, desk: AtDesk, who: Steerer) -> Paused:
-        await _check(desk, queue)
-        await desk.admin.pause(queue, body.reason, who.holder)
+    async def pause_billing_queue(queue: QueueName, body: Pause, context: AppContextDep, who: Steerer) -> Paused:
+        await _check(context, queue)
+        await context.admin.pause(queue, body.reason, who.holder)
         return Paused(queue=queue, paused=True)
 
     @routes.post("/queues/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
-    async def resume_billing_queue(queue: QueueName, desk: AtDesk, who: Steerer) -> Paused:
-        await _check(desk, queue)
-        await desk.admin.resume(queue, who.holder)
+    async def resume_billing_queue(queue: QueueName, context: AppContextDep, who: Steerer) -> Paused:
+        await _check(context, queue)
+        await context.admin.resume(queue, who.holder)
         return Paused(queue=queue, paused=False)
 
     @routes.post(
         "/queues/{queue}/redrive", summary="Let parked messages start over", response_model=Redriven, responses=STEER
     )
     async def redrive_billing_queue(
-        queue: QueueName, body: RedriveRequest, desk: AtDesk, once: Annotated[Once, moving(OPERATE, operators=True)]
+        queue: QueueName,
+        body: RedriveRequest,
+        context: AppContextDep,
+        once: Annotated[Once, moving(OPERATE, operators=True)],
     ) -> Response:
-        await _check(desk, queue)
+        await _check(context, queue)
 
         async def act(tx: Tx) -> Redriven:
-            return await redrive_parked(tx, desk, queue, body, who_of(once).holder)
+            return await redrive_parked(tx, context, queue, body, who_of(once).holder)
 
         return await once.answer(act)
 
 
-async def _check(desk: Desk, queue: str) -> None:
-    opened(desk, Tokens)
+async def _check(context: AppContext, queue: str) -> None:
+    opened(context, Tokens)
     _check_ours(queue)
-    if queue not in await desk.admin.queues():
+    if queue not in await context.admin.queues():
         raise not_found(f"queue {queue!r}")
 
 

@@ -1,4 +1,4 @@
-"""One subscription: how it stands, its story from both services, and the decisions about it that are safe there."""
+"""One subscription: how it stands, its timeline from both services, and the decisions about it that are safe there."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -9,7 +9,7 @@ from payonce.console.forms import number_of, reason_of, text_of
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
 from payonce.engine.controls import Done, ask, preview, waiting_about
-from payonce.engine.monitoring.timeline import Kind, story
+from payonce.engine.monitoring.timeline import Kind, read_timeline
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
 from payonce.services.billing.payments.store import queries, timeline
@@ -57,7 +57,7 @@ async def decide(visit: Visit) -> Response:
         given = _given(visit, seen)
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, seen, given)
-        # In the trace that it has: what follows from a decision belongs to the same story.
+        # In the trace that it has: what follows from a decision belongs to the same timeline.
         async with visit.context.begin(seen.trace_id) as tx:
             end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
@@ -121,10 +121,12 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
         charged = await queries.charges_of_subscription(read, seen.id) if with_payments else []
         told = await queries.told_of(read, charged) if with_payments else []
         own, cut = await of_subscriptions.facts(read, seen, [each.event_id for each in told])
-        engine = await story(read, seen.id)
+        engine = await read_timeline(read, seen.id)
     waiting = await waiting_about(visit.context.read, ACTION, seen.id)
     # Postings and notes are among the facts, by what they are about.
-    scenes = [scene for scene in engine.scenes if scene.kind not in (Kind.POSTING, Kind.NOTE)]
+    timeline_entries = [
+        timeline_entry for timeline_entry in engine.entries if timeline_entry.kind not in (Kind.POSTING, Kind.NOTE)
+    ]
     verdicts = [] if waiting or ACTION not in visit.context.actions else open_verdicts(seen, owed)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
@@ -134,7 +136,7 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
         seen=seen,
         invoices=invoices,
         owed=owed,
-        scenes=sorted([*own, *timeline.facts(charged, told), *scenes], key=_at),
+        timeline_entries=sorted([*own, *timeline.facts(charged, told), *timeline_entries], key=_at),
         truncated=cut or engine.truncated,
         waiting=waiting,
         choices=[(each, *CHOICES[each]) for each in verdicts],
@@ -143,6 +145,6 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
     )
 
 
-def _at(scene: Any) -> datetime:
-    at: datetime = scene.at
+def _at(timeline_entry: Any) -> datetime:
+    at: datetime = timeline_entry.at
     return at

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 from payonce.engine.database.connections import Database
-from payonce.engine.messages.transaction import Reader, RingingFeed, Tx, begin
+from payonce.engine.messages.transaction import NotifyingFeed, Reader, Tx, begin
 from payonce.http.kit.problems import exception_handlers
 from payonce.kit.http import Application
 from payonce.kit.webhooks import Secret
@@ -20,11 +20,11 @@ SECRET: Final = Secret("the-secret-of-explored-notifications")
 
 
 @dataclass(frozen=True)
-class Desk:
+class AppContext:
     """What the route needs of an application, which asks a forked process for more than it has."""
 
     database: Database
-    feed: RingingFeed
+    feed: NotifyingFeed
     resources: Sequence[object] = (Terms((SECRET,)),)
 
     @property
@@ -35,12 +35,12 @@ class Desk:
         return begin(self.database, self.feed, trace_id)
 
 
-def open_door(database: Database, feed: RingingFeed) -> Application:
-    desk = Desk(database, feed)
+def open_door(database: Database, feed: NotifyingFeed) -> Application:
+    context = AppContext(database, feed)
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         web = _built()
-        web.state.desk = desk
+        web.state.context = context
         await web(scope, receive, send)
 
     return answer

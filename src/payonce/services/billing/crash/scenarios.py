@@ -15,7 +15,7 @@ from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
-from payonce.engine.messages.transaction import RingingFeed, Tx
+from payonce.engine.messages.transaction import NotifyingFeed, Tx
 from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import Relay
 from payonce.kit.http import HttpClient
@@ -24,7 +24,7 @@ from payonce.kit.money import well_known
 from payonce.services.billing import INVARIANTS, ROLES
 from payonce.services.billing.crash.customers import CARRIED_OUT, PAY_OUT, PERSON
 from payonce.services.billing.crash.notification_route import SECRET, open_door
-from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION, PLAN_CHANGE
 from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.handlers import new_subscriptions
@@ -110,19 +110,19 @@ class BillingScenario(ABC):
         gateway.script(token, *self._cards_next)
         return {GATEWAY: gateway}
 
-    def resources(self, reach: Callable[[str], Transport], database: Database, feed: RingingFeed) -> Sequence[object]:
+    def resources(self, reach: Callable[[str], Transport], database: Database, feed: NotifyingFeed) -> Sequence[object]:
         gateway = HttpClient("gateway", f"https://{GATEWAY}", transport=reach(GATEWAY))
         subscriptions = HttpClient("subscriptions", None, transport=open_door(database, feed))
         return [
             GatewayClient(gateway, "key"),
             # Not beside the worker: every step of a run is known.
-            Notifier(subscriptions, SUBSCRIPTIONS, (SECRET,), database, aside=False),
+            NotificationSender(subscriptions, SUBSCRIPTIONS, (SECRET,), database, aside=False),
         ]
 
     def relays(self, reach: Callable[[str], Transport]) -> Sequence[Relay]:
         return ()
 
-    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+    def janitors(self, database: Database, feed: NotifyingFeed) -> Sequence[Janitor]:
         return ()
 
     async def set_up(self, tx: Tx) -> None:

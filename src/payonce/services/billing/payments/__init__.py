@@ -6,7 +6,7 @@ from payonce.services.billing.payments.handlers.credit_holds import (
     process_credit_hold,
     process_credit_release,
 )
-from payonce.services.billing.payments.handlers.notifications import Notifier, process_webhook_processing
+from payonce.services.billing.payments.handlers.notifications import NotificationSender, process_webhook_processing
 from payonce.services.billing.payments.handlers.refunds import process_refund_initiation
 from payonce.services.billing.payments.invariants import APART_INVARIANTS, INVARIANTS, SHARED_INVARIANTS
 from payonce.services.billing.payments.metrics import observe_payments
@@ -38,7 +38,7 @@ __all__ = [
     "REFERENCES",
     "SCHEDULES",
     "SHARED_INVARIANTS",
-    "Notifier",
+    "NotificationSender",
     "is_used",
     "observe_payments",
     "statements",

@@ -16,7 +16,7 @@ from payonce.engine.controls import Done, ask
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.monitoring.metrics import SIGNATURE_FAILURES
 from payonce.http.kit.auth import Caller, require
-from payonce.http.kit.context import AtDesk, Desk, desk_of, trace_of
+from payonce.http.kit.context import AppContext, AppContextDep, context_of, trace_of
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import Problem, not_found, responses
 from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Moment, Note, no_such_parameters, wrong_query
@@ -95,7 +95,7 @@ class PayoutDocument(BaseModel):
     revision: int = Field(description="Say it with a decision: it is a decision about what you saw.")
 
 
-class PayoutStory(PayoutDocument):
+class PayoutTimeline(PayoutDocument):
     swaps: list[SwapDocument]
 
 
@@ -164,12 +164,12 @@ def _add_intake(routes: APIRouter) -> None:
     async def order_payout(request: Request) -> Response:
         """Order a payout by signed webhook."""
         _refuse_query(request)
-        desk = desk_of(request)
-        terms, signature = _resource(desk, Terms), request.headers.get(SIGNATURE_HEADER)
+        context = context_of(request)
+        terms, signature = _resource(context, Terms), request.headers.get(SIGNATURE_HEADER)
         try:
-            asked = read_webhook(terms, signature, await request.body(), await _now(desk))
-            await check_currency(desk.read, asked)
-            payout = (await _take(desk, trace_of(request), asked)).payout
+            asked = read_webhook(terms, signature, await request.body(), await _now(context))
+            await check_currency(context.read, asked)
+            payout = (await _take(context, trace_of(request), asked)).payout
         except NotTaken as no:
             if no.status is HTTPStatus.UNAUTHORIZED:
                 SIGNATURE_FAILURES.labels("payouts", "missing" if signature is None else "forged").inc()
@@ -182,14 +182,14 @@ def _add_intake(routes: APIRouter) -> None:
 
     @routes.get("/quote", summary="Fee, estimate and minimum before money moves", responses=READS_ONE)
     async def quote_payout(
-        desk: AtDesk,
+        context: AppContextDep,
         caller: Viewer,
         payout_currency: Ticker,
         payout_network: Ticker,
         price: Price = None,
         subscription_price: Price = None,
     ) -> QuoteDocument:
-        terms, changenow = _resource(desk, Terms), _resource(desk, ChangeNow)  # type: ignore[type-abstract]
+        terms, changenow = _resource(context, Terms), _resource(context, ChangeNow)  # type: ignore[type-abstract]
         if price is not None and subscription_price is not None:
             raise Problem(422, "price and subscription_price are two names of one thing; give one of them")
         price = price if price is not None else subscription_price
@@ -201,7 +201,7 @@ def _add_intake(routes: APIRouter) -> None:
         coin = (payout_currency.lower(), payout_network.lower())
         if (refusal := refuse_direct(terms, *coin)) is not None:
             raise Problem(422, refusal)
-        host = None if terms.external_hostpay else _resource(desk, HostWallet)
+        host = None if terms.external_hostpay else _resource(context, HostWallet)
         found = await quotes.quote(changenow, host, terms, amount, *coin)
         return QuoteDocument(**found)
 
@@ -209,19 +209,19 @@ def _add_intake(routes: APIRouter) -> None:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get(PREFIX, summary="The newest first", responses=READS)
     async def list_payouts(
-        desk: AtDesk,
+        context: AppContextDep,
         caller: Viewer,
         state: State | None = None,
         since: Moment | None = None,
         limit: Limit = PAGE_DEFAULT,
         after: Annotated[str | None, Query(pattern=r"^[0-9a-zA-Z-]{1,100}$")] = None,
     ) -> PayoutPage:
-        found = await store.listed(desk.read, state, after, limit, since)
+        found = await store.listed(context.read, state, after, limit, since)
         following = found[-1].id if len(found) == min(limit, store.LISTED_MAX) else None
         return PayoutPage(payouts=[PayoutDocument(**_document(each)) for each in found], next_after=following)
 
     @routes.get(f"{PREFIX}/accumulated", summary="What waits until it is enough, by client", responses=READS)
-    async def list_accumulated(desk: AtDesk, caller: Viewer) -> list[Accumulated]:
+    async def list_accumulated(context: AppContextDep, caller: Viewer) -> list[Accumulated]:
         return [
             Accumulated(
                 payout_currency=each.payout_currency,
@@ -232,21 +232,21 @@ def _add_reading(routes: APIRouter) -> None:
                 value_eth=each.value.to_text(),
                 since=each.since,
             )
-            for each in await queries.accumulated(desk.read)
+            for each in await queries.accumulated(context.read)
         ]
 
     @routes.get(
         f"{PREFIX}/statement.csv", summary="Payouts of a time as a table", responses=READS, response_class=Response
     )
     async def payout_statement(
-        desk: AtDesk, caller: Viewer, since: Moment = EARLIEST, until: Moment | None = None
+        context: AppContextDep, caller: Viewer, since: Moment = EARLIEST, until: Moment | None = None
     ) -> Response:
-        lines: AsyncIterator[str] = statement(desk.read, since, until or await _now(desk))
+        lines: AsyncIterator[str] = statement(context.read, since, until or await _now(context))
         return StreamingResponse(lines, media_type="text/csv")
 
     @routes.get(f"{PREFIX}/{{payout_id}}", summary="One payout, with its swaps", responses=READS_ONE)
-    async def show_payout(payout_id: Id, desk: AtDesk, caller: Viewer) -> PayoutStory:
-        found = await store.find(desk.read, payout_id)
+    async def show_payout(payout_id: Id, context: AppContextDep, caller: Viewer) -> PayoutTimeline:
+        found = await store.find(context.read, payout_id)
         if found is None:
             raise not_found(f"payout {payout_id!r}")
         swaps = [
@@ -257,9 +257,9 @@ def _add_reading(routes: APIRouter) -> None:
                 exchange=swap.cn_api_id,
                 payin_address=swap.payin_address,
             )
-            for swap in await swap_store.active_swaps(desk.read, found.id)
+            for swap in await swap_store.active_swaps(context.read, found.id)
         ]
-        return PayoutStory(**_document(found), swaps=swaps)
+        return PayoutTimeline(**_document(found), swaps=swaps)
 
 
 def _add_deciding(routes: APIRouter) -> None:
@@ -270,7 +270,7 @@ def _add_deciding(routes: APIRouter) -> None:
         responses=DECIDES,
     )
     async def decide_payout(
-        payout_id: Id, body: DecisionAsked, desk: AtDesk, once: Annotated[Once, moves_money(DECIDE)]
+        payout_id: Id, body: DecisionAsked, context: AppContextDep, once: Annotated[Once, moves_money(DECIDE)]
     ) -> Response:
         async def act(tx: Tx) -> Decided:
             if await store.find(tx, payout_id) is None:
@@ -286,7 +286,7 @@ def _add_deciding(routes: APIRouter) -> None:
                 swap_id=body.swap_id,
             )
             try:
-                end = await ask(tx, desk.actions[ACTION], asked, once.caller.holder, body.note)
+                end = await ask(tx, context.actions[ACTION], asked, once.caller.holder, body.note)
             except Stale as error:
                 raise Problem(409, str(error)) from error
             except Invalid as error:
@@ -304,9 +304,9 @@ def _refuse_query(request: Request) -> None:
         raise wrong_query(no_such_parameters(set(request.query_params), ()))
 
 
-async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
+async def _take(context: AppContext, trace: str | None, asked: Any) -> Taken:
     with counted("payouts"):
-        async with desk.begin(trace) as tx:
+        async with context.begin(trace) as tx:
             try:
                 return await receive(tx, asked)
             except NotTaken as refusal:
@@ -315,13 +315,13 @@ async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
         raise refused
 
 
-async def _now(desk: Desk) -> datetime:
-    now: datetime = await desk.read.fetchval("select payonce.due_now()")
+async def _now(context: AppContext) -> datetime:
+    now: datetime = await context.read.fetchval("select payonce.due_now()")
     return now
 
 
-def _resource(desk: Desk, kind: type[Found]) -> Found:
-    for resource in desk.resources:
+def _resource(context: AppContext, kind: type[Found]) -> Found:
+    for resource in context.resources:
         if isinstance(resource, kind):
             return resource
     raise Problem(404, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")

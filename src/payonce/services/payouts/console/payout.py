@@ -10,7 +10,7 @@ from payonce.console.page import Visit
 from payonce.console.reads import bounded
 from payonce.engine.controls import Approval, Done, ask, preview, waiting_about
 from payonce.engine.messages.transaction import Reader
-from payonce.engine.monitoring.timeline import Kind, story
+from payonce.engine.monitoring.timeline import Kind, read_timeline
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.payouts.console.queries import payout_of
 from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict
@@ -82,7 +82,7 @@ async def decide(visit: Visit) -> Response:
         given = _given(visit, payout)
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, payout, given)
-        # In the trace that it has: what follows from a decision belongs to the same story.
+        # In the trace that it has: what follows from a decision belongs to the same timeline.
         async with visit.context.begin(payout.trace_id) as tx:
             end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
@@ -157,13 +157,15 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
     async with bounded(visit) as read:
         swaps = await timeline.carried(read, payout)
         facts = await timeline.facts(read, payout, swaps)
-        told = await story(read, payout.id)
-        if not told.scenes and payout.trace_id is not None:
-            told = await story(read, payout.trace_id)
+        told = await read_timeline(read, payout.id)
+        if not told.entries and payout.trace_id is not None:
+            told = await read_timeline(read, payout.trace_id)
         reviews = await timeline.effects_in_review(read, swaps)
     waiting = await _waiting(visit.context.read, payout, swaps)
     # Postings and notes are among the facts, by what they are about: those of a batch have another trace.
-    scenes = [scene for scene in told.scenes if scene.kind not in (Kind.POSTING, Kind.NOTE)]
+    timeline_entries = [
+        timeline_entry for timeline_entry in told.entries if timeline_entry.kind not in (Kind.POSTING, Kind.NOTE)
+    ]
     verdicts = [] if waiting or ACTION not in visit.context.actions else timeline.open_verdicts(payout, swaps)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
@@ -174,7 +176,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
         swaps=swaps,
         waiting=waiting,
         reviews=reviews,
-        scenes=sorted([*facts, *scenes], key=_at),
+        timeline_entries=sorted([*facts, *timeline_entries], key=_at),
         truncated=told.truncated,
         choices=[(each, *CHOICES[each]) for each in verdicts],
         next_step=None if payout.hold is None else NEXT_STEP[payout.hold],
@@ -198,6 +200,6 @@ def _said(state: str) -> str:
     return state.replace("_", " ")
 
 
-def _at(scene: Any) -> datetime:
-    at: datetime = scene.at
+def _at(timeline_entry: Any) -> datetime:
+    at: datetime = timeline_entry.at
     return at

@@ -12,7 +12,7 @@ from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
-from payonce.engine.messages.transaction import RingingFeed, Tx, begin
+from payonce.engine.messages.transaction import NotifyingFeed, Tx, begin
 from payonce.engine.outbox import Relay
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
@@ -106,7 +106,7 @@ class PayoutsScenario:
 
         return {EXCHANGE: exchange, NODE: ChainSimulator(chain, watcher=tell)}
 
-    def resources(self, reach: Callable[[str], Transport], database: Database, feed: RingingFeed) -> Sequence[object]:
+    def resources(self, reach: Callable[[str], Transport], database: Database, feed: NotifyingFeed) -> Sequence[object]:
         exchange, node = (
             HttpClient(host.partition(".")[0], f"https://{host}", transport=reach(host)) for host in (EXCHANGE, NODE)
         )
@@ -120,7 +120,7 @@ class PayoutsScenario:
     def relays(self, reach: Callable[[str], Transport]) -> Sequence[Relay]:
         return ()
 
-    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+    def janitors(self, database: Database, feed: NotifyingFeed) -> Sequence[Janitor]:
         async def look_later() -> None:
             async with begin(database, feed) as tx:
                 await tx.send(KEEPING, {}, action=PUT_BACK, delay_s=FORGOTTEN_AFTER_S + 1)

@@ -1,6 +1,6 @@
 """What people look for among payouts: lists by any filter, totals, days, and what the wallet may pay.
 
-The console sees this module, `lookup`, `story`, `decisions` and `changing_limits` alone.
+The console sees this module, `lookup`, `timeline`, `decisions` and `changing_limits` alone.
 """
 
 from dataclasses import dataclass, replace

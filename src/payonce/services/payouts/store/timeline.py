@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from payonce.engine.ledger.model import Reads
-from payonce.engine.monitoring.timeline import Scene, notes_about, postings_about
+from payonce.engine.monitoring.timeline import TimelineEntry, notes_about, postings_about
 from payonce.kit.money import Amount, Asset
 from payonce.services.payouts.decisions.payouts import Verdict
 from payonce.services.payouts.model import ETH, REPLACED, UNDER_WAY, Payout, State, Swap, SwapState, swap_from
@@ -71,10 +71,10 @@ async def carried(read: Reads, payout: Payout) -> list[Carried]:
     return [_carried(row) for row in rows]
 
 
-async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Scene]:
+async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[TimelineEntry]:
     """In time order."""
     found = [
-        Scene(
+        TimelineEntry(
             payout.created_at,
             "payout",
             f"{payout.price} paid for channel {payout.closed_channel_id}",
@@ -161,14 +161,14 @@ def _carried(row: Any) -> Carried:
     )
 
 
-async def _priced(read: Reads, payout: Payout) -> list[Scene]:
+async def _priced(read: Reads, payout: Payout) -> list[TimelineEntry]:
     at = await read.fetchval(
         "select created_at from payouts.split_payout_request where unique_id = $1", payout.unique_id
     )
     if at is None or payout.value is None:
         return []
     return [
-        Scene(
+        TimelineEntry(
             at,
             "estimate",
             f"{payout.adjusted} is worth {payout.value}",
@@ -178,16 +178,16 @@ async def _priced(read: Reads, payout: Payout) -> list[Scene]:
     ]
 
 
-def _of_swap(each: Carried) -> list[Scene]:
+def _of_swap(each: Carried) -> list[TimelineEntry]:
     swap = each.swap
     shared = f", for {each.payouts} payouts together" if each.payouts > 1 else ""
     what = f"{swap.currency} on {swap.network}"
-    found = [Scene(each.created_at, "swap", f"swap {swap.id} to {what}{shared}", "begun", None, swap.amount)]
+    found = [TimelineEntry(each.created_at, "swap", f"swap {swap.id} to {what}{shared}", "begun", None, swap.amount)]
     if swap.triggered_at is not None:
         gets = "" if each.gets is None or swap.direct else f"; the client gets {shown(each.gets)} {swap.currency}"
         made = "no exchange is needed" if swap.direct else f"exchange {swap.cn_api_id}"
         found.append(
-            Scene(
+            TimelineEntry(
                 swap.triggered_at,
                 "swap",
                 f"hostpay is told to pay {swap.payin_address}",
@@ -198,7 +198,7 @@ def _of_swap(each: Carried) -> list[Scene]:
         )
     if swap.handed_over_at is not None:
         found.append(
-            Scene(
+            TimelineEntry(
                 swap.handed_over_at,
                 "swap",
                 f"swap {swap.id} goes to your own GCHostPay",
@@ -208,12 +208,14 @@ def _of_swap(each: Carried) -> list[Scene]:
             )
         )
     if swap.state in REPLACED:
-        found.append(Scene(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount))
+        found.append(
+            TimelineEntry(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount)
+        )
     if each.deposit is not None and each.deposit.is_final:
         paid = each.deposit
         used = "" if paid.gas_used is None else f", {paid.gas_used:,} gas"
         found.append(
-            Scene(
+            TimelineEntry(
                 paid.updated_at,
                 "wallet",
                 f"transaction {paid.tx_hash}",
@@ -225,7 +227,7 @@ def _of_swap(each: Carried) -> list[Scene]:
     return found
 
 
-async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[Scene]:
+async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[TimelineEntry]:
     rows = await read.fetch(
         """
         select a.hash, a.nonce, a.attempt, a.created_at, p.to_address, p.asset, p.exponent, p.amount_minor
@@ -235,7 +237,7 @@ async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[Scene]:
         [each.swap.id for each in swaps],
     )
     return [
-        Scene(
+        TimelineEntry(
             row["created_at"],
             "wallet",
             f"transaction {row['hash']}",

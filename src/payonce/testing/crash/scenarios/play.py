@@ -14,7 +14,7 @@ from payonce.engine.janitors.prune import Prune
 from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.contract import Contract
 from payonce.engine.messages.policy import Fixed, Policy
-from payonce.engine.messages.transaction import RingingFeed, Tx
+from payonce.engine.messages.transaction import NotifyingFeed, Tx
 from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import Relay
 from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Simulators, Twists
@@ -74,13 +74,13 @@ class Play(PlainScenario):
         banks = {HOME: Bank("home", now, self.home_faults), AWAY: Bank("away", now, self.away_faults)}
         return {**banks, NEWS: Listener()}
 
-    def resources(self, reach: Reach, database: Database, feed: RingingFeed) -> Sequence[object]:
+    def resources(self, reach: Reach, database: Database, feed: NotifyingFeed) -> Sequence[object]:
         return [Banks(BankClient(HOME, reach(HOME)), BankClient(AWAY, reach(AWAY)))]
 
     def relays(self, reach: Reach) -> Sequence[Relay]:
         return [NewsRelay(NEWS, reach(NEWS))] if self.tells else []
 
-    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+    def janitors(self, database: Database, feed: NotifyingFeed) -> Sequence[Janitor]:
         return [Janitor("prune", PRUNE_EVERY_S, Prune(database).tick)] if self.prunes else []
 
     @property

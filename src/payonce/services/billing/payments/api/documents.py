@@ -134,7 +134,7 @@ class TransactionDocument(BaseModel):
         )
 
 
-class TransactionStory(BaseModel):
+class TransactionTimeline(BaseModel):
     transaction: TransactionDocument
     refunds: list[RefundDocument]
 

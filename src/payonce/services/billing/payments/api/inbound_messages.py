@@ -11,7 +11,7 @@ from starlette.routing import Route
 from payonce.engine.messages.inbox import accept
 from payonce.engine.messages.model import Message, check_message
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit.context import desk_of, trace_of
+from payonce.http.kit.context import context_of, trace_of
 from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.callers import opened
@@ -38,8 +38,8 @@ def build_short_routes() -> Sequence[Route]:
 
 
 async def take_messages(request: Request) -> Response:
-    desk = desk_of(request)
-    body = await read_signed(request, desk, opened(desk, SharedSecrets), CONSUMER)
+    context = context_of(request)
+    body = await read_signed(request, context, opened(context, SharedSecrets), CONSUMER)
     try:
         given = msgspec.json.decode(body, type=ForwardedMessages).messages
     except msgspec.DecodeError as error:
@@ -47,7 +47,7 @@ async def take_messages(request: Request) -> Response:
     if len(given) > MESSAGES_MAX:
         raise Problem(413, f"{len(given)} messages in one request; send at most {MESSAGES_MAX}")
     refused: dict[str, str] = {}
-    async with desk.begin(trace_of(request)) as tx:
+    async with context.begin(trace_of(request)) as tx:
         fresh = []
         for each in given:
             try:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from payonce.engine.controls import Done, ask
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit.context import AtDesk, Desk, Trace
+from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import Problem, not_found, responses
@@ -35,14 +35,14 @@ from payonce.services.billing.payments.api.documents import (
     Taken,
     TransactionDocument,
     TransactionPage,
-    TransactionStory,
+    TransactionTimeline,
 )
 from payonce.services.billing.payments.api.gateway_events import GatewayDoor
 from payonce.services.billing.payments.api.payment_end import Waiting, preferred_s
 from payonce.services.billing.payments.decisions import GiveBack
 from payonce.services.billing.payments.handlers import notifications
 from payonce.services.billing.payments.handlers.charges import NOT_YET
-from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.model import State, Transaction
 from payonce.services.billing.payments.store import payment_methods, transactions
 from payonce.services.billing.payments.store import refunds as refund_store
@@ -92,7 +92,7 @@ def _add_paying(routes: APIRouter) -> None:
     )
     async def process_payment(
         body: PaymentOrder,
-        desk: AtDesk,
+        context: AppContextDep,
         once: Annotated[Once, moving(CHARGE)],
         prefer: Annotated[
             str | None, Header(description="`wait=3`: for how many seconds, up to 10; `respond-async`: not at all.")
@@ -126,7 +126,7 @@ def _add_paying(routes: APIRouter) -> None:
         if kept.status_code != HTTPStatus.ACCEPTED:
             return kept
         transaction_id = msgspec.json.decode(bytes(kept.body))["id"]
-        return _paid(kept, await waiting.ended(desk.read, transaction_id, preferred_s(prefer)))
+        return _paid(kept, await waiting.ended(context.read, transaction_id, preferred_s(prefer)))
 
 
 def _paid(kept: Response, transaction: Transaction | None) -> Response:
@@ -144,7 +144,7 @@ def _paid(kept: Response, transaction: Transaction | None) -> Response:
 def _add_transactions(routes: APIRouter) -> None:
     @routes.get(TRANSACTIONS, summary="Transactions, the newest first", responses=READS)
     async def list_transactions(
-        desk: AtDesk,
+        context: AppContextDep,
         who: Annotated[Who, either(READ)],
         account_id: OfAccount = None,
         state: State | None = None,
@@ -152,17 +152,19 @@ def _add_transactions(routes: APIRouter) -> None:
         after: Annotated[str | None, Query(pattern=ID)] = None,
     ) -> TransactionPage:
         whose = account_id if who.operator else account_of(who, account_id)
-        found = await transactions.listed(desk.read, whose, state, after, limit)
+        found = await transactions.listed(context.read, whose, state, after, limit)
         following = found[-1].id if len(found) == min(limit, transactions.LISTED_MAX) else None
         return TransactionPage(transactions=[TransactionDocument.of(each) for each in found], next_after=following)
 
     @routes.get(f"{TRANSACTIONS}/{{transaction_id}}", summary="One transaction, with its refunds", responses=READS)
-    async def show_transaction(transaction_id: Id, desk: AtDesk, who: Annotated[Who, either(READ)]) -> TransactionStory:
-        found = await transactions.find(desk.read, transaction_id)
+    async def show_transaction(
+        transaction_id: Id, context: AppContextDep, who: Annotated[Who, either(READ)]
+    ) -> TransactionTimeline:
+        found = await transactions.find(context.read, transaction_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"transaction {transaction_id!r}")
-        refunds = await refund_store.of_transaction(desk.read, transaction_id)
-        return TransactionStory(
+        refunds = await refund_store.of_transaction(context.read, transaction_id)
+        return TransactionTimeline(
             transaction=TransactionDocument.of(found), refunds=[RefundDocument.of(each) for each in refunds]
         )
 
@@ -176,14 +178,17 @@ def _add_refunding(routes: APIRouter) -> None:
         responses=CHANGES,
     )
     async def refund_transaction(
-        transaction_id: Id, body: RefundOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
+        transaction_id: Id,
+        body: RefundOrder,
+        context: AppContextDep,
+        once: Annotated[Once, moving(CHARGE, operators=True)],
     ) -> Response:
         async def act(tx: Tx) -> RefundAnswer:
             found = await transactions.find(tx, transaction_id)
             if found is None:
                 raise not_found(f"transaction {transaction_id!r}")
             amount = None if body.amount is None else _amount(body.amount, found.amount.asset)
-            return await _give_back(tx, desk, found, amount, body, once.caller.holder)
+            return await _give_back(tx, context, found, amount, body, once.caller.holder)
 
         return await once.answer(
             _refusing(act), status=HTTPStatus.ACCEPTED, location=lambda _: f"{TRANSACTIONS}/{transaction_id}"
@@ -191,7 +196,7 @@ def _add_refunding(routes: APIRouter) -> None:
 
 
 async def _give_back(
-    tx: Tx, desk: Desk, transaction: Transaction, amount: Amount | None, body: RefundOrder, by: str
+    tx: Tx, context: AppContext, transaction: Transaction, amount: Amount | None, body: RefundOrder, by: str
 ) -> RefundAnswer:
     """As in the console: what needs a second person there needs one here."""
     asked = GiveBack(
@@ -202,7 +207,7 @@ async def _give_back(
         outside=body.outside,
         note=body.reason,
     )
-    end = await ask(tx, desk.actions[decisions.ACTION], asked, by, body.reason)
+    end = await ask(tx, context.actions[decisions.ACTION], asked, by, body.reason)
     if not isinstance(end, Done):
         return RefundAnswer(approval=end.id, expires_at=end.expires_at)
     refund = await refund_store.find(tx, end.result["refund"])
@@ -213,11 +218,11 @@ async def _give_back(
 def _add_methods(routes: APIRouter) -> None:
     @routes.post(f"{METHODS}/", status_code=201, summary="Add a card by its token", responses=CHANGES)
     async def add_payment_method(
-        body: MethodOrder, desk: AtDesk, trace: Trace, who: Annotated[Who, either(OPERATE)]
+        body: MethodOrder, context: AppContextDep, trace: Trace, who: Annotated[Who, either(OPERATE)]
     ) -> MethodDocument:
         account_id = account_of(who, body.account_id)
-        gateway = opened(desk, Gateway)  # type: ignore[type-abstract]
-        async with desk.begin(trace) as tx:
+        gateway = opened(context, Gateway)  # type: ignore[type-abstract]
+        async with context.begin(trace) as tx:
             await take_try(tx, who)
         try:
             card = await payment_methods.described(gateway, body.token)
@@ -225,31 +230,39 @@ def _add_methods(routes: APIRouter) -> None:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the gateway does not answer; try again") from error
         except Invalid as no:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
-        async with desk.begin(trace) as tx:
+        async with context.begin(trace) as tx:
             attached = await _refused(payment_methods.attach(tx, account_id, card))
-        return await _told(desk, attached)
+        return await _told(context, attached)
 
     @routes.get(f"{METHODS}/", summary="An account's cards, the newest first", responses=READS)
     async def list_payment_methods(
-        desk: AtDesk, who: Annotated[Who, either(READ)], account_id: OfAccount = None
+        context: AppContextDep, who: Annotated[Who, either(READ)], account_id: OfAccount = None
     ) -> Methods:
-        found = await payment_methods.of_account(desk.read, account_of(who, account_id))
+        found = await payment_methods.of_account(context.read, account_of(who, account_id))
         return Methods(payment_methods=[MethodDocument.of(each) for each in found])
 
     @routes.post(f"{METHODS}/{{method_id}}/default", summary="Charge this card from now on", responses=CHANGES)
     async def choose_payment_method(
-        method_id: Id, desk: AtDesk, trace: Trace, who: Annotated[Who, either(OPERATE)], account_id: OfAccount = None
+        method_id: Id,
+        context: AppContextDep,
+        trace: Trace,
+        who: Annotated[Who, either(OPERATE)],
+        account_id: OfAccount = None,
     ) -> MethodDocument:
-        async with desk.begin(trace) as tx:
+        async with context.begin(trace) as tx:
             await take_try(tx, who)
             attached = await _refused(payment_methods.make_default(tx, account_of(who, account_id), method_id))
-        return await _told(desk, attached)
+        return await _told(context, attached)
 
     @routes.delete(f"{METHODS}/{{method_id}}", status_code=204, summary="Remove a card", responses=CHANGES)
     async def remove_payment_method(
-        method_id: Id, desk: AtDesk, trace: Trace, who: Annotated[Who, either(OPERATE)], account_id: OfAccount = None
+        method_id: Id,
+        context: AppContextDep,
+        trace: Trace,
+        who: Annotated[Who, either(OPERATE)],
+        account_id: OfAccount = None,
     ) -> None:
-        async with desk.begin(trace) as tx:
+        async with context.begin(trace) as tx:
             await _refused(payment_methods.remove(tx, account_of(who, account_id), method_id))
 
 
@@ -259,10 +272,10 @@ def _add_deliveries(routes: APIRouter) -> None:
     )
     async def show_notification_delivery(
         event_id: Annotated[str, Path(pattern=r"^[0-9a-zA-Z_-]{1,200}$")],
-        desk: AtDesk,
+        context: AppContextDep,
         who: Annotated[Who, either(READ)],
     ) -> DeliveryDocument:
-        found = await notifications.delivery(desk.read, event_id)
+        found = await notifications.delivery(context.read, event_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"notification {event_id!r}")
         return DeliveryDocument.of(found)
@@ -276,14 +289,14 @@ def _add_gateway(routes: APIRouter) -> None:
         include_in_schema=False,
         responses=responses(400, 401, 404, 413, 503),
     )
-    async def take_gateway_event(request: Request, desk: AtDesk, trace: Trace) -> Taken:
-        door = opened(desk, GatewayDoor)
+    async def take_gateway_event(request: Request, context: AppContextDep, trace: Trace) -> Taken:
+        door = opened(context, GatewayDoor)
         body = await request.body()
-        received = await door.receive(desk.read, request.headers.items(), body)
+        received = await door.receive(context.read, request.headers.items(), body)
         if isinstance(received, Refusal):
             raise Problem(received.status, received.detail)
         refuse_repeated(body)
-        async with desk.begin(trace) as tx:
+        async with context.begin(trace) as tx:
             heard = await gateway_events.heed(tx, received)
         return Taken(status=heard)
 
@@ -351,10 +364,10 @@ async def _refused(doing: Any) -> Any:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
 
 
-async def _told(desk: Desk, attached: payment_methods.Attached) -> MethodDocument:
+async def _told(context: AppContext, attached: payment_methods.Attached) -> MethodDocument:
     """Subscriptions may hear of it at once; if not, the queue tells them."""
     if attached.notice is not None:
-        for resource in desk.resources:
-            if isinstance(resource, Notifier):
+        for resource in context.resources:
+            if isinstance(resource, NotificationSender):
                 await resource.at_once(attached.notice)
     return MethodDocument.of(attached.method)

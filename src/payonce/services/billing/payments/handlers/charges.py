@@ -12,7 +12,7 @@ from payonce.services.billing.messages import ChargeAgain
 from payonce.services.billing.payments import ledger
 from payonce.services.billing.payments.effects import NO_CARD, ChargeCard, Made, No, read_no
 from payonce.services.billing.payments.handlers import refunds
-from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.handlers.refused_key import or_pause
 from payonce.services.billing.payments.metrics import count_charge
 from payonce.services.billing.payments.model import State, Transaction
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 @handles(CHARGE_INITIATION)
-async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Notifier) -> None:
+async def process_charge_initiation(work: Work, gateway: Gateway, notifier: NotificationSender) -> None:
     """Charge the account's card. Running twice is harmless: the key is the invoice's and the try's."""
     try:
         wanted = await _wanted(work)
@@ -70,7 +70,12 @@ async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Noti
 
 
 async def _succeed(
-    work: Work, notifier: Notifier, transaction: Transaction, made: Made, card: transactions.Card, now: datetime
+    work: Work,
+    notifier: NotificationSender,
+    transaction: Transaction,
+    made: Made,
+    card: transactions.Card,
+    now: datetime,
 ) -> None:
     notice = notifications.of_charge(transaction, None, now, {"card_brand": card.brand, "card_last4": card.last4})
     async with work.commit() as tx:
@@ -84,7 +89,7 @@ async def _succeed(
     await notifier.at_once(notice)
 
 
-async def _fail(work: Work, notifier: Notifier, transaction: Transaction, no: No, now: datetime) -> None:
+async def _fail(work: Work, notifier: NotificationSender, transaction: Transaction, no: No, now: datetime) -> None:
     notice = notifications.of_charge(transaction, no, now)
     async with work.commit(rejected=f"{no.code}: {no.reason}") as tx:
         await transactions.open_pending(tx, transaction)

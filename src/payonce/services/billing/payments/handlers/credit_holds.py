@@ -15,14 +15,14 @@ from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Unprocessable
 from payonce.services.billing.messages import CONFIRM, HOLD, RELEASE
-from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.store import notifications, transactions
 from payonce.services.billing.policies import CREDIT_HOLD
 from payonce.services.billing.wire import CreditConfirmation, CreditHold, CreditRelease, HeldCredit, Status
 
 
 @handles(CREDIT_HOLD, HOLD)
-async def process_credit_hold(work: Work, notifier: Notifier) -> None:
+async def process_credit_hold(work: Work, notifier: NotificationSender) -> None:
     """Hold the credit of a plan change, or answer what was refunded meanwhile."""
     asked: CreditHold = work.payload
     async with work.commit() as tx:

@@ -70,7 +70,7 @@ class Came:
         return self.error is None
 
 
-class Notifier:
+class NotificationSender:
     """What notifications are sent with: the door to the subscription service, and the secrets shared with it.
 
     `secrets` are all in force: the first signs, and Standard Webhooks' header has a signature by each. With `aside`
@@ -163,14 +163,14 @@ class Notifier:
 
 
 @asynccontextmanager
-async def open_notifier(
+async def open_notification_sender(
     url: str,
     secrets: Sequence[Secret],
     database: Database,
     *,
     transport: "Application | None" = None,
     aside: bool = True,
-) -> AsyncIterator[Notifier]:
+) -> AsyncIterator[NotificationSender]:
     # Not at the top: commands that deliver nothing need no HTTP client, which takes a while to load.
     from payonce.kit.http import HttpClient
 
@@ -183,7 +183,7 @@ async def open_notifier(
         allow_private=True,
         transport=transport,
     ) as http:
-        notifier = Notifier(http, url, secrets, database, aside=aside)
+        notifier = NotificationSender(http, url, secrets, database, aside=aside)
         try:
             yield notifier
         finally:
@@ -191,7 +191,7 @@ async def open_notifier(
 
 
 @handles(SUBSCRIPTION_UPDATE)
-async def process_webhook_processing(work: Work, notifier: Notifier) -> None:
+async def process_webhook_processing(work: Work, notifier: NotificationSender) -> None:
     """Deliver a notification, unless the immediate attempt has. Twice is foreseen: the receiver tells by the id."""
     told: Told = work.payload
     due = await due_notice(work.read, told.event_id)

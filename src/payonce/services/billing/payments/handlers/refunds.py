@@ -13,7 +13,7 @@ from payonce.kit.outcomes import Invalid, Refused, Unprocessable
 from payonce.services.billing.messages import RefundWanted
 from payonce.services.billing.payments import ledger
 from payonce.services.billing.payments.effects import Made, RefundCharge
-from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.handlers.refused_key import or_pause
 from payonce.services.billing.payments.model import TAKEN, Refund, RefundState, Transaction
 from payonce.services.billing.payments.store import notifications, refunds, transactions
@@ -72,7 +72,7 @@ async def send(tx: Tx, refund: Refund, transaction: Transaction, key: str, *, de
 
 
 @handles(REFUND_INITIATION)
-async def process_refund_initiation(work: Work, gateway: Gateway, notifier: Notifier) -> None:
+async def process_refund_initiation(work: Work, gateway: Gateway, notifier: NotificationSender) -> None:
     """Give back what a refund on record says; or put on record what subscriptions ask for."""
     asked: Credited | RefundWanted | RefundAsked = work.payload
     try:
@@ -132,7 +132,7 @@ async def _take_up(work: Work, wanted: RefundWanted) -> None:
         await ask(tx, transaction.id, amount, wanted.reason, wanted.key)
 
 
-async def _pay_out(work: Work, notifier: Notifier, wanted: RefundWanted) -> None:
+async def _pay_out(work: Work, notifier: NotificationSender, wanted: RefundWanted) -> None:
     """Puts a payout of credit on record as a refund, or tells subscriptions why it cannot be one. Refused once it stays
     refused, however often it is asked for: the customer has the credit again."""
     if wanted.account_id is None or wanted.amount_minor is None or wanted.amount_minor <= 0 or wanted.currency is None:
@@ -181,7 +181,9 @@ async def _note_credit(work: Work, told: Credited) -> None:
             )
 
 
-async def _succeed(work: Work, notifier: Notifier, refund: Refund, transaction: Transaction, made: Made) -> None:
+async def _succeed(
+    work: Work, notifier: NotificationSender, refund: Refund, transaction: Transaction, made: Made
+) -> None:
     notice = notifications.of_refund(refund, transaction, None, await transactions.now(work.read))
     async with work.commit() as tx:
         await refunds.end(tx, refund, RefundState.SUCCEEDED, notice, gateway_id=made.id)
@@ -191,7 +193,9 @@ async def _succeed(work: Work, notifier: Notifier, refund: Refund, transaction: 
     await notifier.at_once(notice)
 
 
-async def _fail(work: Work, notifier: Notifier, refund: Refund, transaction: Transaction, failure: str) -> None:
+async def _fail(
+    work: Work, notifier: NotificationSender, refund: Refund, transaction: Transaction, failure: str
+) -> None:
     """The money stays captured, and may be given back by another refund."""
     notice = notifications.of_refund(refund, transaction, failure, await transactions.now(work.read))
     log.error("refund_failed", refund=refund.id, transaction=transaction.id, reason=failure)

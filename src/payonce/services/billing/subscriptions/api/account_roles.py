@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter
 
-from payonce.http.kit.context import AtDesk, Trace
+from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.problems import Problem
 from payonce.http.kit.values import Asked
 from payonce.services.billing.callers import Who, opened, operator
@@ -28,10 +28,12 @@ def account_role_routes() -> APIRouter:
     @routes.post(
         "/accounts/{account_id}/role", summary="Make an account an operator's, or a customer's again", responses=CHANGES
     )
-    async def set_role(account_id: Id, body: RoleAsked, desk: AtDesk, trace: Trace, who: Operator) -> AccountDocument:
-        versions = opened(desk, AccountVersions)
+    async def set_role(
+        account_id: Id, body: RoleAsked, context: AppContextDep, trace: Trace, who: Operator
+    ) -> AccountDocument:
+        versions = opened(context, AccountVersions)
         try:
-            async with desk.begin(trace) as tx:
+            async with context.begin(trace) as tx:
                 changed = await accounts.set_role(tx, account_id, body.role, who.holder)
         except NotFound as no:
             raise Problem(404, str(no)) from no

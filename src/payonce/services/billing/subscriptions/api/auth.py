@@ -13,7 +13,7 @@ from starlette.requests import Request
 from payonce.engine.operators.login_limits import TooMany
 from payonce.engine.operators.passwords import Crowded
 from payonce.http.kit.auth import address_of
-from payonce.http.kit.context import AtDesk, Desk, Trace
+from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import Problem, responses
 from payonce.http.kit.values import NO_CONTROLS, Asked
 from payonce.services.billing.callers import Who, customer, opened, too_many
@@ -116,42 +116,42 @@ def auth_routes() -> APIRouter:
     _add_passwords(routes)
 
     @routes.get("/me", summary="The account of whoever asks", responses=OWN)
-    async def me(desk: AtDesk, who: Customer) -> AccountDocument:
+    async def me(context: AppContextDep, who: Customer) -> AccountDocument:
         assert who.account_id is not None
-        return account_document(await accounts.account(desk.read, who.account_id))
+        return account_document(await accounts.account(context.read, who.account_id))
 
     return routes
 
 
 def _add_logins(routes: APIRouter) -> None:
     @routes.post("/register", status_code=201, summary="Make an account and log in", responses=REGISTER)
-    async def register(body: Registration, request: Request, desk: AtDesk, trace: Trace) -> Session:
-        opened(desk, Tokens)
-        most = opened(desk, Terms).registrations_max
+    async def register(body: Registration, request: Request, context: AppContextDep, trace: Trace) -> Session:
+        opened(context, Tokens)
+        most = opened(context, Terms).registrations_max
         wanted = Wanted(body.email, body.password.get_secret_value(), body.name, body.time_zone, body.locale)
         with _refusals():
             account = await accounts.register(
-                desk.database, lambda: desk.begin(trace), wanted, address_of(request), most
+                context.database, lambda: context.begin(trace), wanted, address_of(request), most
             )
-            return await _session(desk, trace, account)
+            return await _session(context, trace, account)
 
     @routes.post("/login", summary="Log in with e-mail address and password", responses=ENTER)
-    async def log_in(body: Login, request: Request, desk: AtDesk, trace: Trace) -> Session:
-        opened(desk, Tokens)
+    async def log_in(body: Login, request: Request, context: AppContextDep, trace: Trace) -> Session:
+        opened(context, Tokens)
         password = body.password.get_secret_value()
         with _refusals():
-            account = await accounts.log_in(desk.database, body.email, password, address_of(request))
-            return await _session(desk, trace, account)
+            account = await accounts.log_in(context.database, body.email, password, address_of(request))
+            return await _session(context, trace, account)
 
     @routes.post("/refresh", summary="Stay logged in: a new access token and the next refresh token", responses=ENTER)
-    async def refresh(body: RefreshAsked, desk: AtDesk, trace: Trace) -> Session:
-        days = opened(desk, Terms).refresh_days
+    async def refresh(body: RefreshAsked, context: AppContextDep, trace: Trace) -> Session:
+        days = opened(context, Terms).refresh_days
         with _refusals():
-            async with desk.begin(trace) as tx:
+            async with context.begin(trace) as tx:
                 prolonged = await refresh_tokens.prolong(tx, body.refresh_token, days)
         if prolonged is None:
             raise Problem(HTTPStatus.UNAUTHORIZED, "this refresh token is good for nothing; log in again", headers=WWW)
-        return _shown(desk, *prolonged)
+        return _shown(context, *prolonged)
 
     @routes.post(
         "/logout",
@@ -160,9 +160,9 @@ def _add_logins(routes: APIRouter) -> None:
         responses=ENTER,
         response_class=Response,
     )
-    async def log_out(body: RefreshAsked, desk: AtDesk, trace: Trace) -> Response:
-        opened(desk, Tokens)
-        async with desk.begin(trace) as tx:
+    async def log_out(body: RefreshAsked, context: AppContextDep, trace: Trace) -> Response:
+        opened(context, Tokens)
+        async with context.begin(trace) as tx:
             await refresh_tokens.end_login(tx, body.refresh_token)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
@@ -170,26 +170,28 @@ def _add_logins(routes: APIRouter) -> None:
 def _add_passwords(routes: APIRouter) -> None:
     @routes.post("/change-password", summary="Ends every login but the one it begins", responses=OWN)
     async def change_password(
-        body: PasswordChange, request: Request, desk: AtDesk, trace: Trace, who: Customer
+        body: PasswordChange, request: Request, context: AppContextDep, trace: Trace, who: Customer
     ) -> Session:
         assert who.account_id is not None
         old, new = body.old_password.get_secret_value(), body.new_password.get_secret_value()
         with _refusals():
-            account = await accounts.change_password(desk.database, who.account_id, old, new, address_of(request))
-            opened(desk, AccountVersions).forget(account.id)
-            return await _session(desk, trace, account)
+            account = await accounts.change_password(context.database, who.account_id, old, new, address_of(request))
+            opened(context, AccountVersions).forget(account.id)
+            return await _session(context, trace, account)
 
     @routes.post("/set-password", summary="Set a password with a token, and log in", responses=ENTER)
-    async def set_password(body: PasswordSetting, desk: AtDesk, trace: Trace) -> Session:
-        versions = opened(desk, AccountVersions)
+    async def set_password(body: PasswordSetting, context: AppContextDep, trace: Trace) -> Session:
+        versions = opened(context, AccountVersions)
         new = body.new_password.get_secret_value()
         with _refusals():
-            account = await password_tokens.set_password(desk.database, lambda: desk.begin(trace), body.token, new)
+            account = await password_tokens.set_password(
+                context.database, lambda: context.begin(trace), body.token, new
+            )
             if account is None:
                 text = "this token was used, replaced or has expired; ask the merchant for a new link"
                 raise Problem(HTTPStatus.UNAUTHORIZED, text, headers=WWW)
             versions.forget(account.id)
-            return await _session(desk, trace, account)
+            return await _session(context, trace, account)
 
 
 WWW: Final = {"WWW-Authenticate": "Bearer"}
@@ -208,15 +210,15 @@ def account_document(account: Account) -> AccountDocument:
     )
 
 
-async def _session(desk: Desk, trace: str | None, account: Account) -> Session:
-    days = opened(desk, Terms).refresh_days
-    async with desk.begin(trace) as tx:
+async def _session(context: AppContext, trace: str | None, account: Account) -> Session:
+    days = opened(context, Terms).refresh_days
+    async with context.begin(trace) as tx:
         refreshing = await refresh_tokens.begin_login(tx, account.id, days)
-    return _shown(desk, account, refreshing)
+    return _shown(context, account, refreshing)
 
 
-def _shown(desk: Desk, account: Account, refreshing: Refreshing) -> Session:
-    tokens = opened(desk, Tokens)
+def _shown(context: AppContext, account: Account, refreshing: Refreshing) -> Session:
+    tokens = opened(context, Tokens)
     return Session(
         access_token=tokens.issue(Claims(account.id, account.role, account.version)),
         expires_in=tokens.access_s,

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from payonce.http.kit.context import AtDesk, Desk, Trace
+from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import Asked, Moment, Name
 from payonce.services.billing.callers import Who, account_of, either, opened
@@ -48,27 +48,29 @@ def clock_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["test clocks"])
 
     @routes.post("", status_code=201, summary="Make a clock that you move", responses=CHANGES)
-    async def make_test_clock(body: ClockAsked, desk: AtDesk, trace: Trace, who: Mover) -> ClockDocument:
-        _only_where_simulated(desk)
+    async def make_test_clock(body: ClockAsked, context: AppContextDep, trace: Trace, who: Mover) -> ClockDocument:
+        _only_where_simulated(context)
         with refusals():
-            async with desk.begin(trace) as tx:
+            async with context.begin(trace) as tx:
                 made = await test_clocks.create(tx, body.name, who.whose, body.now_at)
-        return await _document(desk, made)
+        return await _document(context, made)
 
     @routes.get("/{clock_id}", summary="Where it stands", responses=READS)
-    async def show_test_clock(clock_id: Id, desk: AtDesk, who: Mover) -> ClockDocument:
-        return await _document(desk, await _seen(desk, who, clock_id))
+    async def show_test_clock(clock_id: Id, context: AppContextDep, who: Mover) -> ClockDocument:
+        return await _document(context, await _seen(context, who, clock_id))
 
     @routes.post(
         "/{clock_id}/join", summary="Live by this clock; only before the first subscription", responses=CHANGES
     )
-    async def join_test_clock(clock_id: Id, body: Joining, desk: AtDesk, trace: Trace, who: Mover) -> ClockDocument:
-        clock = await _seen(desk, who, clock_id)
+    async def join_test_clock(
+        clock_id: Id, body: Joining, context: AppContextDep, trace: Trace, who: Mover
+    ) -> ClockDocument:
+        clock = await _seen(context, who, clock_id)
         account_id = account_of(who, body.account_id)
         with refusals():
-            async with desk.begin(trace) as tx:
+            async with context.begin(trace) as tx:
                 await test_clocks.put_on_clock(tx, account_id, clock.id)
-        return await _document(desk, clock)
+        return await _document(context, clock)
 
     @routes.post(
         "/{clock_id}/advance",
@@ -76,32 +78,34 @@ def clock_routes() -> APIRouter:
         summary="Let time pass; what falls due happens in order",
         responses=CHANGES,
     )
-    async def advance_test_clock(clock_id: Id, body: Advance, desk: AtDesk, trace: Trace, who: Mover) -> ClockDocument:
-        clock = await _seen(desk, who, clock_id)
+    async def advance_test_clock(
+        clock_id: Id, body: Advance, context: AppContextDep, trace: Trace, who: Mover
+    ) -> ClockDocument:
+        clock = await _seen(context, who, clock_id)
         with refusals():
-            async with desk.begin(trace) as tx:
+            async with context.begin(trace) as tx:
                 moved = await test_clocks.advance(tx, clock.id, body.to)
-        return await _document(desk, moved)
+        return await _document(context, moved)
 
     return routes
 
 
-def _only_where_simulated(desk: Desk) -> None:
-    if not opened(desk, Terms).test_clocks:
+def _only_where_simulated(context: AppContext) -> None:
+    if not opened(context, Terms).test_clocks:
         raise not_found("test clock here: the gateway is a real one, and BILLING_TEST_CLOCKS does not say otherwise")
 
 
-async def _seen(desk: Desk, who: Who, clock_id: str) -> TestClock:
+async def _seen(context: AppContext, who: Who, clock_id: str) -> TestClock:
     """Of whoever made it."""
-    _only_where_simulated(desk)
-    found = await test_clocks.find(desk.read, clock_id)
+    _only_where_simulated(context)
+    found = await test_clocks.find(context.read, clock_id)
     if found is None or not (who.operator or found.made_by == who.whose):
         raise not_found(f"test clock {clock_id!r}")
     return found
 
 
-async def _document(desk: Desk, clock: TestClock) -> ClockDocument:
-    waits_for = await test_clocks.waits_for(desk.read, clock.id)
+async def _document(context: AppContext, clock: TestClock) -> ClockDocument:
+    waits_for = await test_clocks.waits_for(context.read, clock.id)
     return ClockDocument(
         id=clock.id,
         name=clock.name,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from payonce.engine.controls import Done, ask
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit.context import AtDesk, Desk
+from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import Problem, not_found
 from payonce.http.kit.values import NO_CONTROLS, NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Money
@@ -178,14 +178,14 @@ def credit_routes() -> APIRouter:
         responses=CHANGES,
     )
     async def adjust_credit(
-        body: AdjustmentOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
+        body: AdjustmentOrder, context: AppContextDep, once: Annotated[Once, moving(CHARGE, operators=True)]
     ) -> Response:
-        opened(desk, Terms)
+        opened(context, Terms)
 
         async def act(tx: Tx) -> CreditAnswer:
             if body.change not in (CreditVerdict.ADD, CreditVerdict.REMOVE, CreditVerdict.EXPIRE):
                 raise Invalid(f"change {body.change} must be add, remove or expire; {PREFIX}/payouts pays out")
-            return await _change(tx, desk, body, body.change, None, once.caller.holder)
+            return await _change(tx, context, body, body.change, None, once.caller.holder)
 
         return await once.answer(refusing(act), status=HTTPStatus.ACCEPTED)
 
@@ -193,13 +193,13 @@ def credit_routes() -> APIRouter:
         "/payouts", status_code=202, summary="Pay out credit, once", response_model=CreditAnswer, responses=CHANGES
     )
     async def pay_out_credit(
-        body: PayoutOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
+        body: PayoutOrder, context: AppContextDep, once: Annotated[Once, moving(CHARGE, operators=True)]
     ) -> Response:
-        opened(desk, Terms)
+        opened(context, Terms)
         verdict = CreditVerdict.PAY_OUT if body.way is PayoutWay.CARD else CreditVerdict.PAID_BY_HAND
 
         async def act(tx: Tx) -> CreditAnswer:
-            return await _change(tx, desk, body, verdict, body.invoice, once.caller.holder)
+            return await _change(tx, context, body, verdict, body.invoice, once.caller.holder)
 
         return await once.answer(refusing(act), status=HTTPStatus.ACCEPTED)
 
@@ -208,23 +208,23 @@ def credit_routes() -> APIRouter:
 
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="A customer's credit", responses=READS)
-    async def show_credit(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> CreditDocument:
-        opened(desk, Terms)
+    async def show_credit(context: AppContextDep, who: Viewer, account_id: OfAccount = None) -> CreditDocument:
+        opened(context, Terms)
         whose = account_of(who, account_id)
-        found = await credit.balances(desk.read, whose)
+        found = await credit.balances(context.read, whose)
         return CreditDocument(account_id=whose, balances=[BalanceDocument.of(each) for each in found])
 
     @routes.get("/entries", summary="What credit was granted, used, paid out, expired and adjusted", responses=READS)
     async def list_credit_entries(
-        desk: AtDesk,
+        context: AppContextDep,
         who: Viewer,
         account_id: OfAccount = None,
         limit: Limit = PAGE_DEFAULT,
         before: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The last id of the page before.")] = None,
     ) -> EntryPage:
-        opened(desk, Terms)
+        opened(context, Terms)
         limit = min(limit, credit.LISTED_MAX)
-        found = await credit.entries(desk.read, account_of(who, account_id), before, limit)
+        found = await credit.entries(context.read, account_of(who, account_id), before, limit)
         following = found[-1].id if len(found) == limit else None
         return EntryPage(entries=[EntryDocument.of(each, who) for each in found], next_before=following)
 
@@ -232,25 +232,29 @@ def _add_reading(routes: APIRouter) -> None:
 def _add_payouts(routes: APIRouter) -> None:
     @routes.get("/payouts", summary="A customer's payouts, the newest first", responses=READS)
     async def list_credit_payouts(
-        desk: AtDesk, who: Viewer, account_id: OfAccount = None, limit: Limit = PAGE_DEFAULT, before: Cursor = None
+        context: AppContextDep,
+        who: Viewer,
+        account_id: OfAccount = None,
+        limit: Limit = PAGE_DEFAULT,
+        before: Cursor = None,
     ) -> PayoutPage:
-        opened(desk, Terms)
+        opened(context, Terms)
         limit = min(limit, credit_payouts.LISTED_MAX)
-        found = await credit_payouts.of_account(desk.read, account_of(who, account_id), before, limit)
+        found = await credit_payouts.of_account(context.read, account_of(who, account_id), before, limit)
         following = found[-1].id if len(found) == limit else None
         return PayoutPage(payouts=[PayoutDocument.of(each) for each in found], next_before=following)
 
     @routes.get("/payouts/{payout_id}", summary="One payout, and how it ended", responses=READS)
-    async def show_credit_payout(payout_id: Id, desk: AtDesk, who: Viewer) -> PayoutDocument:
-        opened(desk, Terms)
-        found = await credit_payouts.find(desk.read, payout_id)
+    async def show_credit_payout(payout_id: Id, context: AppContextDep, who: Viewer) -> PayoutDocument:
+        opened(context, Terms)
+        found = await credit_payouts.find(context.read, payout_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"payout {payout_id!r}")
         return PayoutDocument.of(found)
 
 
 async def _change(
-    tx: Tx, desk: Desk, order: CreditOrder, verdict: CreditVerdict, invoice: str | None, by: str
+    tx: Tx, context: AppContext, order: CreditOrder, verdict: CreditVerdict, invoice: str | None, by: str
 ) -> CreditAnswer:
     """As in the console: what needs a second person there needs one here."""
     amount = _amount(order.amount, order.currency)
@@ -267,7 +271,7 @@ async def _change(
         invoice=invoice,
         note=order.reason,
     )
-    end = await ask(tx, desk.actions[ACTION], asked, by, order.reason)
+    end = await ask(tx, context.actions[ACTION], asked, by, order.reason)
     if not isinstance(end, Done):
         return CreditAnswer(approval=end.id, expires_at=end.expires_at)
     payout_id = end.result["payout"]

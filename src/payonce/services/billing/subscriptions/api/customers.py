@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field, StringConstraints
 
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit.context import AtDesk, Trace
+from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import NO_CONTROLS, PAGE_DEFAULT, Asked, Limit
@@ -122,10 +122,12 @@ def customer_routes() -> APIRouter:
         summary="Let a customer set a password",
         description=ABOUT_INVITATIONS,
     )
-    async def make_password_token(account_id: Id, desk: AtDesk, trace: Trace, who: Editor) -> PasswordTokenDocument:
-        opened(desk, Terms)
+    async def make_password_token(
+        account_id: Id, context: AppContextDep, trace: Trace, who: Editor
+    ) -> PasswordTokenDocument:
+        opened(context, Terms)
         with refusals():
-            async with desk.begin(trace) as tx:
+            async with context.begin(trace) as tx:
                 made = await password_tokens.make(tx, account_id, who.holder)
         return PasswordTokenDocument(token=made.token, expires_at=made.expires_at)
 
@@ -135,7 +137,7 @@ def customer_routes() -> APIRouter:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Customers, the newest first", responses=READS)
     async def list_customers(
-        desk: AtDesk,
+        context: AppContextDep,
         _: Viewer,
         external_id: Annotated[ExternalIdText | None, Query(description="The customer with this id of yours.")] = None,
         email: Annotated[
@@ -144,16 +146,16 @@ def _add_reading(routes: APIRouter) -> None:
         limit: Limit = PAGE_DEFAULT,
         after: Cursor = None,
     ) -> CustomerPage:
-        opened(desk, Terms)
+        opened(context, Terms)
         with refusals():
-            found = await customers.listed(desk.read, external_id, email, after, limit)
+            found = await customers.listed(context.read, external_id, email, after, limit)
         shown = [CustomerDocument.of(each) for each in found]
         return CustomerPage(customers=shown, next_after=page_after(found, limit))
 
     @routes.get("/{account_id}", summary="One customer", responses=READS)
-    async def show_customer(account_id: Id, desk: AtDesk, _: Viewer) -> CustomerDocument:
-        opened(desk, Terms)
-        found = await customers.find(desk.read, account_id)
+    async def show_customer(account_id: Id, context: AppContextDep, _: Viewer) -> CustomerDocument:
+        opened(context, Terms)
+        found = await customers.find(context.read, account_id)
         if found is None:
             raise not_found(f"customer {account_id!r}")
         return CustomerDocument.of(found)
@@ -167,8 +169,8 @@ def _add_writing(routes: APIRouter) -> None:
         responses=CHANGES,
         response_model=CustomerDocument,
     )
-    async def create_customer(body: CustomerOrder, desk: AtDesk, once: Orderer) -> Response:
-        opened(desk, Terms)
+    async def create_customer(body: CustomerOrder, context: AppContextDep, once: Orderer) -> Response:
+        opened(context, Terms)
         new = NewCustomer(body.email, body.name, body.external_id, body.time_zone, body.locale)
 
         async def act(tx: Tx) -> CustomerDocument:
@@ -178,10 +180,10 @@ def _add_writing(routes: APIRouter) -> None:
 
     @routes.patch("/{account_id}", summary="Edit a customer", description=ABOUT_EDITS, responses=CHANGES)
     async def edit_customer(
-        account_id: Id, body: CustomerEdit, desk: AtDesk, trace: Trace, who: Editor
+        account_id: Id, body: CustomerEdit, context: AppContextDep, trace: Trace, who: Editor
     ) -> CustomerDocument:
-        opened(desk, Terms)
+        opened(context, Terms)
         with refusals():
-            async with desk.begin(trace) as tx:
+            async with context.begin(trace) as tx:
                 edited = await customers.edit(tx, account_id, body.revision, body.changes, who.holder)
         return CustomerDocument.of(edited)

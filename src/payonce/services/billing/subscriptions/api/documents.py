@@ -231,11 +231,11 @@ class InvoiceDocument(BaseModel):
         return cls(**_shown(invoice))
 
 
-class InvoiceStory(InvoiceDocument):
+class InvoiceTimeline(InvoiceDocument):
     credit_notes: list[CreditNoteDocument]
 
     @classmethod
-    def told(cls, invoice: Invoice, notes: list[CreditNote]) -> "InvoiceStory":
+    def told(cls, invoice: Invoice, notes: list[CreditNote]) -> "InvoiceTimeline":
         return cls(**_shown(invoice), credit_notes=[CreditNoteDocument.of(note) for note in notes])
 
 

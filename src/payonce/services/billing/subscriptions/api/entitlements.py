@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from payonce.http.kit.context import AtDesk
+from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.values import NO_CONTROLS
 from payonce.services.billing.callers import account_of, opened
 from payonce.services.billing.subscriptions.api.common_routes import READS, OfAccount, Viewer
@@ -35,10 +35,10 @@ def entitlement_routes() -> APIRouter:
 
     @routes.get("/{feature}", summary="Whether a feature may be used now", responses=READS)
     async def show_entitlement(
-        feature: Feature, desk: AtDesk, who: Viewer, account_id: OfAccount = None
+        feature: Feature, context: AppContextDep, who: Viewer, account_id: OfAccount = None
     ) -> EntitlementDocument:
-        opened(desk, Terms)
-        found = await usage.entitlement(desk.read, account_of(who, account_id), feature)
+        opened(context, Terms)
+        found = await usage.entitlement(context.read, account_of(who, account_id), feature)
         return EntitlementDocument(**{name: getattr(found, name) for name in EntitlementDocument.model_fields})
 
     return routes

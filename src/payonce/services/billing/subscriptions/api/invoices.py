@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit.context import AtDesk, Desk
+from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import PAGE_DEFAULT, Limit
@@ -24,7 +24,7 @@ from payonce.services.billing.subscriptions.api.common_routes import (
     page_after,
     refusing,
 )
-from payonce.services.billing.subscriptions.api.documents import InvoiceDocument, InvoicePage, InvoiceStory
+from payonce.services.billing.subscriptions.api.documents import InvoiceDocument, InvoicePage, InvoiceTimeline
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.handlers import dunning
 from payonce.services.billing.subscriptions.model import Account, Invoice, InvoiceState
@@ -53,8 +53,8 @@ def invoice_routes() -> APIRouter:
         response_model=InvoiceDocument,
         responses=CHANGES,
     )
-    async def pay_invoice(invoice_id: Id, desk: AtDesk, once: Annotated[Once, moving(OPERATE)]) -> Response:
-        opened(desk, Terms)
+    async def pay_invoice(invoice_id: Id, context: AppContextDep, once: Annotated[Once, moving(OPERATE)]) -> Response:
+        opened(context, Terms)
 
         async def act(tx: Tx) -> InvoiceDocument:
             await take_try(tx, who_of(once))
@@ -68,7 +68,7 @@ def invoice_routes() -> APIRouter:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Invoices, the newest first", responses=READS)
     async def list_invoices(
-        desk: AtDesk,
+        context: AppContextDep,
         who: Viewer,
         account_id: OfAccount = None,
         state: InvoiceState | None = None,
@@ -76,24 +76,24 @@ def _add_reading(routes: APIRouter) -> None:
         limit: Limit = PAGE_DEFAULT,
         after: Cursor = None,
     ) -> InvoicePage:
-        opened(desk, Terms)
+        opened(context, Terms)
         whose = account_id if who.operator else account_of(who, account_id)
-        found = await pages.invoices(desk.read, whose, subscription_id, state, after, limit)
+        found = await pages.invoices(context.read, whose, subscription_id, state, after, limit)
         shown = [InvoiceDocument.of(each) for each in found]
         return InvoicePage(invoices=shown, next_after=page_after(found, limit))
 
     @routes.get("/{invoice_id}", summary="One invoice by its id or number, with its credit notes", responses=READS)
-    async def show_invoice(invoice_id: Id, desk: AtDesk, who: Viewer) -> InvoiceStory:
-        invoice, notes = await _seen(desk, who, invoice_id)
-        return InvoiceStory.told(invoice, notes)
+    async def show_invoice(invoice_id: Id, context: AppContextDep, who: Viewer) -> InvoiceTimeline:
+        invoice, notes = await _seen(context, who, invoice_id)
+        return InvoiceTimeline.told(invoice, notes)
 
 
 def _add_printing(routes: APIRouter) -> None:
     @routes.get("/{invoice_id}/pdf", summary="To print", responses=PRINTS, response_class=Response)
-    async def print_invoice(invoice_id: Id, desk: AtDesk, who: Viewer) -> Response:
-        invoice, notes = await _seen(desk, who, invoice_id)
-        account, zone = await _customer(desk, invoice)
-        terms = opened(desk, Terms)
+    async def print_invoice(invoice_id: Id, context: AppContextDep, who: Viewer) -> Response:
+        invoice, notes = await _seen(context, who, invoice_id)
+        account, zone = await _customer(context, invoice)
+        terms = opened(context, Terms)
         return await _printed(content.printed_invoice(invoice, notes, account, terms.seller, zone), terms)
 
     @routes.get(
@@ -102,29 +102,29 @@ def _add_printing(routes: APIRouter) -> None:
         responses=PRINTS,
         response_class=Response,
     )
-    async def print_credit_note(invoice_id: Id, credit_note_id: Id, desk: AtDesk, who: Viewer) -> Response:
-        invoice, notes = await _seen(desk, who, invoice_id)
+    async def print_credit_note(invoice_id: Id, credit_note_id: Id, context: AppContextDep, who: Viewer) -> Response:
+        invoice, notes = await _seen(context, who, invoice_id)
         place = next((at for at, note in enumerate(notes) if credit_note_id in (note.id, note.number)), None)
         if place is None:
             raise not_found(f"credit note {credit_note_id!r} of invoice {invoice_id!r}")
-        account, zone = await _customer(desk, invoice)
-        terms, before = opened(desk, Terms), notes[:place]
+        account, zone = await _customer(context, invoice)
+        terms, before = opened(context, Terms), notes[:place]
         printed = content.printed_note(notes[place], before, invoice, account, terms.seller, zone)
         return await _printed(printed, terms)
 
 
-async def _seen(desk: Desk, who: Who, invoice_id: str) -> tuple[Invoice, list[CreditNote]]:
-    opened(desk, Terms)
-    found = await invoices.find(desk.read, invoice_id)
+async def _seen(context: AppContext, who: Who, invoice_id: str) -> tuple[Invoice, list[CreditNote]]:
+    opened(context, Terms)
+    found = await invoices.find(context.read, invoice_id)
     if found is None or not who.may_see(found.account_id):
         raise not_found(f"invoice {invoice_id!r}")
-    return found, await credit_notes.of_invoice(desk.read, found)
+    return found, await credit_notes.of_invoice(context.read, found)
 
 
-async def _customer(desk: Desk, invoice: Invoice) -> tuple[Account, str]:
-    subscription = await subscriptions.find(desk.read, invoice.subscription_id)
+async def _customer(context: AppContext, invoice: Invoice) -> tuple[Account, str]:
+    subscription = await subscriptions.find(context.read, invoice.subscription_id)
     assert subscription is not None
-    return await customers.as_invoiced(desk.read, invoice), subscription.time_zone
+    return await customers.as_invoiced(context.read, invoice), subscription.time_zone
 
 
 async def _printed(printable: Printable, terms: Terms) -> Response:

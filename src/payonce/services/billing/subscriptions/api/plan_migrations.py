@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit.context import AtDesk
+from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Money, Note
@@ -135,28 +135,28 @@ def plan_migration_routes() -> APIRouter:
 
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Plan migrations, the newest first", responses=READS)
-    async def list_plan_migrations(desk: AtDesk, _: Operator, limit: Limit = PAGE_DEFAULT) -> MigrationList:
-        opened(desk, Terms)
-        found = await plan_moves.listed(desk.read, limit)
+    async def list_plan_migrations(context: AppContextDep, _: Operator, limit: Limit = PAGE_DEFAULT) -> MigrationList:
+        opened(context, Terms)
+        found = await plan_moves.listed(context.read, limit)
         return MigrationList(plan_migrations=[MigrationDocument.of(each) for each in found])
 
     @routes.get("/preview", summary="How many would be moved, and what that amounts to", responses=CHANGES)
     async def preview_plan_migration(
-        desk: AtDesk,
+        context: AppContextDep,
         _: Operator,
         from_plan_id: FromPlan,
         to_plan_id: ToPlan = None,
         notice_days: NoticeDays = NOTICE_DAYS,
     ) -> PreviewDocument:
-        opened(desk, Terms)
+        opened(context, Terms)
         with refusals():
-            found = await plan_migrations.preview(desk.read, from_plan_id, to_plan_id, notice_days)
+            found = await plan_migrations.preview(context.read, from_plan_id, to_plan_id, notice_days)
             return PreviewDocument.of(found)
 
     @routes.get("/{migration_id}", summary="One plan migration", responses=READS)
-    async def show_plan_migration(migration_id: Id, desk: AtDesk, _: Operator) -> MigrationDocument:
-        opened(desk, Terms)
-        found = await plan_moves.find(desk.read, migration_id)
+    async def show_plan_migration(migration_id: Id, context: AppContextDep, _: Operator) -> MigrationDocument:
+        opened(context, Terms)
+        found = await plan_moves.find(context.read, migration_id)
         if found is None:
             raise not_found(f"plan migration {migration_id!r}")
         return MigrationDocument.of(found)
@@ -170,8 +170,8 @@ def _add_ordering(routes: APIRouter) -> None:
         response_model=MigrationDocument,
         responses=CHANGES,
     )
-    async def order_plan_migration(body: MigrationOrder, desk: AtDesk, once: Orderer) -> Response:
-        opened(desk, Terms)
+    async def order_plan_migration(body: MigrationOrder, context: AppContextDep, once: Orderer) -> Response:
+        opened(context, Terms)
 
         async def act(tx: Tx) -> MigrationDocument:
             by = who_of(once).holder
@@ -190,9 +190,9 @@ def _add_ordering(routes: APIRouter) -> None:
         responses=CHANGES,
     )
     async def cancel_plan_migration(
-        migration_id: Id, body: MigrationCancellation, desk: AtDesk, once: Orderer
+        migration_id: Id, body: MigrationCancellation, context: AppContextDep, once: Orderer
     ) -> Response:
-        opened(desk, Terms)
+        opened(context, Terms)
 
         async def act(tx: Tx) -> MigrationDocument:
             by = who_of(once).holder

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from payonce.engine.audit import note
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit.context import AtDesk, Trace
+from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.values import NO_CONTROLS, Asked
@@ -60,14 +60,14 @@ def plan_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["plans"])
 
     @routes.get("", summary="What is for sale, the cheapest first", responses=OPEN)
-    async def list_plans(desk: AtDesk) -> Plans:
-        opened(desk, Terms)
-        return Plans(plans=[PlanDocument.of(plan) for plan in await plans.for_sale(desk.read)])
+    async def list_plans(context: AppContextDep) -> Plans:
+        opened(context, Terms)
+        return Plans(plans=[PlanDocument.of(plan) for plan in await plans.for_sale(context.read)])
 
     @routes.get("/{plan_id}", summary="One version by its id, or the current one by its code", responses=OPEN)
-    async def show_plan(plan_id: Id, desk: AtDesk) -> PlanDocument:
-        opened(desk, Terms)
-        found = await plans.find(desk.read, plan_id)
+    async def show_plan(plan_id: Id, context: AppContextDep) -> PlanDocument:
+        opened(context, Terms)
+        found = await plans.find(context.read, plan_id)
         if found is None:
             raise not_found(f"plan {plan_id!r}")
         return PlanDocument.of(found)
@@ -80,9 +80,9 @@ def plan_routes() -> APIRouter:
         responses=CHANGES,
     )
     async def add_plan(
-        body: PlanOffer, desk: AtDesk, once: Annotated[Once, moving(OPERATE, operators=True)]
+        body: PlanOffer, context: AppContextDep, once: Annotated[Once, moving(OPERATE, operators=True)]
     ) -> Response:
-        opened(desk, Terms)
+        opened(context, Terms)
 
         async def act(tx: Tx) -> PlanDocument:
             made = await plans.add_version(tx, _offer(body))
@@ -94,11 +94,11 @@ def plan_routes() -> APIRouter:
 
     @routes.post("/{plan_id}/retire", summary="Sell it no more; who has it keeps it", responses=CHANGES)
     async def retire_plan(
-        plan_id: Id, desk: AtDesk, trace: Trace, who: Annotated[Who, operator(OPERATE)]
+        plan_id: Id, context: AppContextDep, trace: Trace, who: Annotated[Who, operator(OPERATE)]
     ) -> PlanDocument:
-        opened(desk, Terms)
+        opened(context, Terms)
         with refusals():
-            async with desk.begin(trace) as tx:
+            async with context.begin(trace) as tx:
                 retired = await plans.retire(tx, plan_id)
                 await note(tx.connection, "billing.plans", retired.id, "no longer for sale", actor=who.holder)
         return PlanDocument.of(retired)

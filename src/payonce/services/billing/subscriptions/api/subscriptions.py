@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from payonce.engine.messages.transaction import Reader, Tx
-from payonce.http.kit.context import AtDesk
+from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Note
@@ -92,8 +92,8 @@ def _add_starting(routes: APIRouter) -> None:
         response_model=SubscriptionDocument,
         responses=CHANGES,
     )
-    async def subscribe(body: SubscriptionOrder, desk: AtDesk, once: Orderer) -> Response:
-        opened(desk, Terms)
+    async def subscribe(body: SubscriptionOrder, context: AppContextDep, once: Orderer) -> Response:
+        opened(context, Terms)
 
         async def act(tx: Tx) -> SubscriptionDocument:
             account_id = account_of(who_of(once), body.account_id)
@@ -108,8 +108,8 @@ def _add_starting(routes: APIRouter) -> None:
         response_model=SubscriptionDocument,
         responses=CHANGES,
     )
-    async def begin_trial(body: TrialOrder, desk: AtDesk, once: Orderer) -> Response:
-        opened(desk, Terms)
+    async def begin_trial(body: TrialOrder, context: AppContextDep, once: Orderer) -> Response:
+        opened(context, Terms)
 
         async def act(tx: Tx) -> SubscriptionDocument:
             who = who_of(once)
@@ -123,61 +123,61 @@ def _add_starting(routes: APIRouter) -> None:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Subscriptions, the newest first", responses=READS)
     async def list_subscriptions(
-        desk: AtDesk,
+        context: AppContextDep,
         who: Viewer,
         account_id: OfAccount = None,
         state: State | None = None,
         limit: Limit = PAGE_DEFAULT,
         after: Cursor = None,
     ) -> SubscriptionPage:
-        opened(desk, Terms)
+        opened(context, Terms)
         whose = account_id if who.operator else account_of(who, account_id)
-        found = await pages.subscriptions(desk.read, whose, state, after, limit)
-        changes = await plan_changes.shown(desk.read, [each.id for each in found])
+        found = await pages.subscriptions(context.read, whose, state, after, limit)
+        changes = await plan_changes.shown(context.read, [each.id for each in found])
         shown = [SubscriptionDocument.of(each, changes.get(each.id)) for each in found]
         return SubscriptionPage(subscriptions=shown, next_after=page_after(found, limit))
 
     @routes.get("/active", summary="The one that has not ended", responses=READS)
-    async def show_active(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> SubscriptionDocument:
-        opened(desk, Terms)
-        found = await subscriptions.running(desk.read, account_of(who, account_id))
+    async def show_active(context: AppContextDep, who: Viewer, account_id: OfAccount = None) -> SubscriptionDocument:
+        opened(context, Terms)
+        found = await subscriptions.running(context.read, account_of(who, account_id))
         if found is None:
             raise not_found("subscription of this account that has not ended")
-        return await _shown(desk.read, found)
+        return await _shown(context.read, found)
 
     @routes.get("/{subscription_id}", summary="One subscription", responses=READS)
-    async def show_subscription(subscription_id: Id, desk: AtDesk, who: Viewer) -> SubscriptionDocument:
-        opened(desk, Terms)
-        found = await subscriptions.find(desk.read, subscription_id)
+    async def show_subscription(subscription_id: Id, context: AppContextDep, who: Viewer) -> SubscriptionDocument:
+        opened(context, Terms)
+        found = await subscriptions.find(context.read, subscription_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
-        return await _shown(desk.read, found)
+        return await _shown(context.read, found)
 
-    @routes.get("/{subscription_id}/events", summary="Its story, in order", responses=READS)
+    @routes.get("/{subscription_id}/events", summary="Its timeline, in order", responses=READS)
     async def list_events(
         subscription_id: Id,
-        desk: AtDesk,
+        context: AppContextDep,
         who: Viewer,
         limit: Limit = PAGE_DEFAULT,
         after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last id of the page before.")] = 0,
     ) -> EventPage:
-        opened(desk, Terms)
-        found = await subscriptions.find(desk.read, subscription_id)
+        opened(context, Terms)
+        found = await subscriptions.find(context.read, subscription_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
         asked = min(limit, subscriptions.LISTED_MAX)
-        events = [EventDocument(**event) for event in await subscriptions.events(desk.read, found.id, after, asked)]
+        events = [EventDocument(**event) for event in await subscriptions.events(context.read, found.id, after, asked)]
         return EventPage(events=events, next_after=events[-1].id if len(events) == asked else None)
 
     @routes.get("/{subscription_id}/plan-changes", summary="Its changes of plan, the newest first", responses=READS)
     async def list_plan_changes(
-        subscription_id: Id, desk: AtDesk, who: Viewer, limit: Limit = PAGE_DEFAULT
+        subscription_id: Id, context: AppContextDep, who: Viewer, limit: Limit = PAGE_DEFAULT
     ) -> PlanChangeList:
-        opened(desk, Terms)
-        found = await subscriptions.find(desk.read, subscription_id)
+        opened(context, Terms)
+        found = await subscriptions.find(context.read, subscription_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
-        changes = await plan_changes.of_subscription(desk.read, found.id, limit)
+        changes = await plan_changes.of_subscription(context.read, found.id, limit)
         return PlanChangeList(plan_changes=[PlanChangeDocument.of(each, found) for each in changes])
 
 
@@ -190,8 +190,8 @@ def _add_changing(routes: APIRouter) -> None:
         response_model=SubscriptionDocument,
         responses=NOTHING_PENDING | CHANGES,
     )
-    async def change_plan(subscription_id: Id, body: PlanChange, desk: AtDesk, once: Orderer) -> Response:
-        opened(desk, Terms)
+    async def change_plan(subscription_id: Id, body: PlanChange, context: AppContextDep, once: Orderer) -> Response:
+        opened(context, Terms)
 
         async def act(tx: Tx) -> SubscriptionDocument:
             whose = only_of(who_of(once))
@@ -206,8 +206,8 @@ def _add_changing(routes: APIRouter) -> None:
         response_model=SubscriptionDocument,
         responses=CHANGES,
     )
-    async def cancel(subscription_id: Id, body: Cancellation, desk: AtDesk, once: Orderer) -> Response:
-        opened(desk, Terms)
+    async def cancel(subscription_id: Id, body: Cancellation, context: AppContextDep, once: Orderer) -> Response:
+        opened(context, Terms)
 
         async def act(tx: Tx) -> SubscriptionDocument:
             whose = only_of(who_of(once))
@@ -224,8 +224,8 @@ def _add_changing(routes: APIRouter) -> None:
 
 
 def _add_plain_change(routes: APIRouter, name: str, change: Change, summary: str) -> None:
-    async def changed(subscription_id: Id, desk: AtDesk, once: Orderer) -> Response:
-        opened(desk, Terms)
+    async def changed(subscription_id: Id, context: AppContextDep, once: Orderer) -> Response:
+        opened(context, Terms)
 
         async def act(tx: Tx) -> SubscriptionDocument:
             return await _shown(tx, await change(tx, only_of(who_of(once)), subscription_id))

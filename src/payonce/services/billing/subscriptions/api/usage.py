@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit.context import AtDesk, desk_of, trace_of
+from payonce.http.kit.context import AppContextDep, context_of, trace_of
 from payonce.http.kit.idempotency import REPLAYED, Once
 from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import MEDIA_TYPE, Problem, not_found, responses
@@ -161,7 +161,7 @@ def _counting() -> Handle:
 
     async def use_feature(request: Request) -> Response:
         nonlocal together
-        together = together or Together(desk_of(request).read)
+        together = together or Together(context_of(request).read)
         return await _count(request, together)
 
     return use_feature
@@ -185,7 +185,7 @@ async def _count(request: Request, together: Together) -> Response:
     who = await identify(request, OPERATE)
     if request.scope["query_string"]:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "an event is told in the body; there are no parameters")
-    opened(desk_of(request), Terms)
+    opened(context_of(request), Terms)
     body = await request.body()
     refuse_in(body)
     event = _read(body)
@@ -214,9 +214,9 @@ async def _count(request: Request, together: Together) -> Response:
 
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="What the plan allows, and what of it is used in this allowance window", responses=READS)
-    async def show_usage(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> UsageDocument:
-        opened(desk, Terms)
-        found = await _standing(desk.read, account_of(who, account_id))
+    async def show_usage(context: AppContextDep, who: Viewer, account_id: OfAccount = None) -> UsageDocument:
+        opened(context, Terms)
+        found = await _standing(context.read, account_of(who, account_id))
         return UsageDocument(
             subscription_id=found.subscription_id,
             plan_id=found.plan_id,
@@ -228,24 +228,26 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get("/feature/{feature_name}", summary="One feature of the plan", responses=READS)
     async def show_feature_usage(
-        feature_name: Annotated[Feature, Path()], desk: AtDesk, who: Viewer, account_id: OfAccount = None
+        feature_name: Annotated[Feature, Path()], context: AppContextDep, who: Viewer, account_id: OfAccount = None
     ) -> FeatureDocument:
-        opened(desk, Terms)
-        found = (await _standing(desk.read, account_of(who, account_id))).of(feature_name)
+        opened(context, Terms)
+        found = (await _standing(context.read, account_of(who, account_id))).of(feature_name)
         if found is None:
             raise not_found(f"feature {feature_name!r} in this plan")
         return _feature(found)
 
     @routes.get("/stats", summary="Totals by allowance window, the latest first", responses=READS)
     async def show_usage_stats(
-        desk: AtDesk,
+        context: AppContextDep,
         who: Viewer,
         account_id: OfAccount = None,
         feature_name: Annotated[Feature | None, Query()] = None,
         limit: Limit = PAGE,
     ) -> list[PeriodDocument]:
-        opened(desk, Terms)
-        found = await usage.totals(desk.read, account_of(who, account_id), feature_name, min(limit, PERIODS_SHOWN_MAX))
+        opened(context, Terms)
+        found = await usage.totals(
+            context.read, account_of(who, account_id), feature_name, min(limit, PERIODS_SHOWN_MAX)
+        )
         return [
             PeriodDocument(
                 subscription_id=each.subscription_id,
@@ -266,7 +268,7 @@ def _add_resetting(routes: APIRouter) -> None:
         responses=CHANGES,
     )
     async def reset_usage(body: ResetAsked, once: Annotated[Once, moving(OPERATE, operators=True)]) -> Response:
-        opened(once.desk, Terms)
+        opened(once.context, Terms)
 
         async def act(tx: Tx) -> ResetDocument:
             await _standing(tx, body.account_id)

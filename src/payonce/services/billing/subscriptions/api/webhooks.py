@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from payonce.engine.webhooks import Receiver
-from payonce.http.kit.context import AtDesk, desk_of, trace_of
+from payonce.http.kit.context import AppContextDep, context_of, trace_of
 from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import Problem, not_found
 from payonce.kit.outcomes import Invalid
@@ -49,10 +49,12 @@ def webhook_routes() -> APIRouter:
 
     @routes.get("/status/{event_id}", summary="What became of an event", responses=READS)
     async def show_event_status(
-        event_id: Annotated[str, Path(pattern=r"^[!-~]{1,200}$")], desk: AtDesk, who: Annotated[Who, operator(READ)]
+        event_id: Annotated[str, Path(pattern=r"^[!-~]{1,200}$")],
+        context: AppContextDep,
+        who: Annotated[Who, operator(READ)],
     ) -> StatusDocument:
-        opened(desk, Terms)
-        row: Any = await desk.read.fetchrow(
+        opened(context, Terms)
+        row: Any = await context.read.fetchrow(
             """
             select id, event_id, processed, processed_at, error_message, retry_count, created_at, updated_at
             from subscriptions.payment_webhook_requests where event_id = $1
@@ -77,31 +79,31 @@ def short_webhook_routes() -> Sequence[Route]:
 
 async def take_payment_event(request: Request) -> Response:
     """A charge or refund has ended: `processed`, or `duplicate` for an event that was applied before."""
-    desk = desk_of(request)
-    terms = opened(desk, Terms)
+    context = context_of(request)
+    terms = opened(context, Terms)
     # By one scheme: the other's id stands elsewhere, and what is captured of one must not count as the other.
     receiver = Receiver(CONSUMER, terms.webhook_secrets, Scheme.OLDER, terms.tolerance_s)
     body = await request.body()
-    received = await receiver.receive(desk.read, request.headers.items(), body)
+    received = await receiver.receive(context.read, request.headers.items(), body)
     if isinstance(received, Refusal):
         raise Problem(received.status, received.detail)
     refuse_repeated(body)
     notification = _read(body)
-    async with desk.begin(trace_of(request)) as tx:
+    async with context.begin(trace_of(request)) as tx:
         applied = await payment_events.apply(tx, notification)
     return Response(msgspec.json.encode({"status": applied.status}), media_type="application/json")
 
 
 async def tell_token_version(request: Request) -> Response:
     """For payments, which have no accounts: by which version of an account its tokens count."""
-    desk = desk_of(request)
-    terms = opened(desk, Terms)
-    body = await read_signed(request, desk, SharedSecrets(terms.webhook_secrets, terms.tolerance_s), CONSUMER)
+    context = context_of(request)
+    terms = opened(context, Terms)
+    body = await read_signed(request, context, SharedSecrets(terms.webhook_secrets, terms.tolerance_s), CONSUMER)
     try:
         asked = msgspec.json.decode(body, type=TokenVersionQuery)
     except msgspec.DecodeError as error:
         raise Problem(HTTPStatus.BAD_REQUEST, f"the body names no account: {error}") from error
-    found = TokenVersion(version=await token_version(desk.read, asked.account_id))
+    found = TokenVersion(version=await token_version(context.read, asked.account_id))
     return Response(msgspec.json.encode(found), media_type="application/json")
 
 

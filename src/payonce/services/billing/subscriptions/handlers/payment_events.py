@@ -195,7 +195,7 @@ async def _credit(tx: Tx, standing: Standing, invoice: Invoice, refund_id: str, 
     invoice = await invoices.mark_refunded(tx, invoice, amount)
     credit_note = await credit_notes.insert(tx, credit_note, standing.subscription.test_clock_id)
     detail = {"invoice_id": invoice.id, "credit_note": credit_note.number, "amount": amount.to_text()}
-    await subscriptions.tell_story(tx, standing.subscription, "refunded", standing.now, detail)
+    await subscriptions.add_timeline_entry(tx, standing.subscription, "refunded", standing.now, detail)
     await merchant_events.tell_invoice(tx, "credited", invoice, credit_note)
     await wake(tx, standing.subscription.test_clock_id)
 

@@ -81,7 +81,7 @@ async def _leave_plan_as_it_is(tx: Tx, standing: Standing, invoice: Invoice) -> 
     moved = await subscriptions.move(tx, subscription, "plan_change_failed", standing.now, detail=detail)
     if change is not None and change.state is ChangeState.PENDING:
         after = subscriptions.with_subscription(standing, moved)
-        change = await plan_changes.end(tx, after, change, ChangeState.FAILED, reason, story=False)
+        change = await plan_changes.end(tx, after, change, ChangeState.FAILED, reason, timeline=False)
         described = merchant_events.described_change(change, moved)
         await merchant_events.tell(tx, "plan_change_failed", moved, heard=standing.heard, change=described)
     return invoice
@@ -116,7 +116,7 @@ async def _end_changes(tx: Tx, standing: Standing, invoice: Invoice) -> dict[str
     change = found.get(When.NOW)
     if change is None or change.id != invoice.id:
         return None
-    change = await plan_changes.end(tx, standing, change, ChangeState.APPLIED, story=False)
+    change = await plan_changes.end(tx, standing, change, ChangeState.APPLIED, timeline=False)
     return merchant_events.described_change(change, standing.subscription)
 
 

@@ -95,9 +95,9 @@ async def end(
     state: ChangeState,
     reason: str | None = None,
     *,
-    story: bool = True,
+    timeline: bool = True,
 ) -> PlanChangeRecord:
-    """Of one that is pending; a compare-and-set. `story` is False where the subscription's own move tells it, with the
+    """Of one that is pending; a compare-and-set. `timeline` is False where the subscription's move records it, with the
     event that merchants get."""
     row = await tx.fetchrow(
         """
@@ -113,7 +113,7 @@ async def end(
     if row is None:
         raise AssertionError(f"change {change.id} has ended before, behind the lock of its subscription")
     ended = change_from(row)
-    if story:
+    if timeline:
         await _tell(tx, standing, ended, _ENDED[state])
     return ended
 
@@ -126,11 +126,11 @@ async def pending(tx: Reader | Tx, subscription_id: str) -> dict[When, PlanChang
 
 
 async def end_scheduled(
-    tx: Tx, standing: Standing, state: ChangeState, reason: str | None = None, *, story: bool = True
+    tx: Tx, standing: Standing, state: ChangeState, reason: str | None = None, *, timeline: bool = True
 ) -> PlanChangeRecord | None:
     """The change at the end of the period, if one is pending."""
     found = (await pending(tx, standing.subscription.id)).get(When.PERIOD_END)
-    return None if found is None else await end(tx, standing, found, state, reason, story=story)
+    return None if found is None else await end(tx, standing, found, state, reason, timeline=timeline)
 
 
 async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) -> PlanChangeRecord | None:
@@ -228,5 +228,5 @@ async def _tell(
 ) -> None:
     subscription: Subscription = standing.subscription
     described = merchant_events.described_change(change, subscription)
-    await subscriptions.tell_story(tx, subscription, kind, standing.now, {**described, **(notice or {})})
+    await subscriptions.add_timeline_entry(tx, subscription, kind, standing.now, {**described, **(notice or {})})
     await merchant_events.tell(tx, kind, subscription, heard=standing.heard, change={**described, **(notice or {})})

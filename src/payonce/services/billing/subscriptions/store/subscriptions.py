@@ -1,4 +1,4 @@
-"""Subscriptions on record: reading them, locking them, and moving them with an entry in their story."""
+"""Subscriptions on record: reading them, locking them, and moving them with an entry in their timeline."""
 
 import json
 from dataclasses import dataclass, replace
@@ -91,7 +91,7 @@ async def running(read: Reader | Tx, account_id: str) -> Subscription | None:
 async def events(
     read: Reader | Tx, subscription_id: str, after: int = 0, limit: int = LISTED_MAX
 ) -> list[dict[str, Any]]:
-    """Its story, in order; `after` is the id of the last one seen."""
+    """Its timeline, in order; `after` is the id of the last one seen."""
     rows = await read.fetch(
         """
         select id, kind, from_state, to_state, detail, at from subscriptions.subscription_events
@@ -203,7 +203,7 @@ async def insert(tx: Tx, new: Subscription, at: datetime) -> Subscription | None
 async def move(
     tx: Tx, before: Subscription, kind: str, at: datetime, *, detail: dict[str, Any] | None = None, **changes: Any
 ) -> Subscription:
-    """Writes the changes and tells them as `kind` in its story: a compare-and-set, since nothing is written from a
+    """Writes the changes and tells them as `kind` in its timeline: a compare-and-set, since nothing is written from a
     stale read. A moment that falls due anew is put anew."""
     after = replace(before, **changes)
     if after.state is not before.state and after.state not in MOVES[before.state]:
@@ -254,8 +254,10 @@ async def move(
     return subscription_from(row)
 
 
-async def tell_story(tx: Tx, subscription: Subscription, kind: str, at: datetime, detail: dict[str, Any]) -> None:
-    """An entry in its story that changes nothing of itself."""
+async def add_timeline_entry(
+    tx: Tx, subscription: Subscription, kind: str, at: datetime, detail: dict[str, Any]
+) -> None:
+    """An entry in its timeline that changes nothing of itself."""
     await tx.execute(
         """
         insert into subscriptions.subscription_events

@@ -1,4 +1,4 @@
-"""A subscription's own part of its story: what was decided, invoiced, told by payments, used and booked."""
+"""A subscription's own part of its timeline: what was decided, invoiced, told by payments, used and booked."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from payonce.engine.ledger.model import Reads
-from payonce.engine.monitoring.timeline import POSTINGS_MAX, Scene, notes_about, postings_about
+from payonce.engine.monitoring.timeline import POSTINGS_MAX, TimelineEntry, notes_about, postings_about
 from payonce.kit.money import Amount, Asset
 from payonce.kit.words import counted
 from payonce.services.billing.subscriptions.store.queries import Seen
@@ -17,7 +17,7 @@ USAGE_MAX: Final = 200
 _SAID_ELSEWHERE: Final = frozenset({"subscription_id", "revision"})
 
 
-async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[Scene], bool]:
+async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[TimelineEntry], bool]:
     """In time order, and whether the oldest were left out. `told` are the events that payments has about it."""
     events = await _events(read, of)
     invoices = await _invoices(read, of)
@@ -35,7 +35,7 @@ async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[Scene]
     return sorted(found, key=lambda fact: fact.at), cut
 
 
-async def _events(read: Reads, of: Seen) -> list[Scene]:
+async def _events(read: Reads, of: Seen) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.subscription_events where subscription_id = $1
@@ -44,7 +44,7 @@ async def _events(read: Reads, of: Seen) -> list[Scene]:
         of.id,
     )
     return [
-        Scene(row["created_at"], "event", _title(row), row["to_state"] or row["kind"], _detail(row, of))
+        TimelineEntry(row["created_at"], "event", _title(row), row["to_state"] or row["kind"], _detail(row, of))
         for row in reversed(rows)
     ]
 
@@ -67,7 +67,7 @@ def _detail(row: Any, of: Seen) -> str | None:
     return ", ".join(said) or None
 
 
-async def _invoices(read: Reads, of: Seen) -> list[Scene]:
+async def _invoices(read: Reads, of: Seen) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.invoices where subscription_id = $1 order by created_at desc, id desc
@@ -76,7 +76,7 @@ async def _invoices(read: Reads, of: Seen) -> list[Scene]:
         of.id,
     )
     return [
-        Scene(
+        TimelineEntry(
             row["created_at"],
             "invoice",
             f"invoice {row['number']} for {row['action']}",
@@ -96,7 +96,7 @@ def _for_what(row: Any) -> str:
     return said + (", a charge is under way" if row["charging"] else "")
 
 
-async def _credited(read: Reads, of: Seen) -> list[Scene]:
+async def _credited(read: Reads, of: Seen) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select n.*, i.number as invoice, i.currency, i.exponent from subscriptions.credit_notes n
@@ -106,7 +106,7 @@ async def _credited(read: Reads, of: Seen) -> list[Scene]:
         of.id,
     )
     return [
-        Scene(
+        TimelineEntry(
             row["created_at"],
             "credit note",
             f"credit note {row['number']} for invoice {row['invoice']}",
@@ -118,7 +118,7 @@ async def _credited(read: Reads, of: Seen) -> list[Scene]:
     ]
 
 
-async def _told(read: Reads, events: Sequence[str]) -> list[Scene]:
+async def _told(read: Reads, events: Sequence[str]) -> list[TimelineEntry]:
     """What payments told, as it was taken here."""
     rows = await read.fetch(
         """
@@ -128,7 +128,7 @@ async def _told(read: Reads, events: Sequence[str]) -> list[Scene]:
         list(events),
     )
     return [
-        Scene(
+        TimelineEntry(
             row["processed_at"] or row["created_at"],
             "told",
             f"payments told of {row['action']}: {row['status']}",
@@ -139,7 +139,7 @@ async def _told(read: Reads, events: Sequence[str]) -> list[Scene]:
     ]
 
 
-async def _used(read: Reads, of: Seen) -> list[Scene]:
+async def _used(read: Reads, of: Seen) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.usage_totals where subscription_id = $1 order by period_start desc, feature
@@ -148,7 +148,7 @@ async def _used(read: Reads, of: Seen) -> list[Scene]:
         of.id,
     )
     return [
-        Scene(
+        TimelineEntry(
             row["updated_at"],
             "usage",
             f"{row['feature']}: {row['total']:,} used",
@@ -159,7 +159,7 @@ async def _used(read: Reads, of: Seen) -> list[Scene]:
     ]
 
 
-async def _posted(read: Reads, of: Seen) -> list[Scene]:
+async def _posted(read: Reads, of: Seen) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select id from subscriptions.invoices where subscription_id = $1 order by created_at desc limit {POSTINGS_MAX}
