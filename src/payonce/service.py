@@ -20,7 +20,7 @@ from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.push import Target
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.messages.work import Handler
-from payonce.engine.monitoring.attention import Attentive
+from payonce.engine.monitoring.attention import AttentionSource
 from payonce.engine.monitoring.lookup import Lookup
 from payonce.engine.outbox import Relay
 from payonce.engine.reconcile import StatementSource
@@ -161,7 +161,7 @@ class Service:
     """A query: the correlation ids of what people call $1, so that `payonce trace` finds it by any name."""
     lookups: Sequence[Lookup] = ()
     """Its objects by whatever a person holds of them, for the console's search and for the links of a trace."""
-    attention: Attentive | None = None
+    attention: AttentionSource | None = None
     """Its objects that wait for a person, for the console's first page."""
     console: Callable[[], "ServicePages"] | None = None
     """Its pages in the console, also of one whose tables are in another database; built when a process listens. Of a

@@ -9,9 +9,17 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Browser, expect
 
-from payonce.engine.controls import Approval, ReviewAnswer, answering, ask, freeze, set_limit, set_threshold
+from payonce.engine.controls import (
+    Approval,
+    ReviewAnswer,
+    answer_review_action,
+    freeze,
+    set_limit,
+    set_threshold,
+    submit,
+)
 from payonce.engine.effects import Answer
-from payonce.engine.effects.queries import shown
+from payonce.engine.effects.queries import effect_details
 from payonce.kit.money import Amount, well_known
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, overflow_px
@@ -77,9 +85,9 @@ async def _brakes(scene: TimelineEntry, effect_id: Any) -> tuple[int, int]:
         await set_limit(tx, Amount(10**17, EUR), LONG, vendor=LONG)
         frozen = await freeze(tx, by=LONG, reason=LONG * 5, vendor=LONG, tenant=LONG)
     async with s.begin() as tx:
-        seen = await shown(tx, effect_id)
+        seen = await effect_details(tx, effect_id)
         given = ReviewAnswer(effect_id, seen.listed.effect.revision, Answer.DID_NOT, LONG * 5)
-        asked = await ask(tx, answering(s.admin), given, LONG, LONG * 5)
+        asked = await submit(tx, answer_review_action(s.admin), given, LONG, LONG * 5)
         assert isinstance(asked, Approval)
     return asked.id, frozen.id
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from payonce.engine.messages.model import Answer, Ending, Settlement
+from payonce.engine.messages.model import Ending, SettleAnswer, Settlement
 from payonce.queues.cloudtasks import deliveries, queue, refill, relay, statements
 from payonce.queues.cloudtasks.oidc import Verifier
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
@@ -21,7 +21,7 @@ def answered_first() -> Iterator[None]:
     """The task service hears of an end before it is stored."""
     settle = CloudTasksQueue._settle
 
-    async def hasty(self: CloudTasksQueue, settlements: Sequence[Settlement]) -> list[Answer]:
+    async def hasty(self: CloudTasksQueue, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         for settlement in settlements:
             self._answer(settlement.claim.message.id, settlement.claim.token, deliveries.DONE)
         return await settle(self, settlements)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from payonce.engine.messages.model import Answer, Ending, Settlement
+from payonce.engine.messages.model import Ending, SettleAnswer, Settlement
 from payonce.testing import OpenStage
 from tests.cloudtasks.desk import Runs, staged_runs
 from tests.plans import EMPTY, index_entries_read, plan_while_empty
@@ -27,7 +27,7 @@ async def lives(runs: Runs) -> None:
     half = AT_ONCE // 2
     ends = [Settlement(claim, Ending.SUCCESS) for claim in claims[:half]]
     ends += [Settlement(claim, Ending.RETRY, "not yet", 60.0) for claim in claims[half:]]
-    assert set((await runs.queue.exchange(ends, 0)).answers) == {Answer.SETTLED}
+    assert set((await runs.queue.exchange(ends, 0)).answers) == {SettleAnswer.SETTLED}
 
 
 async def lives_in_doubt(runs: Runs) -> None:

@@ -10,7 +10,7 @@ from payonce.engine.messages import job_log
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.push import EnvelopeCodec
 from payonce.engine.messages.work import Work, handles
-from payonce.engine.outbox import Delivered, Entry, NotNow, Refusal
+from payonce.engine.outbox import Deferred, Delivered, Entry, Refusal
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.queues.cloudtasks.client import Config, Said, TaskService
@@ -45,12 +45,12 @@ class Answering(TaskService):
     [
         ("OK", Delivered),
         ("ALREADY_EXISTS", Delivered),
-        ("UNAVAILABLE", NotNow),
-        ("DEADLINE_EXCEEDED", NotNow),
-        ("RESOURCE_EXHAUSTED", NotNow),
-        ("NOT_FOUND", NotNow),
-        ("PERMISSION_DENIED", NotNow),
-        ("UNAUTHENTICATED", NotNow),
+        ("UNAVAILABLE", Deferred),
+        ("DEADLINE_EXCEEDED", Deferred),
+        ("RESOURCE_EXHAUSTED", Deferred),
+        ("NOT_FOUND", Deferred),
+        ("PERMISSION_DENIED", Deferred),
+        ("UNAUTHENTICATED", Deferred),
         ("INVALID_ARGUMENT", Refusal),
         ("FAILED_PRECONDITION", Refusal),
     ],
@@ -66,7 +66,7 @@ async def test_each_answer_of_google_means_what_it_means(stage: OpenStage, code:
     assert isinstance(answer, meant)
     assert bool(missing) == (code == "NOT_FOUND")
     if code == "NOT_FOUND":
-        assert isinstance(answer, NotNow)
+        assert isinstance(answer, Deferred)
         assert "payonce queues sync --to cloudtasks" in answer.reason
 
 
@@ -76,7 +76,7 @@ async def test_nobody_there_is_not_now(stage: OpenStage) -> None:
     async with stage() as s:
         answers = await relay.deliver([entry_of(await s.clock.now()) for _ in range(3)])
     await service.close()
-    assert all(isinstance(answer, NotNow) for answer in answers)
+    assert all(isinstance(answer, Deferred) for answer in answers)
 
 
 async def test_what_is_repeated_is_known_there_and_what_is_brought_anew_is_new(stage: OpenStage) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from payonce.engine.messages.model import Answer, Ending, Message, Settlement, State
+from payonce.engine.messages.model import Ending, Message, SettleAnswer, Settlement, State
 from payonce.engine.messages.ports import Filter
 from payonce.queues.cloudtasks import deliveries
 from payonce.testing import OpenStage, eventually
@@ -17,7 +17,7 @@ async def test_a_task_brings_a_run_and_its_end_is_answered_after_it_is_stored(st
         assert claim.message.payload == {"wei": 10**30}
         row = await runs.row(message_id)
         assert (row["holder"], row["worker"]) == (claim.token, "worker-1")
-        assert await runs.settle(claim, Ending.SUCCESS) is Answer.SETTLED
+        assert await runs.settle(claim, Ending.SUCCESS) is SettleAnswer.SETTLED
         assert await runs.told(delivery) == deliveries.DONE
         assert await runs.has_ended(message_id)
         assert await runs.statuses(message_id) == ["success"]
@@ -65,10 +65,10 @@ async def test_a_run_is_taken_over_when_its_lease_has_ended_and_the_old_one_is_s
         assert new.crashes == 1
         assert await runs.queue.extend([old]) == [old]
         assert await runs.told(old_delivery) == deliveries.STALE
-        assert await runs.settle(old, Ending.SUCCESS) is Answer.STALE
-        assert await others.settle(new, Ending.RETRY, "not yet", 60.0) is Answer.SETTLED
+        assert await runs.settle(old, Ending.SUCCESS) is SettleAnswer.STALE
+        assert await others.settle(new, Ending.RETRY, "not yet", 60.0) is SettleAnswer.SETTLED
         # The row is free now, and still not the old run's.
-        assert await runs.settle(old, Ending.SUCCESS) is Answer.STALE
+        assert await runs.settle(old, Ending.SUCCESS) is SettleAnswer.STALE
         assert (await runs.row(message_id))["attempts"] == 1
         assert not await runs.has_ended(message_id)
 
@@ -94,7 +94,7 @@ async def test_a_settlement_that_a_transaction_recorded_is_answered_when_it_is_c
         async with runs.s.database.transaction() as connection:
             assert await runs.queue.settle_within(connection, settlement)
         exchange = await runs.queue.exchange([replace_recorded(settlement)], 0)
-        assert list(exchange.answers) == [Answer.SETTLED]
+        assert list(exchange.answers) == [SettleAnswer.SETTLED]
         assert await runs.told(delivery) == deliveries.DONE
         assert await runs.has_ended(message_id)
 

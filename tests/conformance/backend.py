@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from payonce.engine.database.connections import Connection
-from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement, State
+from payonce.engine.messages.model import Claim, Ending, Message, SettleAnswer, Settlement, State
 from payonce.engine.messages.policy import Policy
-from payonce.engine.messages.ports import Admin, Feed, PullQueue, Stored
+from payonce.engine.messages.ports import Admin, Feed, PullQueue, QueuedMessage
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ async def claim_one(queue: PullQueue) -> Claim:
     return claimed
 
 
-async def settle(queue: PullQueue, *settlements: Settlement) -> list[Answer]:
+async def settle(queue: PullQueue, *settlements: Settlement) -> list[SettleAnswer]:
     return list((await queue.exchange(settlements, 0)).answers)
 
 
@@ -143,7 +143,7 @@ async def beside_a_lock(backend: Backend, message_ids: Sequence[UUID], work: Cor
     return answer
 
 
-async def stored(backend: Backend, state: State, queue: str = QUEUE) -> list[Stored]:
+async def stored(backend: Backend, state: State, queue: str = QUEUE) -> list[QueuedMessage]:
     return await backend.admin.peek(queue, state, 1_000)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from payonce.engine.messages.model import Answer, Claim, Ending, Message, State
+from payonce.engine.messages.model import Claim, Ending, Message, SettleAnswer, State
 
 KEY_RETENTION_S = 86_400.0
 
@@ -97,13 +97,13 @@ class Model:
             held.lease_until = self.lease_now + self.lease_s
         return held is not None
 
-    def settle(self, claim: Claim, ending: Ending, delay_s: float) -> Answer:
+    def settle(self, claim: Claim, ending: Ending, delay_s: float) -> SettleAnswer:
         held = self._of(claim)
         if held is None:
-            return Answer.STALE if claim.message.id in self.messages else Answer.ALREADY
+            return SettleAnswer.STALE if claim.message.id in self.messages else SettleAnswer.ALREADY
         if ending in (Ending.SUCCESS, Ending.FAILED):
             self._forget(held.id)
-            return Answer.SETTLED
+            return SettleAnswer.SETTLED
         if ending is Ending.RELEASED:
             held.state = State.ALONE if held.crashes >= 2 else State.READY
             held.first_attempt_at = self._unaged(held, delay_s)
@@ -111,7 +111,7 @@ class Model:
             held.state = State.PARKED if ending is Ending.PARKED else State.READY
             held.attempts, held.crashes = held.attempts + 1, 0
         held.ready_at, held.running_alone = self.now + delay_s, False
-        return Answer.SETTLED
+        return SettleAnswer.SETTLED
 
     def _unaged(self, held: Held, delay_s: float) -> float | None:
         """A release is no run, and its time up to when the message is ready again ages nothing."""

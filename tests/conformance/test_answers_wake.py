@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.controls import Done, ReviewAnswer, answering, ask
+from payonce.engine.controls import Executed, ReviewAnswer, answer_review_action, submit
 from payonce.engine.effects import Blind
 from payonce.engine.effects.review import Answer, Review, reviews
 from payonce.engine.messages.model import Message, State
@@ -54,8 +54,8 @@ class Ground:
         found = await self.review()
         given = ReviewAnswer(found.effect.id, found.effect.revision, how, "seen", OUTCOME)
         async with begin(self.s.database, self.feed) as tx:
-            end = await ask(tx, answering(self.admin), given, "ada", "seen")
-        assert isinstance(end, Done)
+            end = await submit(tx, answer_review_action(self.admin), given, "ada", "seen")
+        assert isinstance(end, Executed)
         return end.result
 
     async def answer_slowly(self) -> Callable[[], Awaitable[None]]:
@@ -66,7 +66,7 @@ class Ground:
         async def answer() -> None:
             given = ReviewAnswer(found.effect.id, found.effect.revision, Answer.HAPPENED, "seen", OUTCOME)
             async with begin(self.s.database, self.feed) as tx:
-                await ask(tx, answering(self.admin), given, "ada", "seen")
+                await submit(tx, answer_review_action(self.admin), given, "ada", "seen")
                 answered.set()
                 await commit.wait()
 

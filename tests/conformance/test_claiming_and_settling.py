@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine.messages.model import PAYLOAD_MAX_BYTES, Answer, Claim, Settlement, State
+from payonce.engine.messages.model import PAYLOAD_MAX_BYTES, Claim, SettleAnswer, Settlement, State
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import PullQueue
 from payonce.kit.outcomes import Invalid
@@ -50,7 +50,7 @@ async def test_what_is_put_is_claimed_as_it_was_and_gone_when_settled(backend: B
     got = claimed.message
     assert (got.id, got.action, got.correlation_id, got.trace_id) == (sent.id, "pay", "order-1", "t-1")
     assert (got.payload, got.extra, got.attempts, got.max_attempts) == (sent.payload, sent.extra, 0, 3)
-    assert await settle(queue, success(claimed)) == [Answer.SETTLED]
+    assert await settle(queue, success(claimed)) == [SettleAnswer.SETTLED]
     assert await claim(queue) == []
     depth = await backend.admin.depth(QUEUE)
     assert (depth.ready, depth.leased, depth.parked) == (0, 0, 0)
@@ -62,7 +62,7 @@ async def test_settling_and_claiming_is_one_exchange(backend: Backend) -> None:
     first, second = await backend.feed.put([message(), message()])
     [held] = await claim(queue, 1)
     exchange = await queue.exchange([success(held)], 5)
-    assert exchange.answers == [Answer.SETTLED]
+    assert exchange.answers == [SettleAnswer.SETTLED]
     assert {held.message.id, *ids(exchange.claims)} == {first, second}
 
 
@@ -106,7 +106,7 @@ async def test_an_unsettled_message_comes_back_until_it_is_settled(backend: Back
     await let_leases_end(backend, queue)
     second = await claim_one(queue)
     assert second.message.id == sent
-    assert await settle(queue, success(second)) == [Answer.SETTLED]
+    assert await settle(queue, success(second)) == [SettleAnswer.SETTLED]
     assert await let_leases_end(backend, queue) == 0
     assert await claim(queue) == []
 
@@ -115,7 +115,7 @@ async def test_each_of_many_messages_is_claimed_exactly_once_by_many_claimers(ba
     queues = [await backend.queue(PLAIN, f"worker-{number}") for number in range(CLAIMERS)]
     sent = await backend.feed.put([message() for _ in range(MANY)])
     claims: Counter[UUID] = Counter()
-    settled: list[Answer] = []
+    settled: list[SettleAnswer] = []
 
     async def work(queue: PullQueue) -> None:
         batch = await claim(queue, 50)
@@ -127,7 +127,7 @@ async def test_each_of_many_messages_is_claimed_exactly_once_by_many_claimers(ba
 
     await asyncio.gather(*map(work, queues))
     assert claims == Counter(sent)
-    assert settled == [Answer.SETTLED] * MANY
+    assert settled == [SettleAnswer.SETTLED] * MANY
 
 
 async def test_a_claim_does_not_wait_for_messages_that_others_hold(backend: Backend) -> None:
@@ -162,10 +162,10 @@ async def test_a_stale_settle_changes_nothing_and_says_so(
     backend: Backend, ending: Callable[[Claim], Settlement]
 ) -> None:
     queue, stale, current = await stale_and_current(backend)
-    assert await settle(queue, ending(stale)) == [Answer.STALE]
+    assert await settle(queue, ending(stale)) == [SettleAnswer.STALE]
     [unchanged] = await stored(backend, State.LEASED)
     assert (unchanged.message.attempts, unchanged.crashes) == (0, 1)
-    assert await settle(queue, success(current)) == [Answer.SETTLED]
+    assert await settle(queue, success(current)) == [SettleAnswer.SETTLED]
 
 
 async def test_a_settle_after_the_message_was_taken_back_changes_nothing(backend: Backend) -> None:
@@ -173,7 +173,7 @@ async def test_a_settle_after_the_message_was_taken_back_changes_nothing(backend
     [sent] = await backend.feed.put([message()])
     late = await claim_one(queue)
     await let_leases_end(backend, queue)
-    assert await settle(queue, success(late)) == [Answer.STALE]
+    assert await settle(queue, success(late)) == [SettleAnswer.STALE]
     assert ids(await claim(queue)) == [sent]
 
 
@@ -193,7 +193,7 @@ async def test_extending_keeps_a_lease(backend: Backend) -> None:
         await backend.time.advance_leases(LEASE_S - 1)
         assert await queue.extend([claimed]) == []
         assert await queue.reap() == 0
-    assert await settle(queue, success(claimed)) == [Answer.SETTLED]
+    assert await settle(queue, success(claimed)) == [SettleAnswer.SETTLED]
 
 
 async def test_an_open_business_transaction_does_not_hold_up_the_renewal_of_others(backend: Backend) -> None:
@@ -209,15 +209,15 @@ async def test_settling_twice_says_already(backend: Backend) -> None:
     queue = await backend.queue(PLAIN)
     [sent] = await backend.feed.put([message()])
     claimed = await claim_one(queue)
-    assert await settle(queue, success(claimed)) == [Answer.SETTLED]
-    assert await settle(queue, success(claimed)) == [Answer.ALREADY]
+    assert await settle(queue, success(claimed)) == [SettleAnswer.SETTLED]
+    assert await settle(queue, success(claimed)) == [SettleAnswer.ALREADY]
     assert len(await backend.log_of(sent)) == 1
 
 
 async def test_a_late_settle_of_what_a_successor_settled_says_already(backend: Backend) -> None:
     queue, stale, current = await stale_and_current(backend)
     await settle(queue, success(current))
-    assert await settle(queue, success(stale)) == [Answer.ALREADY]
+    assert await settle(queue, success(stale)) == [SettleAnswer.ALREADY]
 
 
 async def test_answers_come_in_the_order_of_the_settlements(backend: Backend) -> None:
@@ -226,9 +226,9 @@ async def test_answers_come_in_the_order_of_the_settlements(backend: Backend) ->
     gone, stays, waits, rejected, back = await claim(queue)
     await settle(queue, success(gone))
     answers = await settle(queue, success(gone), success(stays), retry(waits), failed(rejected), released(back))
-    assert answers == [Answer.ALREADY, *[Answer.SETTLED] * 4]
+    assert answers == [SettleAnswer.ALREADY, *[SettleAnswer.SETTLED] * 4]
     late = await settle(queue, retry(waits), success(stays))
-    assert late == [Answer.STALE, Answer.ALREADY]
+    assert late == [SettleAnswer.STALE, SettleAnswer.ALREADY]
 
 
 async def test_opposite_batches_of_the_same_settlements_do_not_deadlock(backend: Backend) -> None:
@@ -241,7 +241,7 @@ async def test_opposite_batches_of_the_same_settlements_do_not_deadlock(backend:
             *(settle(queue, *(batch if number % 2 else batch[::-1])) for number, queue in enumerate(queues))
         )
         flat = Counter(answer for each in answers for answer in each)
-        assert flat == {Answer.SETTLED: 400, Answer.ALREADY: 1_200}
+        assert flat == {SettleAnswer.SETTLED: 400, SettleAnswer.ALREADY: 1_200}
 
 
 async def test_what_a_worker_holds_but_does_not_run_goes_back(backend: Backend) -> None:
@@ -252,10 +252,10 @@ async def test_what_a_worker_holds_but_does_not_run_goes_back(backend: Backend) 
     [lost] = await claim(queue, 1)
     [foreign] = await claim(other, 1)
     assert await queue.give_back([running]) == 1
-    assert await settle(queue, success(lost)) == [Answer.STALE]
+    assert await settle(queue, success(lost)) == [SettleAnswer.STALE]
     assert ids(await claim(other)) == [lost.message.id]
-    assert await settle(queue, success(running)) == [Answer.SETTLED]
-    assert await settle(other, success(foreign)) == [Answer.SETTLED]
+    assert await settle(queue, success(running)) == [SettleAnswer.SETTLED]
+    assert await settle(other, success(foreign)) == [SettleAnswer.SETTLED]
 
 
 async def test_a_queue_with_a_log_of_failures_alone_does_not_log_successes(backend: Backend) -> None:

@@ -14,7 +14,7 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.messages.contract import Contract
 from payonce.engine.messages.model import Message, State
 from payonce.engine.messages.policy import RELEASED_MAX_S, Fixed, Policy
-from payonce.engine.messages.ports import Admin, Filter, Stored
+from payonce.engine.messages.ports import Admin, Filter, QueuedMessage
 from payonce.engine.messages.process import Worker
 from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unprocessable
@@ -66,7 +66,7 @@ class Ground:
         for row in rows:
             self.begin(message_id, row["delivery"])
 
-    async def parked(self) -> list[Stored]:
+    async def parked(self) -> list[QueuedMessage]:
         return await self.admin.peek(POLICY.queue, State.PARKED, 10)
 
     async def logged(self) -> list[tuple[str, str]]:

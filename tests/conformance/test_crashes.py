@@ -2,7 +2,7 @@
 
 import pytest
 
-from payonce.engine.messages.model import Answer, State
+from payonce.engine.messages.model import SettleAnswer, State
 from payonce.engine.messages.policy import Policy
 from tests.conformance.backend import (
     LEASE_S,
@@ -164,7 +164,7 @@ async def test_neighbours_of_a_poison_message_are_not_parked(backend: Backend) -
             await let_leases_end(backend, queue)
         else:
             finished += await settle(queue, success(suspect))
-    assert finished == [Answer.SETTLED] * 4
+    assert finished == [SettleAnswer.SETTLED] * 4
     assert [found.message.id for found in await stored(backend, State.PARKED)] == [poison]
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from payonce.engine.messages.model import DELAY_MAX_S, Answer, Ending, Settlement
+from payonce.engine.messages.model import DELAY_MAX_S, Ending, SettleAnswer, Settlement
 from payonce.engine.messages.policy import Ended, Exponential, Policy, next_step
 from payonce.kit.outcomes import Invalid
 from tests.conformance.backend import (
@@ -66,7 +66,9 @@ async def test_retries_come_when_the_policy_says(backend: Backend) -> None:
         claimed = await claim_one(queue)
         now = await backend.time.now()
         step = next_step(policy, claimed.message, claimed.first_attempt_at, now, Ended(Ending.RETRY, "busy"))
-        assert await settle(queue, Settlement(claimed, step.ending, step.reason, step.delay_s)) == [Answer.SETTLED]
+        assert await settle(queue, Settlement(claimed, step.ending, step.reason, step.delay_s)) == [
+            SettleAnswer.SETTLED
+        ]
         if step.ending is Ending.PARKED:
             break
         await backend.time.advance(step.delay_s - 0.001)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from payonce.engine.messages.model import Answer, State
+from payonce.engine.messages.model import SettleAnswer, State
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import Filter
 from payonce.kit.ids import new_id
@@ -48,7 +48,7 @@ async def test_what_runs_when_the_queue_is_paused_may_still_end(backend: Backend
     await backend.admin.pause(QUEUE, "maintenance")
     assert await queue.extend([done, again]) == []
     exchange = await queue.exchange([success(done), retry(again)], 10)
-    assert exchange.answers == [Answer.SETTLED, Answer.SETTLED]
+    assert exchange.answers == [SettleAnswer.SETTLED, SettleAnswer.SETTLED]
     assert not exchange.claims
 
 
@@ -138,7 +138,7 @@ async def test_a_redrive_touches_only_parked_messages(backend: Backend) -> None:
     delayed = await backend.feed.put([message(delay_s=60.0)])
     assert await backend.admin.redrive(QUEUE, ALL) == 0
     assert [found.message.id for found in await stored(backend, State.READY)] == delayed
-    assert await settle(queue, success(leased)) == [Answer.SETTLED]
+    assert await settle(queue, success(leased)) == [SettleAnswer.SETTLED]
 
 
 async def test_a_preview_changes_nothing_and_shows_samples(backend: Backend) -> None:
@@ -181,7 +181,7 @@ async def test_a_purge_never_touches_what_is_worked_on(backend: Backend) -> None
         assert await backend.admin.purge(QUEUE, state, ALL, by="ada") == 0
     with pytest.raises(Invalid, match="worked on"):
         await backend.admin.purge(QUEUE, State.LEASED, ALL, by="ada")
-    assert await settle(queue, success(claimed)) == [Answer.SETTLED]
+    assert await settle(queue, success(claimed)) == [SettleAnswer.SETTLED]
 
 
 async def test_peeking_pages_through_a_queue_in_the_order_of_its_times(backend: Backend) -> None:

@@ -8,7 +8,7 @@ import pytest
 import redis.exceptions
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.outbox import Fate
+from payonce.engine.outbox import SettleOutcome
 from payonce.queues.redis import RedisQueue, scripts
 from payonce.queues.redis.scripts import Script
 from payonce.queues.redis.wait import ArrivalWatcher
@@ -85,7 +85,7 @@ async def all_run(self: RedisQueue, claims: list[object], _: object) -> list[obj
     return list(claims)
 
 
-async def nothing_known(self: RedisQueue, _: object) -> dict[object, Fate]:
+async def nothing_known(self: RedisQueue, _: object) -> dict[object, SettleOutcome]:
     return {}
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.messages.model import Claim, Ending, Message, SettleAnswer, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.messages.work import Work
@@ -63,7 +63,7 @@ async def written(backend: RedisBackend) -> tuple[int, int]:
     )
 
 
-async def mirror(queue: RedisQueue, work: Work) -> list[Answer]:
+async def mirror(queue: RedisQueue, work: Work) -> list[SettleAnswer]:
     """What the worker does after the commit."""
     assert work.settlement is not None
     recorded = Settlement(work.settlement.claim, work.settlement.ending, recorded=True)
@@ -74,7 +74,7 @@ async def test_a_commit_writes_everything_and_settles(redis: RedisBackend) -> No
     queue, work = await work_on(redis)
     await commit_a_row(work)
     assert work.settled_as is Ending.SUCCESS
-    assert await mirror(queue, work) == [Answer.SETTLED]
+    assert await mirror(queue, work) == [SettleAnswer.SETTLED]
     assert await written(redis) == (1, 1)
     assert (await redis.admin.depth("pay")).leased == 0
     rows = await redis.stage.owner.fetch("select status from payonce.job_logs")
@@ -131,7 +131,7 @@ async def test_a_message_that_holds_an_effect_is_kept_from_then_on(redis: RedisB
     await redis.time.advance_leases(PAY.lease_s + 1)
     [again] = (await queue.exchange([], 1)).claims
     assert again.message.id == work.message.id
-    assert (await queue.exchange([Settlement(again, Ending.SUCCESS)], 0)).answers == [Answer.SETTLED]
+    assert (await queue.exchange([Settlement(again, Ending.SUCCESS)], 0)).answers == [SettleAnswer.SETTLED]
 
 
 async def test_a_hold_that_rolled_back_leaves_a_message_that_runs(redis: RedisBackend) -> None:
@@ -142,7 +142,7 @@ async def test_a_hold_that_rolled_back_leaves_a_message_that_runs(redis: RedisBa
     again = await take_over(redis, queue)
     assert again.message.id == work.message.id
     settled = await queue.exchange([Settlement(again._claim, Ending.RETRY, "later", 10)], 0)
-    assert settled.answers == [Answer.SETTLED]
+    assert settled.answers == [SettleAnswer.SETTLED]
     await redis.time.advance(10)
     [third] = (await queue.exchange([], 1)).claims
     assert third.message.attempts == 1

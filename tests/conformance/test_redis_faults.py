@@ -21,7 +21,7 @@ from payonce.engine.messages.ports import Depth
 from payonce.engine.messages.process import Worker
 from payonce.engine.messages.transaction import Reader, begin
 from payonce.engine.messages.work import Handler, Work, handles
-from payonce.engine.outbox import relay_step, standings
+from payonce.engine.outbox import entry_statuses, relay_step
 from payonce.kit.outcomes import Retry, Stale, Unknown
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, store
 from payonce.testing import ScratchDatabase
@@ -148,7 +148,7 @@ async def test_a_run_that_is_taken_over_while_it_gives_up_leaves_its_effects_as_
     with pytest.raises(Stale):
         await work.give_up("tried enough")
     assert await kept.stage.owner.fetchval("select state from payonce.effects") == "unknown"
-    assert (await standings(database, "redis", [message_id]))[message_id].state == "delivered"
+    assert (await entry_statuses(database, "redis", [message_id]))[message_id].state == "delivered"
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.messages.model import Answer, Claim, State
+from payonce.engine.messages.model import Claim, SettleAnswer, State
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import Filter
 from payonce.kit.outcomes import Unavailable
@@ -104,7 +104,7 @@ async def test_an_envelope_in_any_order_keeps_its_id_and_its_unknown_fields(dire
     await settle(queue, retry(claimed))
     again = await claim_one(queue)
     assert (again.message.id, again.message.extra) == (sent.id, {"sender": "shop"})
-    assert await settle(queue, success(again)) == [Answer.SETTLED]
+    assert await settle(queue, success(again)) == [SettleAnswer.SETTLED]
 
 
 @pytest.mark.parametrize("garbage", ["not json", b"\xff\xfe", "[1]", "42", '{"id":"' + "x" * 36 + '", nonsense'])
@@ -127,7 +127,7 @@ async def test_a_second_copy_of_what_is_worked_on_does_not_run_beside_it(direct:
     claimed = await claim_one(queue)
     await push(direct, body)
     assert await claim(queue) == []
-    assert await settle(queue, success(claimed)) == [Answer.SETTLED]
+    assert await settle(queue, success(claimed)) == [SettleAnswer.SETTLED]
 
 
 async def test_the_playbooks_commands_tell_the_truth_at_every_step(direct: RedisBackend) -> None:
@@ -204,7 +204,7 @@ async def test_a_list_that_was_deleted_by_hand_comes_back(kept: RedisBackend) ->
     assert (await refill(kept.store)).put_back == 1
     await kept.relay()
     assert ids(await claim(queue)) == [sent[1]]
-    assert await settle(queue, success(leased)) == [Answer.SETTLED]
+    assert await settle(queue, success(leased)) == [SettleAnswer.SETTLED]
     assert (await refill(kept.store)).put_back == 0
 
 
@@ -236,8 +236,8 @@ async def test_of_two_runs_around_a_wipe_one_ends_the_message(kept: RedisBackend
     await wiped(kept)
     after = await claim_one(queue)
     assert after.message.id == sent
-    assert await settle(queue, success(before)) == [Answer.STALE]
-    assert await settle(queue, success(after)) == [Answer.SETTLED]
+    assert await settle(queue, success(before)) == [SettleAnswer.STALE]
+    assert await settle(queue, success(after)) == [SettleAnswer.SETTLED]
     await wiped(kept)
     assert await claim(queue) == []
 
@@ -247,7 +247,7 @@ async def test_a_run_that_ends_in_a_wiped_server_ends_in_postgresql(kept: RedisB
     await kept.feed.put([message()])
     claimed = await claim_one(queue)
     await kept.store.command("FLUSHALL")
-    assert await settle(queue, success(claimed)) == [Answer.SETTLED]
+    assert await settle(queue, success(claimed)) == [SettleAnswer.SETTLED]
     await wiped(kept)
     assert await claim(queue) == []
 

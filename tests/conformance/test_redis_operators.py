@@ -14,7 +14,7 @@ from payonce.engine.messages.ports import Filter
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.messages.work import Work
 from payonce.engine.outbox import discard_entries
-from payonce.engine.outbox.durable_copy import wake_kept
+from payonce.engine.outbox.durable_copy import wake_durable
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.queues.redis import RedisQueue, admin, redrive, refill
 from payonce.queues.redis.durable_copy import start_over
@@ -139,7 +139,7 @@ async def woken_before_redis_heard_of_the_parking(backend: RedisBackend, queue: 
     async with backend.stage.database.transaction() as connection:
         assert await queue.settle_within(connection, given_up)
     async with backend.transaction() as connection:
-        assert await wake_kept(connection, claimed.message.id)
+        assert await wake_durable(connection, claimed.message.id)
     await settle(queue, Settlement(claimed, Ending.PARKED, given_up.reason, recorded=True))
     assert len(await stored(backend, State.PARKED)) == 1
     return claimed.message.id

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.messages.model import Answer, State
+from payonce.engine.messages.model import SettleAnswer, State
 from payonce.engine.messages.policy import Policy
 from payonce.queues.redis import RedisQueue, refill
 from payonce.testing import ScratchDatabase
@@ -92,7 +92,7 @@ async def test_what_a_dead_worker_held_comes_back_after_a_loss(either: RedisBack
     assert await lengths(either) == (IN_HAND, 0, 0, 0)
     again = await claim(queue)
     assert sorted(ids(again)) == sorted(sent)
-    assert await settle(queue, *map(success, again)) == [Answer.SETTLED] * IN_HAND
+    assert await settle(queue, *map(success, again)) == [SettleAnswer.SETTLED] * IN_HAND
     assert await claims_are_whole(either, 0)
 
 
@@ -109,7 +109,7 @@ async def test_the_loss_of_one_entry_among_others_is_found(either: RedisBackend,
     await either.time.advance_leases(LEASE_S / 2 + 0.001)
     assert await queue.reap() == 1
     assert ids(await claim(queue)) == [claims[1].message.id]
-    assert await settle(queue, *map(success, held)) == [Answer.SETTLED] * 2
+    assert await settle(queue, *map(success, held)) == [SettleAnswer.SETTLED] * 2
 
 
 async def test_a_live_run_that_lost_its_lease_keeps_its_message(either: RedisBackend) -> None:
@@ -122,7 +122,7 @@ async def test_a_live_run_that_lost_its_lease_keeps_its_message(either: RedisBac
         await either.time.advance_leases(LEASE_S / 2)
         assert await queue.extend([held]) == []
     assert await claim(queue) == []
-    assert await settle(queue, success(held)) == [Answer.SETTLED]
+    assert await settle(queue, success(held)) == [SettleAnswer.SETTLED]
     assert await claims_are_whole(either, 0)
 
 
@@ -138,7 +138,7 @@ async def test_a_run_that_renews_in_time_is_not_put_back_by_the_repair(either: R
     assert await queue.extend([held]) == []
     await either.time.advance_leases(1)
     assert await queue.reap() == 0
-    assert await settle(queue, success(held)) == [Answer.SETTLED]
+    assert await settle(queue, success(held)) == [SettleAnswer.SETTLED]
 
 
 async def test_without_its_claim_a_message_waits_for_the_lease_and_its_late_run_is_stale(either: RedisBackend) -> None:
@@ -155,11 +155,11 @@ async def test_without_its_claim_a_message_waits_for_the_lease_and_its_late_run_
     assert await queue.reap() == 1
     assert await queue.extend([late]) == [late], "put back, and not claimed yet"
     now = await claim_one(queue)
-    assert await settle(queue, success(late)) == [Answer.STALE]
+    assert await settle(queue, success(late)) == [SettleAnswer.STALE]
     async with either.stage.database.transaction() as connection:
         assert not await queue.hold_within(connection, late)
     assert await lengths(either) == (0, 1, 0, 0)
-    assert await settle(queue, success(now)) == [Answer.SETTLED]
+    assert await settle(queue, success(now)) == [SettleAnswer.SETTLED]
 
 
 async def test_attempts_crashes_and_age_survive_the_loss(either: RedisBackend) -> None:
@@ -261,11 +261,11 @@ async def test_what_ended_in_postgresql_does_not_run_again_after_a_loss(kept: Re
     await kept.feed.put([message(), message()])
     ended, _ = await claim(queue)
     await lose(kept, "claims", "leases", "ids")
-    assert await settle(queue, success(ended)) == [Answer.SETTLED]
+    assert await settle(queue, success(ended)) == [SettleAnswer.SETTLED]
     await repair_and_end_leases(kept, queue)
     [again] = await claim(queue)
     assert again.message.id != ended.message.id
-    assert await settle(queue, success(again)) == [Answer.SETTLED]
+    assert await settle(queue, success(again)) == [SettleAnswer.SETTLED]
     assert await lengths(kept) == (0, 0, 0, 0)
 
 
@@ -317,7 +317,7 @@ async def test_of_two_copies_in_work_one_remains(direct: RedisBackend) -> None:
     assert await lengths(direct) == (0, 2, 0, 0)
     await queue.reap()
     assert await lengths(direct) == (0, 1, 0, 0)
-    assert await settle(queue, success(second)) == [Answer.SETTLED]
+    assert await settle(queue, success(second)) == [SettleAnswer.SETTLED]
     assert await lengths(direct) == (0, 0, 0, 0)
 
 

@@ -3,7 +3,7 @@
 import asyncpg
 import pytest
 
-from payonce.engine.messages.model import Answer, State
+from payonce.engine.messages.model import SettleAnswer, State
 from tests.conformance.backend import (
     PLAIN,
     QUEUE,
@@ -30,8 +30,8 @@ async def test_one_refused_settlement_does_not_block_its_batch(backend: Backend,
     refused = claims[bad]
     await backend.refuse_to_log(refused.message.id)
     answers = await settle(queue, *map(success, claims))
-    expected = [Answer.SETTLED] * 20
-    expected[bad] = Answer.STALE
+    expected = [SettleAnswer.SETTLED] * 20
+    expected[bad] = SettleAnswer.STALE
     assert answers == expected
     assert [found.message.id for found in await stored(backend, State.LEASED)] == [refused.message.id]
 
@@ -44,7 +44,7 @@ async def test_a_refused_settlement_among_mixed_endings_leaves_the_others_settle
     answers = await settle(queue, success(bad), retry(again), success(done), parked(stuck), failed(rejected))
     depth = await backend.admin.depth(QUEUE)
     assert (depth.ready, depth.parked, depth.leased) == (1, 1, 1)
-    assert answers == [Answer.STALE, *[Answer.SETTLED] * 4], "what was settled must be said to be settled"
+    assert answers == [SettleAnswer.STALE, *[SettleAnswer.SETTLED] * 4], "what was settled must be said to be settled"
 
 
 async def test_a_refused_settlement_runs_again_after_its_lease(backend: Backend) -> None:
@@ -52,7 +52,7 @@ async def test_a_refused_settlement_runs_again_after_its_lease(backend: Backend)
     [sent] = await backend.feed.put([message()])
     claimed = await claim_one(queue)
     await backend.refuse_to_log(sent)
-    assert await settle(queue, success(claimed)) == [Answer.STALE]
+    assert await settle(queue, success(claimed)) == [SettleAnswer.STALE]
     assert await claim(queue) == []
     [held] = await stored(backend, State.LEASED)
     assert held.message.id == sent
@@ -75,7 +75,7 @@ async def test_a_row_that_cannot_be_reaped_does_not_keep_the_others_from_coming_
 async def test_any_reason_can_be_settled(backend: Backend, reason: str) -> None:
     queue = await backend.queue(PLAIN)
     [sent] = await backend.feed.put([message()])
-    assert await settle(queue, parked(await claim_one(queue), reason)) == [Answer.SETTLED]
+    assert await settle(queue, parked(await claim_one(queue), reason)) == [SettleAnswer.SETTLED]
     [found] = await stored(backend, State.PARKED)
     assert found.message.id == sent
     assert found.last_error

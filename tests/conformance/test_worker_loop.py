@@ -17,7 +17,7 @@ from payonce.engine.messages.policy import Fixed, Policy
 from payonce.engine.messages.ports import POLL_S, Exchange, PullQueue
 from payonce.engine.messages.process import DEFAULT_SLOTS, Worker
 from payonce.engine.messages.work import Handler, Work, handles
-from payonce.engine.monitoring.metrics import UPKEEP
+from payonce.engine.monitoring.metrics import MAINTENANCE_MOVES
 from payonce.kit.outcomes import Retry
 from payonce.testing import ScratchDatabase, Stage, eventually, open_stage
 from tests.conformance.redis_stage import RedisStage, open_redis_stage
@@ -329,7 +329,7 @@ async def test_what_is_taken_from_the_dead_is_told_under_the_sweepers_name(stage
         await s.feed.put([Message(queue="pay") for _ in range(2)])
         await dead.exchange([], 10)
         await s.clock.advance_leases(PAY.lease_s + 1)
-        counted = UPKEEP.labels(Task.SWEEP.value, "pay")._value
+        counted = MAINTENANCE_MOVES.labels(Task.SWEEP.value, "pay")._value
         before = counted.get()
         async with working(s, pay):
             await eventually(s.drained)

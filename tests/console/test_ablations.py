@@ -32,7 +32,7 @@ async def judged_first(database: Any, name: str, address: str) -> int:
     """Looks at what was counted before, and counts afterwards: of many at once nobody sees the others."""
     row = await database.work.fetchval("select count(*) from payonce.login_failures where name = $1", name)
     if row >= login_limits.FAILURES_MAX:
-        raise sessions.NotAdmitted("too many logins failed", too_many=True)
+        raise sessions.LoginRefused("too many logins failed", too_many=True)
     return 0
 
 

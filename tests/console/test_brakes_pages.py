@@ -109,8 +109,8 @@ async def test_schedules_are_shown_beside_what_every_worker_does_all_the_time(st
         assert "pump_delayed_queues found nothing to do" in empty.words
         assert "No schedule was ever begun" in empty.words
         queue = await s.queue(PAY)
-        await queue.log_upkeep(Task.SWEEP, 1)
-        await queue.log_upkeep(Task.SWEEP, 2)
+        await queue.log_maintenance(Task.SWEEP, 1)
+        await queue.log_maintenance(Task.SWEEP, 2)
         schedules = [Schedule("nightly", PAY, every=Daily("02:00", "UTC")), Schedule("often", PAY, every=Every(900))]
         lease = await acquire(s.database, "janitors", "machine-7:4711", 60.0)
         assert lease is not None
@@ -150,7 +150,7 @@ async def parked(context: AppContext, count: int) -> list[str]:
     ids = await context.put(count)
     for each in ids:
         context.broker.faults[each] = Refusal("no such topic, password=hunter22")
-    for _ in range(context.broker.terms.refusals_max):
+    for _ in range(context.broker.config.refusals_max):
         await context.step()
         await context.s.clock.advance(60)
     return [str(each) for each in ids]

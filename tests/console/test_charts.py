@@ -4,14 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 from payonce.console.live import WINDOWS, columns
 from payonce.console.templating import age, document, duration, spark
-from payonce.engine.monitoring.history import MINUTES_MAX, Minute
+from payonce.engine.monitoring.history import MINUTES_MAX, QueueMinute
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-def minutes(*runs: int, depths: tuple[int | None, ...] = ()) -> list[Minute]:
+def minutes(*runs: int, depths: tuple[int | None, ...] = ()) -> list[QueueMinute]:
     return [
-        Minute(
+        QueueMinute(
             START + timedelta(minutes=number),
             success=count,
             retry=count // 2,

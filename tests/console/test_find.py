@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from payonce.engine.monitoring.lookup import MATCHES_MAX, Match
+from payonce.engine.monitoring.lookup import MATCHES_MAX, LookupResult
 from payonce.services.payouts.policies import QUEUES
 from payonce.testing import OpenStage, Servers
 from tests.console import billing_scene
@@ -138,12 +138,12 @@ async def test_what_nobody_knows_is_said_and_nothing_is_searched_where_no_servic
 async def test_a_service_that_is_slow_is_passed_over_and_named(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slow(read: object, what: str) -> list[Match]:
+    async def slow(read: object, what: str) -> list[LookupResult]:
         await read.fetchval("select pg_sleep(30)")  # type: ignore[attr-defined]
         return []
 
-    async def quick(read: object, what: str) -> list[Match]:
-        return [Match("thing", what, "/queues")]
+    async def quick(read: object, what: str) -> list[LookupResult]:
+        return [LookupResult("thing", what, "/queues")]
 
     monkeypatch.setattr("payonce.console.pages.traces.LOOK_LIMIT_MS", 50)
     monkeypatch.setattr(StageContext, "lookups", (slow, quick))

@@ -5,7 +5,7 @@ import re
 from payonce.engine.messages.policy import Policy
 from payonce.engine.monitoring.history import RunCounts
 from payonce.engine.monitoring.metrics import SETTLES
-from payonce.engine.monitoring.vendor_calls import CallCounts, watching
+from payonce.engine.monitoring.vendor_calls import CallCounts, call_observer
 from payonce.testing import OpenStage
 from tests.console.scene import POLICY, park, put
 from tests.console.visitor import Answer, console, visiting
@@ -27,7 +27,7 @@ async def test_a_vendor_that_fails_has_a_card_that_says_how(stage: OpenStage) ->
         counts = CallCounts(s.database)
         for outcome, times in (("ok", 10), ("no_answer", 30)):
             for _ in range(times):
-                watching("exchange")("estimate", outcome, 0.1)
+                call_observer("exchange")("estimate", outcome, 0.1)
         assert "All quiet" in (await visitor.get("/")).words
         await counts.tick()
         page = await visitor.get("/")

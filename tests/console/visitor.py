@@ -26,7 +26,7 @@ from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx, begin
-from payonce.engine.monitoring.attention import Attentive
+from payonce.engine.monitoring.attention import AttentionSource
 from payonce.engine.monitoring.lookup import Lookup
 from payonce.engine.operators import Role, add_person
 from payonce.testing import Stage
@@ -73,10 +73,10 @@ class StageContext:
     @property
     def actions(self) -> Actions:
         declared: Sequence[Callable[[Admin], Action[Any]]] = (
-            controls.answering,
-            controls.redriving,
-            controls.writing_off,
-            controls.bounding,
+            controls.answer_review_action,
+            controls.redrive_action,
+            controls.write_off_action,
+            controls.change_threshold_action,
             *self.also,
         )
         made = [make(self.admin) for make in declared]
@@ -90,7 +90,7 @@ class StageContext:
         return role not in self.elsewhere
 
     @property
-    def attention(self) -> Sequence[Attentive]:
+    def attention(self) -> Sequence[AttentionSource]:
         return [service.attention for service in SERVICES if service.attention is not None]
 
     def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]:

@@ -53,12 +53,12 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
     assert {
         "engine.messages.work:Work.commit",
         "engine.effects.send:Run.intent",
-        "engine.effects.store:record_plain",
+        "engine.effects.store:record_performed",
     } <= set(crossed)
     assert all(struck[Mode.STOPPED] for struck in crossed.values())
     assert set(crossed["testing.crash.scenarios.client:BankClient.broadcast"]) == set(PROCESS_MODES)
     assert set(crossed["engine.messages.work:Work.commit"]) == set(USUAL_MODES)
-    assert set(crossed["engine.effects.store:standing"]) == {Mode.STOPPED}
+    assert set(crossed["engine.effects.store:generations"]) == {Mode.STOPPED}
 
 
 def test_a_quicker_look_leaves_no_site_and_mode_without_a_point() -> None:

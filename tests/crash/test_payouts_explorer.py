@@ -34,7 +34,7 @@ def stand() -> OnCloudTasks:
             "payout @ payout vendors.changenow.client:ChangeNowClient._send #3 @ after", marks=pytest.mark.full
         ),
         # Sent, and stopped until somebody else has followed it to its end.
-        "payout @ payout engine.effects.store:record_plain #2 @ stopped",
+        "payout @ payout engine.effects.store:record_performed #2 @ stopped",
         # The task service forgets what it has while a run of it dies in its commit.
         "payout-lost @ payout-lost engine.messages.work:Work.commit #6 @ before",
         # The server crashes under the janitor that looks for forgotten payouts: it comes by again.

@@ -136,7 +136,7 @@ async def test_a_relay_of_ones_own_answers_for_every_entry() -> None:
     relay: outbox.Relay = relay_class()
     relay.broker = Broker()  # type: ignore[attr-defined]
     assert await relay.deliver([]) == [Delivered(), Refusal("too large")]
-    assert (relay.name, relay.terms.refusals_max) == ("events", 5)
+    assert (relay.name, relay.config.refusals_max) == ("events", 5)
 
 
 def test_the_budget_of_the_page_takes_what_it_is_given() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from payonce.engine.database.connections import Connection
 from payonce.engine.ledger import Posting, PostingId
-from payonce.engine.ledger.posting import post_all
+from payonce.engine.ledger.postings import post_all
 from payonce.testing import Stage, eventually
 
 POST_ALL = "select payonce.post_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"

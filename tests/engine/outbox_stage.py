@@ -12,13 +12,13 @@ from payonce.engine.messages.inbox import accept
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Fixed
 from payonce.engine.messages.transaction import begin
-from payonce.engine.outbox import Answer, Delivered, Entry, Terms, declare_relays, put_out, relay_step
+from payonce.engine.outbox import Answer, Delivered, Entry, RelayConfig, declare_relays, put_out, relay_step
 from payonce.testing import OpenStage, Stage
 
 NAME = "broker"
 BACKOFF_S = 10.0
 LEASE_S = 30.0
-TERMS = Terms(batch=10, timeout_s=20.0, lease_s=LEASE_S, refusals_max=3, backoff=Fixed(BACKOFF_S))
+TERMS = RelayConfig(batch=10, timeout_s=20.0, lease_s=LEASE_S, refusals_max=3, backoff=Fixed(BACKOFF_S))
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Broker:
     """Its books are the oracle: what is in `received` was delivered, as often as it is there."""
 
     name: str = NAME
-    terms: Terms = TERMS
+    config: RelayConfig = TERMS
     received: list[Entry] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     faults: dict[UUID, Answer | Exception] = field(default_factory=dict)
@@ -111,11 +111,11 @@ class AppContext:
 
 
 @asynccontextmanager
-async def open_desk(stage: OpenStage, terms: Terms = TERMS) -> AsyncIterator[AppContext]:
+async def open_desk(stage: OpenStage, config: RelayConfig = TERMS) -> AsyncIterator[AppContext]:
     async with stage() as s:
         await s.clock.freeze()
         await s.owner.execute("create table if not exists business (id text); grant all on business to payonce_service")
-        context = AppContext(s, Broker(terms=terms))
+        context = AppContext(s, Broker(config=config))
         await declare_relays(s.database, [context.broker])
         try:
             yield context

@@ -7,7 +7,7 @@ import pytest
 from payonce.engine.audit import note
 from payonce.engine.controls import freeze
 from payonce.engine.controls.quarantine.state import begin_quarantine
-from payonce.engine.effects.meter import moved
+from payonce.engine.effects.meter import asset_flows
 from payonce.engine.ledger import Line, Posting, Reference
 from payonce.engine.messages.ports import Depth
 from payonce.engine.monitoring.alerts import alerts
@@ -91,7 +91,7 @@ async def test_the_meter_tells_hour_day_and_what_is_open_by_asset(stage: OpenSta
         await effect(s, "refused", Amount(1_000, EUR))
         await effect(s, "performed", Amount(7, JPY))
         await effect(s, "performed", None)
-        eur, jpy = await moved(s.read)
+        eur, jpy = await asset_flows(s.read)
         assert (eur.last_hour, eur.last_hour_count) == (Amount(100, EUR), 1)
         assert (eur.last_day, eur.last_day_count) == (Amount(150, EUR), 2)
         assert (eur.open, eur.open_count) == (Amount(3, EUR), 1)
@@ -100,7 +100,7 @@ async def test_the_meter_tells_hour_day_and_what_is_open_by_asset(stage: OpenSta
 
 async def test_the_meter_of_nothing_is_empty(stage: OpenStage) -> None:
     async with stage() as s:
-        assert await moved(s.read) == []
+        assert await asset_flows(s.read) == []
 
 
 async def test_a_story_has_effects_postings_and_notes_in_time_order(stage: OpenStage) -> None:

@@ -11,23 +11,23 @@ import pytest
 from payonce.engine.controls import (
     Actions,
     Approval,
-    Done,
+    ApprovalState,
+    Executed,
     Redrive,
     ReviewAnswer,
-    Verdict,
     WriteOff,
-    answering,
+    answer_review_action,
     approvals,
-    ask,
     deny,
     grant,
-    redrive_of,
-    redriving,
+    redrive_action,
+    redrive_request,
     remove_threshold,
     set_threshold,
+    submit,
     thresholds,
     withdraw,
-    writing_off,
+    write_off_action,
 )
 from payonce.engine.effects import Answer, Findable, Keyed, Review, Safety
 from payonce.engine.messages.ports import Filter
@@ -45,7 +45,7 @@ async def forgets(request: object) -> None:
 
 
 def actions(till: Till) -> Actions:
-    return {action.name: action for action in (answering(till.s.admin), redriving(till.s.admin))}
+    return {action.name: action for action in (answer_review_action(till.s.admin), redrive_action(till.s.admin))}
 
 
 async def threshold(till: Till, above: str) -> None:
@@ -56,13 +56,13 @@ async def threshold(till: Till, above: str) -> None:
 async def asked(till: Till, review: Review, answer: Answer = Answer.DID_NOT, by: str = "ada", **more: Any) -> Any:
     given = ReviewAnswer(review.effect.id, review.effect.revision, answer, "looked", **more)
     async with till.begin() as tx:
-        return await ask(tx, actions(till)["answer review"], given, by, "the statement does not show it")
+        return await submit(tx, actions(till)["answer review"], given, by, "the statement does not show it")
 
 
 async def waiting(till: Till, review: Review, **more: Any) -> Approval:
     found = await asked(till, review, **more)
     assert isinstance(found, Approval)
-    assert found.state is Verdict.WAITING
+    assert found.state is ApprovalState.WAITING
     return found
 
 
@@ -81,7 +81,7 @@ async def test_below_the_threshold_it_is_done_at_once_and_the_message_goes_on(st
         await threshold(till, "1.00")
         review = await till.in_review(minor=100)
         done = await asked(till, review)
-        assert isinstance(done, Done)
+        assert isinstance(done, Executed)
         assert done.result == {
             "effect": str(review.effect.id),
             "state": "abandoned",
@@ -106,7 +106,7 @@ async def test_above_it_nothing_happens_until_a_second_person_agrees(stage: Open
         assert await till.states() == {"p-1": "review"}
         assert await message_states(till) == ["parked"]
         after = await granted(till, approval)
-        assert (after.state, after.decided_by, after.result["redriven"]) == (Verdict.GRANTED, "bob", True)
+        assert (after.state, after.decided_by, after.result["redriven"]) == (ApprovalState.GRANTED, "bob", True)
         assert await till.states() == {"p-1": "abandoned"}
         assert await message_states(till) == ["ready"]
         detail = await till.s.owner.fetchval("select detail from payonce.effect_attempts order by id desc limit 1")
@@ -182,7 +182,7 @@ async def test_news_since_the_asking_deny_it_with_a_sentence_and_nothing_is_done
         await till.s.clock.advance(3_601)
         await asked(till, review, Answer.LOOK_AGAIN, by="cyd")
         after = await granted(till, approval)
-        assert after.state is Verdict.DENIED
+        assert after.state is ApprovalState.DENIED
         assert after.result == "not done: bank.pay p-1:1 is unknown and has changed since it was shown; look again"
         assert await till.states() == {"p-1": "unknown"}
 
@@ -206,7 +206,7 @@ async def test_to_look_again_needs_nobody_else_where_only_a_question_can_follow(
         await threshold(till, "0.00")
         review = await till.in_review()
         await till.s.clock.advance(3_600)
-        assert isinstance(await asked(till, review, Answer.LOOK_AGAIN), Done)
+        assert isinstance(await asked(till, review, Answer.LOOK_AGAIN), Executed)
         [again] = (await till.queue.exchange([], 1)).claims
         calls = len(till.vendor.calls)
         with suppress(Retry):
@@ -226,7 +226,7 @@ async def test_what_could_never_be_carried_out_is_refused_when_it_is_asked(stage
             given = ReviewAnswer(effect_id, revision, Answer.DID_NOT, "looked")
             with pytest.raises(error):
                 async with till.begin() as tx:
-                    await ask(tx, actions(till)["answer review"], given, "ada", "why")
+                    await submit(tx, actions(till)["answer review"], given, "ada", "why")
         assert await approvals(till.read, None) == []
         assert await till.states() == {"p-1": "review"}
 
@@ -248,7 +248,7 @@ async def test_a_denied_approval_does_nothing_and_may_be_asked_anew(stage: OpenS
         approval = await waiting(till, review)
         for _ in range(2):
             async with till.begin() as tx:
-                assert (await deny(tx, approval.id, "bob", "I see it booked")).state is Verdict.DENIED
+                assert (await deny(tx, approval.id, "bob", "I see it booked")).state is ApprovalState.DENIED
         with pytest.raises(Invalid, match="was denied by bob"):
             await granted(till, approval, "cyd")
         assert await till.states() == {"p-1": "review"}
@@ -276,12 +276,12 @@ async def test_an_approval_expires(stage: OpenStage) -> None:
         approval = await waiting(till, review)
         await till.s.clock.advance(86_401)
         assert await approvals(till.read) == []
-        [expired] = await approvals(till.read, Verdict.EXPIRED)
+        [expired] = await approvals(till.read, ApprovalState.EXPIRED)
         assert expired.id == approval.id
         with pytest.raises(Invalid, match=f"approval {approval.id} expired"):
             await granted(till, approval)
         again = await waiting(till, review)
-        assert (await granted(till, again)).state is Verdict.GRANTED
+        assert (await granted(till, again)).state is ApprovalState.GRANTED
 
 
 async def test_an_action_that_this_version_does_not_know_stays_waiting(stage: OpenStage) -> None:
@@ -291,7 +291,7 @@ async def test_an_action_that_this_version_does_not_know_stays_waiting(stage: Op
         with pytest.raises(Invalid, match="does not know how to answer review"):
             async with till.begin() as tx:
                 await grant(tx, {}, approval.id, "bob")
-        assert (await granted(till, approval)).state is Verdict.GRANTED
+        assert (await granted(till, approval)).state is ApprovalState.GRANTED
 
 
 async def parked(till: Till, *minor: int) -> list[UUID]:
@@ -303,8 +303,8 @@ async def parked(till: Till, *minor: int) -> list[UUID]:
 
 async def ask_redrive(till: Till, which: Filter = Filter()) -> tuple[Redrive, Any]:
     async with till.begin() as tx:
-        redrive = await redrive_of(tx, till.s.admin, PAY.queue, which)
-        return redrive, await ask(tx, actions(till)["redrive"], redrive, "ada", "the vendor is back")
+        redrive = await redrive_request(tx, till.s.admin, PAY.queue, which)
+        return redrive, await submit(tx, actions(till)["redrive"], redrive, "ada", "the vendor is back")
 
 
 async def test_a_redrive_is_weighed_by_what_its_messages_move(stage: OpenStage) -> None:
@@ -338,7 +338,7 @@ async def test_a_redrive_below_the_threshold_is_done_at_once(stage: OpenStage) -
         await parked(till, 100, 200)
         await threshold(till, "3.00")
         _, done = await ask_redrive(till)
-        assert done == Done({"queue": "pay", "redriven": 2})
+        assert done == Executed({"queue": "pay", "redriven": 2})
         assert await message_states(till) == ["ready"] * 2
 
 
@@ -371,7 +371,7 @@ async def test_one_such_message_or_where_nobody_is_asked_at_all_needs_nobody_els
         await parked_before_any_effect(till, count)
         if above is not None:
             await threshold(till, above)
-        assert isinstance((await ask_redrive(till))[1], Done)
+        assert isinstance((await ask_redrive(till))[1], Executed)
 
 
 async def test_what_is_parked_after_the_asking_is_not_redriven_with_it(stage: OpenStage) -> None:
@@ -391,7 +391,7 @@ async def test_a_redrive_whose_messages_changed_is_denied_and_none_is_redriven(s
         _, approval = await ask_redrive(till)
         assert await till.s.admin.redrive(PAY.queue, Filter(ids=[first])) == 1
         after = await granted(till, approval)
-        assert after.state is Verdict.DENIED
+        assert after.state is ApprovalState.DENIED
         assert "are not those of 2 any more" in after.result
         assert sorted(await message_states(till)) == ["parked", "ready"]
 
@@ -404,7 +404,7 @@ async def test_a_message_that_somebody_holds_denies_the_redrive_as_a_whole(stage
         async with till.s.owner.transaction():
             await till.s.owner.execute("select from payonce.messages where id = $1 for update", first)
             after = await granted(till, approval)
-        assert after.state is Verdict.DENIED
+        assert after.state is ApprovalState.DENIED
         assert await message_states(till) == ["parked"] * 2
 
 
@@ -442,9 +442,9 @@ async def in_suspense(b: Branch, minor: int) -> WriteOff:
     return WriteOff(item.id, LOSSES, "the bank keeps it")
 
 
-async def ask_write_off(b: Branch, given: WriteOff) -> Done | Approval:
+async def ask_write_off(b: Branch, given: WriteOff) -> Executed | Approval:
     async with begin(b.s.database, b.s.feed) as tx:
-        return await ask(tx, writing_off(b.s.admin), given, "ada", given.note)
+        return await submit(tx, write_off_action(b.s.admin), given, "ada", given.note)
 
 
 @pytest.mark.parametrize("minor", [-101, 101])
@@ -456,14 +456,14 @@ async def test_a_write_off_above_the_threshold_waits_for_a_second_person(stage: 
         assert isinstance(approval, Approval)
         assert (approval.amounts, await b.held(LOSSES)) == ((euros("1.01"),), 0)
         async with begin(b.s.database, b.s.feed) as tx:
-            after = await grant(tx, {"write off": writing_off(b.s.admin)}, approval.id, "bob")
-        assert (after.state, after.result["account"]) == (Verdict.GRANTED, LOSSES)
+            after = await grant(tx, {"write off": write_off_action(b.s.admin)}, approval.id, "bob")
+        assert (after.state, after.result["account"]) == (ApprovalState.GRANTED, LOSSES)
         assert (await b.held(SUSPENSE), await b.held(LOSSES)) == (0, -minor)
 
 
 async def test_a_small_write_off_is_done_at_once(stage: OpenStage) -> None:
     async with open_branch(stage) as b:
-        assert isinstance(await ask_write_off(b, await in_suspense(b, -100)), Done)
+        assert isinstance(await ask_write_off(b, await in_suspense(b, -100)), Executed)
         assert (await b.held(SUSPENSE), await b.held(LOSSES)) == (0, 100)
 
 
@@ -475,7 +475,7 @@ async def test_a_write_off_of_an_item_that_was_closed_meanwhile_is_denied(stage:
         async with begin(b.s.database, b.s.feed) as tx:
             await write_off(tx, given.item_id, "fees/bank", "cyd", "a fee")
         async with begin(b.s.database, b.s.feed) as tx:
-            after = await grant(tx, {"write off": writing_off(b.s.admin)}, approval.id, "bob")
-        assert after.state is Verdict.DENIED
+            after = await grant(tx, {"write off": write_off_action(b.s.admin)}, approval.id, "bob")
+        assert after.state is ApprovalState.DENIED
         assert "is written_off by now" in after.result
         assert await b.held(LOSSES) == 0

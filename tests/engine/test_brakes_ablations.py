@@ -97,7 +97,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the lock of the freezer": (
-        patched(freeze_rules, "_take_the_lock", no_lock_for_the_freezer),
+        patched(freeze_rules, "_take_lock", no_lock_for_the_freezer),
         [test_freezes.test_an_intent_that_commits_after_the_freeze_has_seen_it],
     ),
     "the look at what had begun before": (

@@ -12,7 +12,7 @@ import pytest
 
 from payonce.engine.effects import Answer, identity, send, store
 from payonce.engine.effects import run as run_module
-from payonce.engine.effects.model import OPEN, Result, State, Stored, next_move, state_after
+from payonce.engine.effects.model import OPEN, EffectRecord, Result, State, next_action, state_after
 from payonce.engine.effects.open_effects import hold_effects, left_open
 from payonce.engine.effects.send import Run
 from payonce.engine.messages import work as work_module
@@ -54,11 +54,11 @@ def no_intent_on_record() -> Iterator[None]:
         yield
 
 
-async def record_nowhere(run: Run, stored: Stored, result: Result) -> Stored:
+async def record_nowhere(run: Run, stored: EffectRecord, result: Result) -> EffectRecord:
     return msgspec.structs.replace(stored, state=State.PERFORMED)
 
 
-async def fenced_record(run: Run, stored: Stored, result: Result) -> Stored:
+async def fenced_record(run: Run, stored: EffectRecord, result: Result) -> EffectRecord:
     """What nearly everybody does: a run that lost its lease is not listened to."""
     try:
         async with run.database.transaction() as connection:
@@ -69,12 +69,12 @@ async def fenced_record(run: Run, stored: Stored, result: Result) -> Stored:
         return await record_nowhere(run, stored, result)
 
 
-def state_without_contradictions(stored: Stored, attempt: int, result: Result) -> State:
+def state_without_contradictions(stored: EffectRecord, attempt: int, result: Result) -> State:
     return state_after(stored, attempt, result) if stored.state in OPEN else stored.state
 
 
-def move_without_deadline(stored: Stored, *arguments: Any) -> Any:
-    return next_move(msgspec.structs.replace(stored, busy_until=None), *arguments)
+def move_without_deadline(stored: EffectRecord, *arguments: Any) -> Any:
+    return next_action(msgspec.structs.replace(stored, busy_until=None), *arguments)
 
 
 async def nothing_is_open(*arguments: Any) -> None:
@@ -86,7 +86,7 @@ async def only_what_is_on_record(work: Work, read: Reader | Tx | None = None) ->
     return None if found is None else found.label
 
 
-async def no_news(tx: Tx, message_id: UUID, since: datetime, known: object) -> tuple[Stored | None, bool]:
+async def no_news(tx: Tx, message_id: UUID, since: datetime, known: object) -> tuple[EffectRecord | None, bool]:
     still_open, _ = await hold_effects(tx, message_id, since, ())
     return still_open, False
 
@@ -140,7 +140,7 @@ ABLATIONS: Ablations = {
         [test_effects.test_a_vendors_silence_proves_nothing_before_the_horizon],
     ),
     "the deadline of an attempt": (
-        patched(run_module, "next_move", move_without_deadline),
+        patched(run_module, "next_action", move_without_deadline),
         [given(test_effects.test_nobody_touches_a_live_attempt, test_effects.KEYED, "stop before")],
     ),
     "the compare-and-set of a further try": (
@@ -229,14 +229,14 @@ ABLATIONS: Ablations = {
         [test_effects_late_news.test_an_answer_given_while_the_message_is_being_parked_wakes_it],
     ),
     "the bound of a vendor's name": (
-        patched(store, "kept_reference", lambda vendor_ref: vendor_ref),
+        patched(store, "stored_reference", lambda vendor_ref: vendor_ref),
         [
             given(test_effects_kept_outcomes.test_an_outcome_is_kept_whatever_the_vendor_names_it, kind)
             for kind in (test_effects_kept_outcomes.NamedWithNul, test_effects_kept_outcomes.NamedAtLength)
         ],
     ),
     "the patience with cancellations": (
-        patched(send, "_surely", surely_once),
+        patched(send, "_shielded", surely_once),
         [
             given(
                 test_effects_kept_outcomes.test_a_run_ends_after_its_outcome_is_written_however_often_it_is_cancelled, 2

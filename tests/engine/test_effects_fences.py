@@ -312,7 +312,7 @@ async def test_an_answer_that_cannot_be_stored_is_unknown_and_not_lost(stage: Op
 async def test_an_outcome_whose_record_was_not_confirmed_is_on_record_once(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, failures = store.record_plain, [ConnectionResetError("the server restarts")]
+    record, failures = store.record_performed, [ConnectionResetError("the server restarts")]
 
     async def unconfirmed(*arguments: Any) -> Any:
         recorded = await record(*arguments)
@@ -320,7 +320,7 @@ async def test_an_outcome_whose_record_was_not_confirmed_is_on_record_once(
             raise failures.pop()
         return recorded
 
-    monkeypatch.setattr(store, "record_plain", unconfirmed)
+    monkeypatch.setattr(store, "record_performed", unconfirmed)
     monkeypatch.setattr(send, "RECORD_WAIT_S", 0.0)
     async with open_desk(stage, Blind()) as context:
         assert await context.pay(await context.claim()) == PAID
@@ -329,14 +329,14 @@ async def test_an_outcome_whose_record_was_not_confirmed_is_on_record_once(
 
 
 async def test_an_outcome_waits_for_a_store_that_is_away(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, failures = store.record_plain, [ConnectionResetError("the server restarts")]
+    record, failures = store.record_performed, [ConnectionResetError("the server restarts")]
 
     async def fail_once(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return await record(*arguments)
 
-    monkeypatch.setattr(store, "record_plain", fail_once)
+    monkeypatch.setattr(store, "record_performed", fail_once)
     monkeypatch.setattr(send, "RECORD_WAIT_S", 0.0)
     async with open_desk(stage, Blind()) as context:
         assert await context.pay(await context.claim()) == PAID

@@ -7,12 +7,12 @@ import pytest
 from payonce.engine.effects import (
     Answer,
     Blind,
+    EffectRecord,
     Event,
     Findable,
     Keyed,
     Safety,
     State,
-    Stored,
     answer_review,
     next_generation,
     reviews,
@@ -56,7 +56,7 @@ async def ruled_out(context: AppContext) -> Work:
     return work
 
 
-async def shown_after_all(context: AppContext) -> Stored:
+async def shown_after_all(context: AppContext) -> EffectRecord:
     """The first generation turns up, on a statement or by a late answer."""
     effect_id = await context.s.owner.fetchval("select id from payonce.effects where generation = 1")
     found = Result(Event.FOUND, None, '{"number": "n-p-1:1", "reference": "p-1:1"}', "n-p-1:1")
@@ -164,15 +164,15 @@ async def test_a_generation_that_turns_up_before_the_intent_keeps_the_next_one_b
     async with open_desk(stage, Blind(), "lost after") as context:
         work = await ruled_out(context)
         await so_far(context, work)
-        calls, look = len(context.vendor.calls), store.standing
+        calls, look = len(context.vendor.calls), store.generations
 
-        async def then_it_turns_up(*arguments: object) -> list[Stored]:
+        async def then_it_turns_up(*arguments: object) -> list[EffectRecord]:
             found = await look(*arguments)  # type: ignore[arg-type]
             await shown_after_all(context)
             return found
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store, "standing", then_it_turns_up)
+            patch.setattr(store, "generations", then_it_turns_up)
             with pytest.raises(Retry, match="p-1:1 is review; no later generation goes out"):
                 await context.pay(work)
         assert len(context.vendor.calls) == calls

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from payonce.engine.effects import Answer, Blind, Keyed, reviews, send
-from payonce.engine.effects.model import VENDOR_REF_MAX_LENGTH, Result, State, kept_reference
+from payonce.engine.effects.model import VENDOR_REF_MAX_LENGTH, Result, State, stored_reference
 from payonce.engine.effects.send import Run
 from payonce.engine.messages.transaction import Reader
 from payonce.kit.outcomes import Retry
@@ -57,12 +57,12 @@ async def test_two_effects_with_one_long_name_are_told_to_a_person(stage: OpenSt
 
 
 def test_a_name_that_fits_is_kept_as_it_is() -> None:
-    assert kept_reference(None) is None
-    assert kept_reference("n-17") == "n-17"
-    kept = kept_reference(LONG)
+    assert stored_reference(None) is None
+    assert stored_reference("n-17") == "n-17"
+    kept = stored_reference(LONG)
     assert len(kept or "") == VENDOR_REF_MAX_LENGTH
-    assert kept_reference(kept) == kept
-    assert kept_reference("n\x00\ud800") == "n␀?"
+    assert stored_reference(kept) == kept
+    assert stored_reference("n\x00\ud800") == "n␀?"
 
 
 async def test_that_it_happened_is_on_record_even_if_the_store_refuses_the_answer(

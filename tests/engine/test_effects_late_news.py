@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from payonce.engine.controls import Done, ReviewAnswer, answering, ask
+from payonce.engine.controls import Executed, ReviewAnswer, answer_review_action, submit
 from payonce.engine.effects import (
     Answer,
     Blind,
@@ -183,7 +183,7 @@ async def test_an_answer_given_while_the_message_is_being_parked_wakes_it(stage:
             outcome = {"number": "n-p-1:1", "reference": "p-1:1"}
             given = ReviewAnswer(review.effect.id, review.effect.revision, Answer.HAPPENED, "seen", outcome)
             async with begin(context.s.database, context.s.feed) as tx:
-                return await ask(tx, answering(context.s.admin), given, "ada", "seen")
+                return await submit(tx, answer_review_action(context.s.admin), given, "ada", "seen")
 
         async def settle_while_answered(*arguments: object) -> bool:
             answering_now.append(asyncio.create_task(answer_now()))
@@ -193,7 +193,7 @@ async def test_an_answer_given_while_the_message_is_being_parked_wakes_it(stage:
         context.queue.settle_within = settle_while_answered  # type: ignore[method-assign,assignment]
         assert await work.give_up("3 attempts") is Ending.PARKED
         [done] = await asyncio.gather(*answering_now)
-        assert isinstance(done, Done)
+        assert isinstance(done, Executed)
         assert done.result["redriven"]
         depth = await context.s.admin.depth("pay")
         assert (depth.ready, depth.parked, depth.leased) == (1, 0, 0)
@@ -243,7 +243,8 @@ async def test_answers_of_two_tries_that_come_in_the_same_moment_are_held_agains
         await context.stop_in_the_vendor(work, "stop before")
         effect_id = await context.s.owner.fetchval("select id from payonce.effects where state = 'intended'")
         late, newest = await asyncio.gather(
-            store.record_plain(pool, effect_id, 1, said("n-1")), store.record_plain(pool, effect_id, 2, said("n-2"))
+            store.record_performed(pool, effect_id, 1, said("n-1")),
+            store.record_performed(pool, effect_id, 2, said("n-2")),
         )
         assert newest is not None
         assert late is None, "nobody has looked whether both may be true"

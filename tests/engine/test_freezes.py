@@ -11,7 +11,7 @@ import pytest
 from payonce.engine.controls import (
     CHECKS,
     Freeze,
-    UnderWay,
+    SendsInFlight,
     check_freezes,
     freeze,
     freeze_rules,
@@ -229,7 +229,7 @@ async def test_a_freeze_tells_only_of_sends_that_it_would_have_stopped(
         assert (await frozen(till, **conditions)).under_way.count == count
         till.vendor.resume.set()
         await paying
-        assert (await frozen(till, everything=True)).under_way == UnderWay()
+        assert (await frozen(till, everything=True)).under_way == SendsInFlight()
 
 
 async def test_a_freeze_never_keeps_us_from_asking_what_happened(stage: OpenStage) -> None:

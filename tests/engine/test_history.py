@@ -9,7 +9,7 @@ from payonce.engine.messages.ports import Depth
 from payonce.engine.monitoring.history import (
     KEEP_S,
     MINUTES_MAX,
-    Minute,
+    QueueMinute,
     RunCounts,
     history,
     runs_by_queue,
@@ -108,4 +108,4 @@ async def test_an_empty_history_is_empty_minutes(stage: OpenStage) -> None:
     async with stage() as s:
         assert await runs_by_queue(s.read) == {}
         [minute] = await history(s.read, 1)
-        assert minute == Minute(minute.minute)
+        assert minute == QueueMinute(minute.minute)

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from payonce.engine.messages.job_log import INFO_MAX_LENGTH, RUNS_MAX, Entry, Status, of_message, recent, trace
-from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
+from payonce.engine.messages.maintenance import Task, synthetic_message, write_maintenance_run
 from payonce.engine.messages.model import Claim, Ending, Message, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import Filter, PullQueue
@@ -107,8 +107,8 @@ async def test_an_entry_tells_all_there_is_about_a_run(stage: OpenStage) -> None
 
 async def test_what_a_run_has_to_say_is_cut_at_what_the_table_takes(stage: OpenStage) -> None:
     async with stage() as s:
-        entry = entry_of(POLICY.queue, Task.PUMP)
-        await write_upkeep(s.database, entry, "x" * (INFO_MAX_LENGTH + 1), "worker-1")
+        entry = synthetic_message(POLICY.queue, Task.PUMP)
+        await write_maintenance_run(s.database, entry, "x" * (INFO_MAX_LENGTH + 1), "worker-1")
         [run] = await of_message(Reader(s.database), entry.id)
         assert (run.status, run.last_error, run.info) == (Status.SUCCESS, None, "x" * INFO_MAX_LENGTH)
         for of_today in (False, True):

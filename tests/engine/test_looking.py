@@ -6,20 +6,20 @@ from payonce.engine.audit import notes, seal_state
 from payonce.engine.controls import (
     Approval,
     ReviewAnswer,
-    answering,
+    answer_review_action,
     approval_of,
-    ask,
     deny,
     freeze,
     freeze_of,
     lift,
-    never_seen,
     set_threshold,
-    waiting_about,
+    submit,
+    unknown_targets,
+    waiting_approval,
 )
-from payonce.engine.database.leases import acquire, holdings, release
+from payonce.engine.database.leases import acquire, lease_statuses, release
 from payonce.engine.effects import Answer, State
-from payonce.engine.effects.meter import moved
+from payonce.engine.effects.meter import asset_flows
 from payonce.engine.effects.queries import effects, open_counts
 from payonce.engine.messages.transaction import begin
 from payonce.engine.reconcile import coverages, explain, suspense_totals, unmatched
@@ -63,12 +63,12 @@ async def test_effects_page_in_both_directions(stage: OpenStage) -> None:
 
 async def asked(till: Till) -> Approval:
     review = await till.in_review("p-1", 300)
-    action = answering(till.s.admin)
+    action = answer_review_action(till.s.admin)
     async with till.begin() as tx:
         await set_threshold(tx, euros("1.00"), "root")
     async with till.begin() as tx:
         given = ReviewAnswer(review.effect.id, review.effect.revision, Answer.DID_NOT, "not in the statement")
-        waiting = await ask(tx, action, given, "ada", "not in the statement")
+        waiting = await submit(tx, action, given, "ada", "not in the statement")
     assert isinstance(waiting, Approval)
     return waiting
 
@@ -77,11 +77,11 @@ async def test_an_approval_is_found_by_its_number_and_while_it_waits_by_its_subj
     async with open_till(stage) as till:
         waiting = await asked(till)
         assert await approval_of(till.read, waiting.id) == waiting
-        assert await waiting_about(till.read, waiting.action, waiting.subject) == waiting
-        assert await waiting_about(till.read, waiting.action, "something else") is None
+        assert await waiting_approval(till.read, waiting.action, waiting.subject) == waiting
+        assert await waiting_approval(till.read, waiting.action, "something else") is None
         async with till.begin() as tx:
             await deny(tx, waiting.id, "bob", "it is booked")
-        assert await waiting_about(till.read, waiting.action, waiting.subject) is None
+        assert await waiting_approval(till.read, waiting.action, waiting.subject) is None
         assert (await approval_of(till.read, waiting.id)).decided_by == "bob"
         with pytest.raises(Invalid, match="there is no approval 99"):
             await approval_of(till.read, 99)
@@ -91,7 +91,7 @@ async def test_an_approval_that_expired_waits_no_more(stage: OpenStage) -> None:
     async with open_till(stage) as till:
         waiting = await asked(till)
         await till.s.clock.advance(2 * 86_400)
-        assert await waiting_about(till.read, waiting.action, waiting.subject) is None
+        assert await waiting_approval(till.read, waiting.action, waiting.subject) is None
 
 
 async def test_a_freeze_is_found_by_its_number_also_after_its_end(stage: OpenStage) -> None:
@@ -110,9 +110,9 @@ async def test_a_vendor_or_asset_that_nothing_was_sent_with_is_told(stage: OpenS
     async with open_till(stage) as till:
         [work] = await till.claim()
         await till.pay(work, "p-1")
-        assert await never_seen(till.read, "bank", "EUR") == []
-        assert await never_seen(till.read, None, None) == []
-        assert [doubt.split("has the ")[1] for doubt in await never_seen(till.read, "bnak", "EURO")] == [
+        assert await unknown_targets(till.read, "bank", "EUR") == []
+        assert await unknown_targets(till.read, None, None) == []
+        assert [doubt.split("has the ")[1] for doubt in await unknown_targets(till.read, "bnak", "EURO")] == [
             "vendor 'bnak' so far; is it written so?",
             "asset 'EURO' so far; is it written so?",
         ]
@@ -129,7 +129,7 @@ async def test_leases_are_shown_with_what_is_left_of_them(stage: OpenStage) -> N
         assert kept
         assert let_go
         await release(s.database, let_go)
-        found = await holdings(s.read)
+        found = await lease_statuses(s.read)
         assert [(each.name, each.holder, each.epoch, each.held) for each in found] == [
             ("a", "here", 1, False),
             ("b", "there", 2, True),
@@ -137,7 +137,7 @@ async def test_leases_are_shown_with_what_is_left_of_them(stage: OpenStage) -> N
         ]
         assert 0 < found[1].rest_s <= 30
         assert found[0].rest_s == found[2].rest_s == 0
-        assert [each.name for each in await holdings(s.read, limit=1, after="a")] == ["b"]
+        assert [each.name for each in await lease_statuses(s.read, limit=1, after="a")] == ["b"]
 
 
 async def test_the_seal_state_counts_what_is_behind_the_last_seal(stage: OpenStage) -> None:
@@ -184,12 +184,12 @@ async def test_the_meter_counts_what_moved_today_and_what_is_open_however_old_it
         [work] = await till.claim()
         await till.pay(work, "p-2", 500)
         await till.s.clock.advance(2 * 86_400)
-        [meter] = await moved(till.read)
+        [meter] = await asset_flows(till.read)
         assert (meter.open, meter.open_count, meter.last_day_count) == (euros("420.00"), 1, 0)
         [work] = await till.claim()
         await till.pay(work, "p-3", 700)
-        [meter] = await moved(till.read)
+        [meter] = await asset_flows(till.read)
         assert (meter.last_hour, meter.last_day, meter.open_count) == (euros("7.00"), euros("7.00"), 1)
         await till.s.clock.advance(7_200)
-        [meter] = await moved(till.read)
+        [meter] = await asset_flows(till.read)
         assert (meter.last_hour.minor, meter.last_day_count) == (0, 1)

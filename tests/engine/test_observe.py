@@ -5,9 +5,9 @@ import asyncio
 import asyncpg
 import pytest
 
-from payonce.engine.controls import ReviewAnswer, answering, ask, freeze, set_threshold
+from payonce.engine.controls import ReviewAnswer, answer_review_action, freeze, set_threshold, submit
 from payonce.engine.effects import Answer, Keyed
-from payonce.engine.janitors.gauges import observe, oldest_snapshot_s
+from payonce.engine.janitors.gauges import oldest_snapshot_s, refresh_metrics
 from payonce.engine.messages.model import Ending, Message, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.monitoring.metrics import REGISTRY
@@ -32,13 +32,13 @@ async def test_depth_age_and_pause_are_shown_by_queue(stage: OpenStage) -> None:
         await s.feed.put([Message(queue=POLICY.queue, delay_s=3_600)])
         await s.clock.advance(42)
         await s.admin.pause(POLICY.queue, "look")
-        await observe(s.database, s.admin)
+        await refresh_metrics(s.database, s.admin)
         states = {"ready": 3, "delayed": 1, "alone": 0, "leased": 1, "parked": 1}
         assert {state: gauge("queue_depth", queue=POLICY.queue, state=state) for state in states} == states
         assert gauge("queue_oldest_ready_seconds", queue=POLICY.queue) == 42
         assert gauge("queue_paused", queue=POLICY.queue) == 1
         await s.admin.resume(POLICY.queue)
-        await observe(s.database, s.admin)
+        await refresh_metrics(s.database, s.admin)
         assert gauge("queue_paused", queue=POLICY.queue) == 0
 
 
@@ -48,11 +48,11 @@ async def test_the_oldest_snapshot_of_our_own_sessions_is_shown(stage: OpenStage
         async with s.database.work.acquire() as connection, connection.transaction(isolation="repeatable_read"):
             await connection.execute("select from payonce.queues")
             await s.clock.advance_leases(100)
-            await observe(s.database, s.admin)
+            await refresh_metrics(s.database, s.admin)
             age_s = gauge("oldest_snapshot_seconds")
             assert age_s is not None
             assert 100 <= age_s < 130
-        await observe(s.database, s.admin)
+        await refresh_metrics(s.database, s.admin)
         assert gauge("oldest_snapshot_seconds") == 0
 
 
@@ -67,7 +67,7 @@ async def test_open_effects_are_shown_by_state_with_their_amounts_and_the_oldest
         await asyncio.gather(till.pay(unknown, "p-3", 2_500_000_000, PayCoins), return_exceptions=True)
         await till.pay(performed, "p-4")
         await till.s.clock.advance(5)
-        await observe(till.s.database, till.s.admin)
+        await refresh_metrics(till.s.database, till.s.admin)
         assert gauge("open_effects", state="review", kind="bank.pay") == 2
         assert gauge("open_effects", state="unknown", kind="exchange.swap") == 1
         assert gauge("open_effects_amount", state="review", asset="EUR") == 124.0
@@ -75,19 +75,19 @@ async def test_open_effects_are_shown_by_state_with_their_amounts_and_the_oldest
         ages = {state: gauge("oldest_open_effect_seconds", state=state) for state in ("intended", "unknown", "review")}
         assert ages == {"intended": 0, "unknown": 5, "review": 65}
         await till.pay(unknown, "p-3", 2_500_000_000, PayCoins)
-        await observe(till.s.database, till.s.admin)
+        await refresh_metrics(till.s.database, till.s.admin)
         assert gauge("open_effects", state="unknown", kind="exchange.swap") is None, "what ended is no longer shown"
         assert gauge("oldest_open_effect_seconds", state="unknown") == 0
 
 
 async def test_when_the_gauges_were_read_is_shown_and_stays_when_they_cannot_be(stage: OpenStage) -> None:
     async with stage() as s:
-        await observe(s.database, s.admin)
+        await refresh_metrics(s.database, s.admin)
         read_at = gauge("observed_timestamp_seconds")
         assert read_at
         await s.owner.execute("revoke select on payonce.freezes from payonce_service")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await observe(s.database, s.admin)
+            await refresh_metrics(s.database, s.admin)
         assert gauge("observed_timestamp_seconds") == read_at
 
 
@@ -111,9 +111,9 @@ async def test_freezes_and_waiting_approvals_are_shown(stage: OpenStage) -> None
             await freeze(tx, by="ada", reason="look first", everything=True, for_s=3_600)
             await set_threshold(tx, euros("0"), "ada")
             given = ReviewAnswer(review.effect.id, review.effect.revision, Answer.DID_NOT, "looked")
-            await ask(tx, answering(till.s.admin), given, "ada", "looked")
-        await observe(till.s.database, till.s.admin)
+            await submit(tx, answer_review_action(till.s.admin), given, "ada", "looked")
+        await refresh_metrics(till.s.database, till.s.admin)
         assert (gauge("freezes"), gauge("approvals_waiting")) == (1, 1)
         await till.s.clock.advance(90_000)
-        await observe(till.s.database, till.s.admin)
+        await refresh_metrics(till.s.database, till.s.admin)
         assert (gauge("freezes"), gauge("approvals_waiting")) == (0, 0)

@@ -13,18 +13,18 @@ from payonce.engine.messages.model import DELAY_MAX_S, Message
 from payonce.engine.messages.policy import Exponential
 from payonce.engine.messages.transaction import Tx, begin
 from payonce.engine.outbox import (
+    Deferred,
     Delivered,
     Entry,
-    NotNow,
     Refusal,
+    RelayConfig,
     State,
-    Terms,
     declare_relays,
-    overdue_kept,
+    overdue_entries,
     put_back,
     put_out,
 )
-from payonce.engine.outbox.model import DELAY_LEAST_S, TRANSITIONS, Claimed, verdict
+from payonce.engine.outbox.model import DELAY_LEAST_S, TRANSITIONS, Claimed, decide
 from payonce.kit.outcomes import Invalid, NotSent, Unavailable
 from payonce.testing import OpenStage
 from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, AppContext, Broker, open_desk
@@ -133,7 +133,7 @@ async def test_a_relay_that_keeps_delays_is_given_them_ahead(stage: OpenStage) -
 async def test_being_put_off_backs_off_and_has_no_limit(stage: OpenStage) -> None:
     async with open_desk(stage) as context:
         [put_off] = await context.put()
-        context.broker.faults[put_off] = NotNow("busy, api_key=abcdef123456")
+        context.broker.faults[put_off] = Deferred("busy, api_key=abcdef123456")
         for tries in range(1, 3 * TERMS.refusals_max):
             assert await context.step() == 1
             assert await context.step() == 0
@@ -143,7 +143,7 @@ async def test_being_put_off_backs_off_and_has_no_limit(stage: OpenStage) -> Non
             await context.s.clock.advance(BACKOFF_S - 1)
             assert await context.step() == 0
             await context.s.clock.advance(1)
-        context.broker.faults[put_off] = NotNow("busy", after_s=3)
+        context.broker.faults[put_off] = Deferred("busy", after_s=3)
         await context.step()
         await context.s.clock.advance(3)
         context.broker.faults.clear()
@@ -240,7 +240,7 @@ async def test_an_entry_that_cannot_be_read_is_parked_and_holds_up_no_other(stag
 async def test_a_changed_relay_is_told_of_and_stays_paused(stage: OpenStage) -> None:
     async with open_desk(stage) as context:
         await context.s.owner.execute("update payonce.relays set paused = true")
-        await declare_relays(context.s.database, [Broker(terms=Terms(keeps=True, ahead_s=5))])
+        await declare_relays(context.s.database, [Broker(config=RelayConfig(keeps=True, ahead_s=5))])
         [row] = await context.s.owner.fetch("select keeps, ahead_s, paused from payonce.relays where name = $1", NAME)
         assert tuple(row) == (True, 5, True)
 
@@ -258,7 +258,7 @@ async def test_a_changed_relay_is_told_of_and_stays_paused(stage: OpenStage) -> 
 )
 def test_senseless_terms_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(Invalid):
-        Terms(**wrong)  # type: ignore[arg-type]
+        RelayConfig(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "*", "ö", "x" * 300])
@@ -271,17 +271,17 @@ async def test_a_senseless_name_is_refused(stage: OpenStage, name: str) -> None:
 ANSWERS = st.one_of(
     st.just(Delivered()),
     st.builds(Refusal, st.text()),
-    st.builds(NotNow, st.text(), st.none() | st.floats(allow_nan=False)),
+    st.builds(Deferred, st.text(), st.none() | st.floats(allow_nan=False)),
 )
 
 
 @given(answer=ANSWERS, tries=st.integers(0, 10**6), refusals=st.integers(0, 5), keeps=st.booleans())
 def test_every_answer_leads_to_a_state_that_may_follow_a_lease(
-    answer: Delivered | Refusal | NotNow, tries: int, refusals: int, keeps: bool
+    answer: Delivered | Refusal | Deferred, tries: int, refusals: int, keeps: bool
 ) -> None:
-    terms = Terms(keeps=keeps, backoff=Exponential(1.0, 2.0, 300.0))
+    config = RelayConfig(keeps=keeps, backoff=Exponential(1.0, 2.0, 300.0))
     claimed = Claimed(Entry(Message(queue="q", id=UUID(int=1)), NOW, tries), 1, refusals, False)
-    decided = verdict(terms, claimed, answer)
+    decided = decide(config, claimed, answer)
     assert decided.to is None or decided.to in TRANSITIONS[State.LEASED]
     assert (decided.to is None) == (isinstance(answer, Delivered) and not keeps)
     assert decided.to is not State.PARKED or isinstance(answer, Refusal)
@@ -297,7 +297,7 @@ async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: Op
 
     async def hand_over(context: AppContext) -> None:
         ids = await context.put(at_once)
-        context.broker.faults = {number: NotNow("busy", 0.0) for number in ids}
+        context.broker.faults = {number: Deferred("busy", 0.0) for number in ids}
         await context.step()
         context.broker.faults = {}
         await context.s.clock.advance(BACKOFF_S)
@@ -321,7 +321,7 @@ async def test_what_the_other_side_lost_is_found_among_many_as_well(stage: OpenS
         await context.put(at_once)
         while await context.step():
             pass
-        lost = await overdue_kept(context.s.database, NAME, late_s=0.0, limit=at_once)
+        lost = await overdue_entries(context.s.database, NAME, late_s=0.0, limit=at_once)
 
         async def act() -> None:
             assert await put_back(context.s.database, NAME, lost) == at_once

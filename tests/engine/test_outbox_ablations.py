@@ -2,8 +2,8 @@
 
 import pytest
 
-from payonce.engine.outbox import NotNow, relay_steps
-from payonce.engine.outbox.model import Claimed, Terms, Verdict, verdict
+from payonce.engine.outbox import Deferred, relay_steps
+from payonce.engine.outbox.model import Claimed, DeliveryDecision, RelayConfig, decide
 from payonce.testing import OpenStage
 from tests.ablations import Ablation, Ablations, cases, missed, patched
 from tests.conformance.wire import without
@@ -18,8 +18,8 @@ from tests.engine import (
 from tests.engine.test_outbox_against_model import accept_always, claim_and_delete
 
 
-def suspect_nobody(terms: Terms, claimed: Claimed, reason: str) -> Verdict:
-    return verdict(terms, claimed, NotNow(reason))
+def suspect_nobody(config: RelayConfig, claimed: Claimed, reason: str) -> DeliveryDecision:
+    return decide(config, claimed, Deferred(reason))
 
 
 def taking(pattern: str, replacement: str, within: str) -> Ablation:
@@ -64,7 +64,7 @@ ABLATIONS: Ablations = {
         [test_outbox_fences.test_what_a_dead_relay_held_is_delivered_again_after_its_lease],
     ),
     "suspicion after a broken batch": (
-        patched(relay_steps, "suspected", suspect_nobody),
+        patched(relay_steps, "decide_suspect", suspect_nobody),
         [test_outbox.test_an_entry_that_breaks_its_batch_is_found_and_parked_alone],
     ),
     "suspicion after deaths": (

@@ -16,9 +16,9 @@ from payonce.engine.messages.inbox import KEEP_S, forget_accepted
 from payonce.engine.messages.model import Message
 from payonce.engine.outbox import (
     Answer,
+    Deferred,
     Delivered,
     Entry,
-    NotNow,
     Refusal,
     Relay,
     declare_relays,
@@ -27,7 +27,7 @@ from payonce.engine.outbox import (
     relay_step,
     relay_steps,
 )
-from payonce.engine.outbox.model import REPEAT_FOR_S, Claimed, State, Terms, Verdict, verdict
+from payonce.engine.outbox.model import REPEAT_FOR_S, Claimed, DeliveryDecision, RelayConfig, State, decide
 from payonce.testing import OpenStage, Stage
 from tests.engine import outbox_stage
 from tests.engine.outbox_stage import BACKOFF_S, LEASE_S, AppContext, Broker
@@ -64,7 +64,7 @@ class Fickle(Broker):
                 return [Refusal("no")] * len(entries)
             case "refuses what it took":
                 self.received += entries
-                return [Refusal("no"), *[NotNow("later")] * (len(entries) - 1)]
+                return [Refusal("no"), *[Deferred("later")] * (len(entries) - 1)]
         self.received += entries
         if mood == "dies after":
             raise Died
@@ -230,8 +230,8 @@ async def claim_and_delete(
     return taken, claims
 
 
-def drop_what_is_refused(terms: Terms, claimed: Claimed, answer: Answer) -> Verdict:
-    decided = verdict(terms, claimed, answer)
+def drop_what_is_refused(config: RelayConfig, claimed: Claimed, answer: Answer) -> DeliveryDecision:
+    decided = decide(config, claimed, answer)
     return replace(decided, to=None) if decided.to is State.PARKED else decided
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from payonce.engine.messages.inbox import KEEP_S, forget_accepted
-from payonce.engine.outbox import NotNow, redrive_entries, relay_step, relay_steps
-from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S, Refusal, verdict
+from payonce.engine.outbox import Deferred, redrive_entries, relay_step, relay_steps
+from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S, Refusal, decide
 from payonce.engine.outbox.relay_steps import CRASHES_SUSPICIOUS, claim, reap, record
 from payonce.testing import OpenStage, Stage
 from tests.engine.outbox_stage import LEASE_S, TERMS, AppContext, Broker, open_desk
@@ -76,7 +76,7 @@ async def test_a_stale_relay_changes_nothing(stage: OpenStage) -> None:
         [entry_id] = await context.put()
         stopped = await context.stand_still()
         await context.let_lease_end()
-        successor = Broker(faults={entry_id: NotNow("busy")})
+        successor = Broker(faults={entry_id: Deferred("busy")})
         assert await relay_step(context.s.database, successor) == 1
         before = await context.row(entry_id)
         assert context.broker.resume is not None
@@ -93,10 +93,10 @@ async def test_a_stale_refusal_parks_nothing_that_a_successor_holds(stage: OpenS
         await context.let_lease_end()
         await reap(context.s.database, context.broker)
         _, held = await claim(context.s.database, context.broker, 10, suspects=False)
-        refused = [verdict(context.broker.terms, claimed, Refusal("no")) for claimed in stale]
+        refused = [decide(context.broker.config, claimed, Refusal("no")) for claimed in stale]
         assert await record(context.s.database, context.broker, stale, refused) == set()
         assert await context.states() == {"leased": 1}
-        refused = [verdict(context.broker.terms, claimed, Refusal("no")) for claimed in held]
+        refused = [decide(context.broker.config, claimed, Refusal("no")) for claimed in held]
         assert await record(context.s.database, context.broker, held, refused) == {entry_id}
 
 

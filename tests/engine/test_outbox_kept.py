@@ -12,22 +12,22 @@ from payonce.engine.messages.model import Claim, Ending, Message, Settlement
 from payonce.engine.messages.transaction import Reader, begin
 from payonce.engine.monitoring.alerts import alerts
 from payonce.engine.outbox import (
-    Fate,
-    Kept,
+    OverdueEntry,
     Refusal,
-    accept_unkept,
+    SettleOutcome,
+    accept_without_entry,
     discard_entries,
-    hold_kept,
+    entry_statuses,
+    hold_durable,
     lag,
-    overdue_kept,
+    overdue_entries,
     parked_entries,
     put_back,
-    put_kept,
+    put_durable,
     redrive_entries,
-    settle_kept,
-    standings,
+    settle_durable,
 )
-from payonce.engine.outbox.durable_copy import consumer, wake_kept
+from payonce.engine.outbox.durable_copy import consumer, wake_durable
 from payonce.engine.outbox.model import REPEAT_FOR_S, State, wake_name
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
@@ -53,19 +53,19 @@ async def settle(
     attempts: int = 0,
     delay_s: float = 0.0,
     reason: str | None = None,
-) -> Fate:
+) -> SettleOutcome:
     claim = claimed(message_id, token, attempts)
-    [fate] = await settle_kept(connection, NAME, [Settlement(claim, ending, reason, delay_s)])
+    [fate] = await settle_durable(connection, NAME, [Settlement(claim, ending, reason, delay_s)])
     return fate
 
 
 async def standing(context: AppContext, ids: Iterable[UUID]) -> dict[UUID, tuple[State, int]]:
-    known = await standings(context.s.database, NAME, list(ids))
+    known = await entry_statuses(context.s.database, NAME, list(ids))
     return {message_id: (each.state, each.attempts) for message_id, each in known.items()}
 
 
-async def overdue(context: AppContext) -> list[Kept]:
-    return await overdue_kept(context.s.database, NAME, late_s=LATE_S, limit=100)
+async def overdue(context: AppContext) -> list[OverdueEntry]:
+    return await overdue_entries(context.s.database, NAME, late_s=LATE_S, limit=100)
 
 
 async def test_a_kept_entry_lives_until_it_is_settled_with_its_business(stage: OpenStage) -> None:
@@ -75,10 +75,10 @@ async def test_a_kept_entry_lives_until_it_is_settled_with_its_business(stage: O
         assert await context.states() == {"delivered": 1}
         assert await context.step() == 0
         async with begin(context.s.database, context.s.feed) as tx:
-            assert await settle(tx.connection, sent) is Fate.RECORDED
+            assert await settle(tx.connection, sent) is SettleOutcome.RECORDED
         assert await context.states() == {}
         async with begin(context.s.database, context.s.feed) as tx:
-            assert await settle(tx.connection, sent) is Fate.GONE
+            assert await settle(tx.connection, sent) is SettleOutcome.GONE
 
 
 async def test_what_the_other_side_lost_is_put_back_with_attempts_and_due_time(stage: OpenStage) -> None:
@@ -87,12 +87,12 @@ async def test_what_the_other_side_lost_is_put_back_with_attempts_and_due_time(s
         await context.step()
         due = await context.s.clock.now() + timedelta(seconds=500)
         async with context.s.database.transaction() as connection:
-            assert await settle(connection, sent, Ending.RETRY, delay_s=500) is Fate.RECORDED
+            assert await settle(connection, sent, Ending.RETRY, delay_s=500) is SettleOutcome.RECORDED
         await context.s.clock.advance(500 + LATE_S - 1)
         assert await overdue(context) == []
         await context.s.clock.advance(1)
         found = await overdue(context)
-        assert found == [Kept(sent, "payments", 1, due)]
+        assert found == [OverdueEntry(sent, "payments", 1, due)]
         assert await put_back(context.s.database, NAME, found) == 1
         await context.step()
         again = context.broker.received[1]
@@ -106,8 +106,8 @@ async def test_a_refill_goes_on_where_the_page_before_ended(stage: OpenStage) ->
         while await context.step():
             pass
         await context.s.clock.advance(LATE_S)
-        seen: list[Kept] = []
-        while page := await overdue_kept(
+        seen: list[OverdueEntry] = []
+        while page := await overdue_entries(
             context.s.database, NAME, late_s=LATE_S, limit=10, after=seen[-1] if seen else None
         ):
             seen += page
@@ -141,7 +141,7 @@ async def test_parked_money_is_not_run_again(stage: OpenStage) -> None:
         row = await context.row(sent)
         assert (row["attempts"], row["last_error"]) == (1, "gave up, token=[redacted]")
         async with context.s.database.transaction() as connection:
-            assert await wake_kept(connection, sent) == wake_name(NAME)
+            assert await wake_durable(connection, sent) == wake_name(NAME)
         await context.step()
         assert context.broker.received[1].message.attempts == 0
 
@@ -200,7 +200,9 @@ async def test_what_the_relay_gave_up_is_shown_here_and_redriven_with_the_attemp
         await context.step()
         async with context.s.database.transaction() as connection:
             await settle(connection, sent, Ending.RETRY)
-        await put_back(context.s.database, NAME, [Kept(sent, "payments", 1, (await context.row(sent))["ready_at"])])
+        await put_back(
+            context.s.database, NAME, [OverdueEntry(sent, "payments", 1, (await context.row(sent))["ready_at"])]
+        )
         context.broker.received.clear()
         await give_up(context, sent)
         assert await context.states() == {"parked": 1}
@@ -221,9 +223,12 @@ async def test_a_run_that_was_taken_over_neither_retries_nor_parks(stage: OpenSt
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
-            assert await settle(connection, sent, Ending.RETRY, delay_s=100, reason="the successor") is Fate.RECORDED
-            assert await settle(connection, sent, Ending.RETRY, reason="stale") is Fate.STALE
-            assert await settle(connection, sent, Ending.PARKED, reason="stale") is Fate.STALE
+            assert (
+                await settle(connection, sent, Ending.RETRY, delay_s=100, reason="the successor")
+                is SettleOutcome.RECORDED
+            )
+            assert await settle(connection, sent, Ending.RETRY, reason="stale") is SettleOutcome.STALE
+            assert await settle(connection, sent, Ending.PARKED, reason="stale") is SettleOutcome.STALE
         row = await context.row(sent)
         assert (row["state"], row["attempts"], row["last_error"]) == ("delivered", 1, "the successor")
 
@@ -233,7 +238,7 @@ async def test_a_settle_while_it_is_delivered_again_ends_it(stage: OpenStage) ->
         [sent] = await context.put()
         step = await context.stand_still()
         async with context.s.database.transaction() as connection:
-            assert await settle(connection, sent) is Fate.RECORDED
+            assert await settle(connection, sent) is SettleOutcome.RECORDED
         assert context.broker.resume is not None
         context.broker.resume.set()
         await step
@@ -245,7 +250,7 @@ async def test_a_park_while_it_is_delivered_again_holds(stage: OpenStage) -> Non
         [sent] = await context.put()
         step = await context.stand_still()
         async with context.s.database.transaction() as connection:
-            assert await settle(connection, sent, Ending.PARKED) is Fate.RECORDED
+            assert await settle(connection, sent, Ending.PARKED) is SettleOutcome.RECORDED
         assert context.broker.resume is not None
         context.broker.resume.set()
         await step
@@ -272,7 +277,7 @@ async def test_an_entry_whose_message_was_settled_before_ends_without_a_second_r
             "insert into payonce.inbox (consumer, id) select $1, unnest($2::text[])", consumer("payments"), ids
         )
         async with context.s.database.transaction() as connection:
-            assert await settle(connection, done) is Fate.GONE
+            assert await settle(connection, done) is SettleOutcome.GONE
         await context.s.clock.advance(LATE_S)
         assert await put_back(context.s.database, NAME, await overdue(context)) == 0
         assert await context.states() == {}, "neither comes back for ever"
@@ -283,19 +288,19 @@ async def test_a_hold_stays_when_its_entry_is_put_back(stage: OpenStage) -> None
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
-            assert await hold_kept(connection, NAME, claimed(sent, token=1), LEASE_S)
+            assert await hold_durable(connection, NAME, claimed(sent, token=1), LEASE_S)
         await context.s.clock.advance(LATE_S)
         assert await put_back(context.s.database, NAME, await overdue(context)) == 1
         await context.step()
         async with context.s.database.transaction() as connection:
-            assert not await hold_kept(connection, NAME, claimed(sent, token=2), LEASE_S)
-            assert await hold_kept(connection, NAME, claimed(sent, token=1), LEASE_S)
+            assert not await hold_durable(connection, NAME, claimed(sent, token=2), LEASE_S)
+            assert await hold_durable(connection, NAME, claimed(sent, token=1), LEASE_S)
 
 
 async def test_a_refill_has_bounds(stage: OpenStage) -> None:
     async with open_desk(stage, KEEPING) as context:
         with pytest.raises(Invalid, match="limit is 0"):
-            await overdue_kept(context.s.database, NAME, late_s=0, limit=0)
+            await overdue_entries(context.s.database, NAME, late_s=0, limit=0)
 
 
 async def test_what_holds_a_message_keeps_everybody_else_from_settling_it(stage: OpenStage) -> None:
@@ -303,14 +308,14 @@ async def test_what_holds_a_message_keeps_everybody_else_from_settling_it(stage:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
-            assert await hold_kept(connection, NAME, claimed(sent, token=2), LEASE_S)
+            assert await hold_durable(connection, NAME, claimed(sent, token=2), LEASE_S)
         for ending in (Ending.SUCCESS, Ending.FAILED, Ending.RETRY, Ending.PARKED):
             async with context.s.database.transaction() as connection:
-                assert await settle(connection, sent, ending, token=1) is Fate.STALE
+                assert await settle(connection, sent, ending, token=1) is SettleOutcome.STALE
         async with context.s.database.transaction() as connection:
-            assert not await hold_kept(connection, NAME, claimed(sent, token=1), LEASE_S)
-            assert await hold_kept(connection, NAME, claimed(sent, token=2), LEASE_S)
-            assert await settle(connection, sent, token=2) is Fate.RECORDED
+            assert not await hold_durable(connection, NAME, claimed(sent, token=1), LEASE_S)
+            assert await hold_durable(connection, NAME, claimed(sent, token=2), LEASE_S)
+            assert await settle(connection, sent, token=2) is SettleOutcome.RECORDED
 
 
 async def test_a_hold_ends_with_its_lease(stage: OpenStage) -> None:
@@ -318,11 +323,11 @@ async def test_a_hold_ends_with_its_lease(stage: OpenStage) -> None:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
-            assert await hold_kept(connection, NAME, claimed(sent, token=1), LEASE_S)
+            assert await hold_durable(connection, NAME, claimed(sent, token=1), LEASE_S)
         await context.s.clock.advance_leases(LEASE_S)
         async with context.s.database.transaction() as connection:
-            assert await hold_kept(connection, NAME, claimed(sent, token=2), LEASE_S)
-            assert await settle(connection, sent, token=1) is Fate.STALE
+            assert await hold_durable(connection, NAME, claimed(sent, token=2), LEASE_S)
+            assert await settle(connection, sent, token=1) is SettleOutcome.STALE
 
 
 async def test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything_is_sent_for_it(
@@ -331,36 +336,36 @@ async def test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything
     async with open_desk(stage, KEEPING) as context:
         direct = claimed(Message(queue="payments").id, token=5)
         async with context.s.database.transaction() as connection:
-            assert await hold_kept(connection, NAME, direct, LEASE_S)
+            assert await hold_durable(connection, NAME, direct, LEASE_S)
         row = await context.row(direct.message.id)
         assert (row["state"], row["holder"], row["first_attempt_at"]) == ("delivered", 5, FIRST_AT)
         assert await standing(context, [direct.message.id]) == {direct.message.id: (State.DELIVERED, 0)}
         async with context.s.database.transaction() as connection:
-            assert await settle(connection, direct.message.id, token=5) is Fate.RECORDED
+            assert await settle(connection, direct.message.id, token=5) is SettleOutcome.RECORDED
         async with context.s.database.transaction() as connection:
-            assert not await hold_kept(connection, NAME, direct, LEASE_S)
+            assert not await hold_durable(connection, NAME, direct, LEASE_S)
         assert await standing(context, [direct.message.id]) == {}
 
 
 async def test_a_message_without_an_entry_is_accepted_once(stage: OpenStage) -> None:
     async with open_desk(stage, KEEPING) as context:
         direct = claimed(Message(queue="payments").id)
-        for expected in (Fate.RECORDED, Fate.GONE):
+        for expected in (SettleOutcome.RECORDED, SettleOutcome.GONE):
             async with context.s.database.transaction() as connection:
-                assert await accept_unkept(connection, NAME, direct.message) is expected
+                assert await accept_without_entry(connection, NAME, direct.message) is expected
         async with context.s.database.transaction() as connection:
-            assert not await hold_kept(connection, NAME, direct, LEASE_S)
-            assert await settle(connection, direct.message.id, Ending.RETRY) is Fate.GONE
+            assert not await hold_durable(connection, NAME, direct, LEASE_S)
+            assert await settle(connection, direct.message.id, Ending.RETRY) is SettleOutcome.GONE
 
 
 async def test_a_message_with_an_entry_is_not_accepted_beside_it(stage: OpenStage) -> None:
     async with open_desk(stage, KEEPING) as context:
         direct = claimed(Message(queue="payments").id)
         async with context.s.database.transaction() as connection:
-            assert await settle(connection, direct.message.id, Ending.RETRY) is Fate.UNKNOWN
-            assert await hold_kept(connection, NAME, direct, LEASE_S)
+            assert await settle(connection, direct.message.id, Ending.RETRY) is SettleOutcome.UNKNOWN
+            assert await hold_durable(connection, NAME, direct, LEASE_S)
         async with context.s.database.transaction() as connection:
-            assert await accept_unkept(connection, NAME, direct.message) is Fate.STALE
+            assert await accept_without_entry(connection, NAME, direct.message) is SettleOutcome.STALE
 
 
 async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:
@@ -377,10 +382,10 @@ async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:
             gone: Ending.SUCCESS,
         }
         async with context.s.database.transaction() as connection:
-            fates = await settle_kept(
+            fates = await settle_durable(
                 connection, NAME, [Settlement(claimed(each), ending) for each, ending in endings.items()]
             )
-        assert fates == [Fate.RECORDED] * 4 + [Fate.GONE]
+        assert fates == [SettleOutcome.RECORDED] * 4 + [SettleOutcome.GONE]
         assert await standing(context, list(endings)) == {
             retried: (State.DELIVERED, 1),
             parked: (State.PARKED, 1),
@@ -396,7 +401,7 @@ async def test_settling_looks_at_its_own_entries_alone_however_many_wait(stage: 
         async with context.s.database.engine.acquire() as connection, connection.transaction():
             before = await rows_read(connection)
             settlements = [Settlement(claimed(each), Ending.SUCCESS) for each in ids[:batch]]
-            assert await settle_kept(connection, NAME, settlements) == [Fate.RECORDED] * batch
+            assert await settle_durable(connection, NAME, settlements) == [SettleOutcome.RECORDED] * batch
             read = await rows_read(connection) - before
         # Once to lock an entry, once to delete it.
         assert read <= 2 * batch
@@ -414,9 +419,9 @@ async def test_each_key_is_accepted_once_for_a_queue_elsewhere_too(stage: OpenSt
     async with open_desk(stage, KEEPING) as context:
         first, second, other = (Message(queue="payments", idempotency_key=key) for key in ("k", "k", "other"))
         async with context.s.database.transaction() as connection:
-            assert await put_kept(connection, NAME, [first, second]) == [first.id, first.id]
+            assert await put_durable(connection, NAME, [first, second]) == [first.id, first.id]
         async with context.s.database.transaction() as connection:
-            assert await put_kept(connection, NAME, [second, other]) == [first.id, other.id]
+            assert await put_durable(connection, NAME, [second, other]) == [first.id, other.id]
         assert await context.states() == {"waiting": 2}
 
 
@@ -425,8 +430,8 @@ async def test_a_parked_message_goes_on_when_it_is_woken(stage: OpenStage) -> No
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
-            assert await wake_kept(connection, sent) is None
+            assert await wake_durable(connection, sent) is None
             await settle(connection, sent, Ending.PARKED)
         async with context.s.database.transaction() as connection:
-            assert await wake_kept(connection, sent) == wake_name(NAME)
+            assert await wake_durable(connection, sent) == wake_name(NAME)
         assert await standing(context, [sent]) == {sent: (State.WAITING, 0)}

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from payonce.engine.janitors import Janitor, run_janitors, run_ticks
-from payonce.engine.janitors.gauges import observe
+from payonce.engine.janitors.gauges import refresh_metrics
 from payonce.engine.janitors.relay import carry_on
 from payonce.engine.messages.transaction import begin
 from payonce.engine.monitoring.metrics import REGISTRY
@@ -84,7 +84,7 @@ async def test_the_gauges_say_what_is_in_the_store(stage: OpenStage) -> None:
         await park(context, 1)
         await context.put(3)
         await context.s.clock.advance(42)
-        await observe(context.s.database, context.s.admin)
+        await refresh_metrics(context.s.database, context.s.admin)
         assert (gauge("waiting"), gauge("lag_seconds"), gauge("parked")) == (3, 42, 1)
 
 

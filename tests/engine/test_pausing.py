@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from payonce.engine.audit import Severity, notes
-from payonce.engine.messages.declarations import declared
+from payonce.engine.messages.declarations import queue_declaration
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.transaction import begin
 from payonce.kit.outcomes import Invalid
@@ -41,7 +41,7 @@ async def test_whoever_paused_first_has_said_why(stage: OpenStage) -> None:
         await s.admin.pause(WORK.queue, "the bank is closed", "ann")
         async with begin(s.database, s.feed) as tx:
             assert not await tx.pause(WORK.queue, "no key", by="service")
-        found = await declared(s.read, WORK.queue)
+        found = await queue_declaration(s.read, WORK.queue)
         assert found is not None
         assert found.paused_reason == "the bank is closed"
         assert len(await notes(s.read, location="queues.pause")) == 1

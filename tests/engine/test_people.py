@@ -7,7 +7,7 @@ import pytest
 
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.operators import (
-    NotAdmitted,
+    LoginRefused,
     Person,
     Role,
     add_person,
@@ -16,9 +16,9 @@ from payonce.engine.operators import (
     passwords,
     people,
     remove_person,
+    session_status,
     set_password,
     set_role,
-    standing,
 )
 from payonce.engine.operators.login_limits import (
     ADDRESS_FAILURES_MAX,
@@ -27,7 +27,7 @@ from payonce.engine.operators.login_limits import (
     NAME_FAILURES_MAX,
     NAME_PAUSE_S,
     WINDOW_S,
-    TooMany,
+    TooManyAttempts,
     count_attempt,
 )
 from payonce.engine.operators.sessions import ABSOLUTE_S, IDLE_S
@@ -50,7 +50,7 @@ async def test_a_password_opens_a_session_of_its_person(stage: OpenStage) -> Non
     async with stage() as s:
         await add(s)
         token = await enter(s, " Ann ")
-        known = await standing(s.read, token)
+        known = await session_status(s.read, token)
         assert known.anybody
         assert known.session is not None
         assert known.session.person == Person("ann", Role.OPERATOR)
@@ -89,7 +89,7 @@ async def test_a_wrong_password_and_an_unknown_name_get_the_same_answer(stage: O
         await add(s)
         said = set()
         for name in ("ann", "nobody"):
-            with pytest.raises(NotAdmitted) as refused:
+            with pytest.raises(LoginRefused) as refused:
                 await enter(s, name, password)
             said.add(str(refused.value))
         assert said == {"the name or the password is wrong"}
@@ -100,11 +100,11 @@ async def test_a_session_ends_after_rest(stage: OpenStage) -> None:
         await add(s)
         token = await enter(s)
         await s.clock.advance(IDLE_S - 1)
-        assert (await standing(s.read, token)).session is not None
+        assert (await session_status(s.read, token)).session is not None
         await s.clock.advance(IDLE_S - 1)
-        assert (await standing(s.read, token)).session is not None
+        assert (await session_status(s.read, token)).session is not None
         await s.clock.advance(IDLE_S + 1)
-        assert (await standing(s.read, token)).session is None
+        assert (await session_status(s.read, token)).session is None
 
 
 async def test_a_page_that_renews_itself_does_not_keep_its_session_alive(stage: OpenStage) -> None:
@@ -112,9 +112,9 @@ async def test_a_page_that_renews_itself_does_not_keep_its_session_alive(stage: 
         await add(s)
         token = await enter(s)
         await s.clock.advance(IDLE_S - 60)
-        assert (await standing(s.read, token, active=False)).session is not None
+        assert (await session_status(s.read, token, active=False)).session is not None
         await s.clock.advance(120)
-        assert (await standing(s.read, token, active=False)).session is None
+        assert (await session_status(s.read, token, active=False)).session is None
 
 
 async def test_a_session_ends_by_age_however_busy(stage: OpenStage) -> None:
@@ -123,9 +123,9 @@ async def test_a_session_ends_by_age_however_busy(stage: OpenStage) -> None:
         token = await enter(s)
         for _ in range(ABSOLUTE_S // 3_600 - 1):
             await s.clock.advance(3_600)
-            assert (await standing(s.read, token)).session is not None
+            assert (await session_status(s.read, token)).session is not None
         await s.clock.advance(3_601)
-        assert (await standing(s.read, token)).session is None
+        assert (await session_status(s.read, token)).session is None
 
 
 async def test_logout_a_new_password_and_removal_end_sessions(stage: OpenStage) -> None:
@@ -133,16 +133,16 @@ async def test_logout_a_new_password_and_removal_end_sessions(stage: OpenStage) 
         await add(s)
         left, changed = await enter(s), await enter(s)
         await log_out(s.database, left)
-        assert (await standing(s.read, left)).session is None
-        assert (await standing(s.read, changed)).session is not None
+        assert (await session_status(s.read, left)).session is None
+        assert (await session_status(s.read, changed)).session is not None
         async with s.begin() as tx:
             await set_password(tx, "ann", "another long password", by="root")
-        assert (await standing(s.read, changed)).session is None
+        assert (await session_status(s.read, changed)).session is None
         removed = await enter(s, password="another long password")
         async with s.begin() as tx:
             await remove_person(tx, "ann", by="root")
-        assert (await standing(s.read, removed)).session is None
-        assert not (await standing(s.read, removed)).anybody
+        assert (await session_status(s.read, removed)).session is None
+        assert not (await session_status(s.read, removed)).anybody
 
 
 async def test_a_role_changes_what_an_open_session_may_do(stage: OpenStage) -> None:
@@ -151,7 +151,7 @@ async def test_a_role_changes_what_an_open_session_may_do(stage: OpenStage) -> N
         token = await enter(s)
         async with s.begin() as tx:
             await set_role(tx, "ann", Role.VIEWER, by="root")
-        known = await standing(s.read, token)
+        known = await session_status(s.read, token)
         assert known.session is not None
         assert not known.session.person.role.may(Role.OPERATOR)
 
@@ -160,9 +160,9 @@ async def test_guessing_is_bounded_and_the_right_password_waits_as_well(stage: O
     async with stage() as s:
         await add(s)
         for _ in range(FAILURES_MAX):
-            with pytest.raises(NotAdmitted, match="wrong"):
+            with pytest.raises(LoginRefused, match="wrong"):
                 await enter(s, password="not the password")
-        with pytest.raises(NotAdmitted, match="too many"):
+        with pytest.raises(LoginRefused, match="too many"):
             await enter(s)
         # Others, and the same person from elsewhere, are not held up.
         assert await enter(s, address="192.0.2.2")
@@ -176,9 +176,9 @@ async def test_many_guesses_at_once_are_counted_before_they_are_judged(stage: Op
         ends = await asyncio.gather(
             *(enter(s, password="not the password") for _ in range(FAILURES_MAX * 3)), return_exceptions=True
         )
-        judged = [end for end in ends if isinstance(end, NotAdmitted) and not end.too_many]
+        judged = [end for end in ends if isinstance(end, LoginRefused) and not end.too_many]
         assert len(judged) <= FAILURES_MAX
-        assert all(isinstance(end, NotAdmitted) for end in ends)
+        assert all(isinstance(end, LoginRefused) for end in ends)
 
 
 async def test_one_address_may_not_try_many_names(stage: OpenStage) -> None:
@@ -189,7 +189,7 @@ async def test_one_address_may_not_try_many_names(stage: OpenStage) -> None:
             "from generate_series(1, $1::int) n",
             ADDRESS_FAILURES_MAX,
         )
-        with pytest.raises(NotAdmitted, match="from this address; wait 15 minutes, or log in from another one"):
+        with pytest.raises(LoginRefused, match="from this address; wait 15 minutes, or log in from another one"):
             await enter(s)
 
 
@@ -198,7 +198,7 @@ async def test_failed_logins_at_another_endpoint_do_not_lock_operators_out(stage
         await add(s)
         for number in range(ADDRESS_FAILURES_MAX):
             await count_attempt(s.database, f"customer {number}", "192.0.2.1", "shop")
-        with pytest.raises(TooMany):
+        with pytest.raises(TooManyAttempts):
             await count_attempt(s.database, "one more", "192.0.2.1", "shop")
         assert await enter(s)
 
@@ -210,14 +210,14 @@ async def test_failed_logins_of_others_do_not_lock_out_who_has_logged_in_from_th
         await enter(s)
         for number in range(ADDRESS_FAILURES_MAX):
             await count_attempt(s.database, f"name {number}", "192.0.2.1")
-        with pytest.raises(NotAdmitted, match="too many"):
+        with pytest.raises(LoginRefused, match="too many"):
             await enter(s, "bob")
         assert await enter(s)
         # Only guesses at this very account count against it.
         for _ in range(FAILURES_MAX):
-            with pytest.raises(NotAdmitted, match="wrong"):
+            with pytest.raises(LoginRefused, match="wrong"):
                 await enter(s, password="not the password")
-        with pytest.raises(NotAdmitted, match="too many"):
+        with pytest.raises(LoginRefused, match="too many"):
             await enter(s)
 
 
@@ -228,7 +228,7 @@ async def test_an_account_is_known_at_a_network_for_a_month(stage: OpenStage) ->
         await s.clock.advance(KNOWN_FOR_S + 1)
         for number in range(ADDRESS_FAILURES_MAX):
             await count_attempt(s.database, f"name {number}", "192.0.2.1")
-        with pytest.raises(NotAdmitted, match="too many"):
+        with pytest.raises(LoginRefused, match="too many"):
             await enter(s)
         await enter(s, address="192.0.2.9")
         assert await s.owner.fetchval("select count(*) from payonce.login_networks") == 1
@@ -239,9 +239,9 @@ async def test_a_new_password_ends_the_wait(stage: OpenStage) -> None:
     async with stage() as s:
         await add(s)
         for _ in range(FAILURES_MAX):
-            with pytest.raises(NotAdmitted, match="wrong"):
+            with pytest.raises(LoginRefused, match="wrong"):
                 await enter(s, password="not the password")
-        with pytest.raises(NotAdmitted, match="set a new password with: payonce users passwd"):
+        with pytest.raises(LoginRefused, match="set a new password with: payonce users passwd"):
             await enter(s)
         async with s.begin() as tx:
             await set_password(tx, "ann", "another long password", by="root")
@@ -252,9 +252,9 @@ async def test_one_ipv6_network_is_one_address(stage: OpenStage) -> None:
     async with stage() as s:
         await add(s)
         for number in range(FAILURES_MAX):
-            with pytest.raises(NotAdmitted, match="wrong"):
+            with pytest.raises(LoginRefused, match="wrong"):
                 await enter(s, password="not the password", address=f"2001:db8:1:2::{number:x}")
-        with pytest.raises(NotAdmitted, match="too many"):
+        with pytest.raises(LoginRefused, match="too many"):
             await enter(s, address="2001:db8:1:2:ffff::1")
         assert await enter(s, address="2001:db8:1:3::1")
 
@@ -263,14 +263,14 @@ async def test_a_name_that_is_guessed_from_everywhere_is_judged_now_and_then(sta
     async with stage() as s:
         await add(s)
         await add(s, "bob")
-        with pytest.raises(NotAdmitted, match="wrong"):
+        with pytest.raises(LoginRefused, match="wrong"):
             await enter(s, password="not the password", address="198.51.100.0")
         await s.database.work.execute(
             "insert into payonce.login_failures (name, address) select name, '198.51.100.' || n "
             "from payonce.login_failures, generate_series(2, $1::int) n",
             NAME_FAILURES_MAX,
         )
-        with pytest.raises(NotAdmitted, match=f"wait {NAME_PAUSE_S} seconds"):
+        with pytest.raises(LoginRefused, match=f"wait {NAME_PAUSE_S} seconds"):
             await enter(s)
         assert await enter(s, "bob")
         # Not locked out, however long it goes on.
@@ -293,7 +293,7 @@ async def test_guesses_at_a_name_elsewhere_do_not_delay_its_owner(
             "from payonce.login_failures, generate_series(1, $1::int) n",
             NAME_FAILURES_MAX,
         )
-        with pytest.raises(TooMany):
+        with pytest.raises(TooManyAttempts):
             await count_attempt(s.database, "ann", "198.51.100.0", endpoint)
         assert await enter(s)
 
@@ -303,7 +303,7 @@ async def test_a_name_that_nobody_has_is_kept_nowhere(stage: OpenStage) -> None:
     async with stage() as s:
         await add(s)
         for name in ("hunter2 hunter2", "ann"):
-            with pytest.raises(NotAdmitted):
+            with pytest.raises(LoginRefused):
                 await enter(s, name, "not the password")
         for table in ("login_failures", "audit_log"):
             rows = [str(dict(row)) for row in await s.owner.fetch(f"select * from payonce.{table}")]
@@ -328,7 +328,7 @@ async def test_who_is_sent_away_because_too_many_come_made_no_guess(
         with monkeypatch.context() as crowd:
             crowd.setattr(passwords, "WAITING_MAX", -passwords.AT_ONCE)
             for _ in range(FAILURES_MAX + 1):
-                with pytest.raises(NotAdmitted, match="too many passwords are being checked") as refused:
+                with pytest.raises(LoginRefused, match="too many passwords are being checked") as refused:
                     await enter(s)
                 assert refused.value.too_many
         assert await enter(s)

@@ -3,7 +3,7 @@
 import pytest
 
 from payonce.engine.database.commits import settled_transaction
-from payonce.engine.messages.model import Answer, Ending, Message, Settlement
+from payonce.engine.messages.model import Ending, Message, SettleAnswer, Settlement
 from payonce.engine.messages.policy import Fixed, Policy
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage
@@ -33,7 +33,7 @@ async def lives(s: Stage, queue: PostgresQueue) -> None:
     put_off = [Settlement(end.claim, Ending.RETRY, "not yet", 60.0) for end in ends[half:]]
     async with s.database.engine.acquire() as connection, settled_transaction(s.database, connection):
         assert await queue.settle_within(connection, ends[0])
-    assert set((await queue.exchange([*ends[1:half], *put_off], 0)).answers) == {Answer.SETTLED}
+    assert set((await queue.exchange([*ends[1:half], *put_off], 0)).answers) == {SettleAnswer.SETTLED}
 
 
 @EMPTY

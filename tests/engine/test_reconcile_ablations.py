@@ -96,7 +96,7 @@ ABLATIONS: Ablations = {
         [test_reconcile.test_money_that_comes_in_is_never_taken_for_a_payment_of_ours],
     ),
     "the vendor's name as it is kept": (
-        patched(source, "kept_reference", lambda vendor_ref: vendor_ref),
+        patched(source, "stored_reference", lambda vendor_ref: vendor_ref),
         [test_reconcile.test_a_payment_that_the_bank_gave_a_very_long_name_is_known_by_it],
     ),
     "one line for one effect": (
@@ -112,7 +112,7 @@ ABLATIONS: Ablations = {
         [test_reconcile.test_what_may_stand_on_a_page_that_nobody_asked_for_is_not_missing],
     ),
     "one item for one line": (
-        patched(suspense, "_covering", does_nothing),
+        patched(suspense, "_open_item", does_nothing),
         [
             test_reconcile.test_running_again_changes_nothing_more,
             test_reconcile.test_a_line_in_suspense_that_is_expected_later_is_adopted_and_posted_back,

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from payonce.engine.controls.quarantine import begin_quarantine, blockers, open_quarantine
 from payonce.engine.janitors import run_janitors
-from payonce.engine.janitors.reconcile import observe_unmatched, reconcile_when_due
+from payonce.engine.janitors.reconcile import reconcile_when_due, refresh_reconciliation_metrics
 from payonce.engine.messages.transaction import begin
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.engine.reconcile import last_runs, unmatched, write_off
@@ -73,7 +73,7 @@ async def test_gauges_show_what_is_open_and_for_how_long(stage: OpenStage) -> No
         b.bank.book("bank.fee", None, -712, await b.s.clock.now())
         await b.after_the_lag()
         await b.s.clock.advance(600)
-        await observe_unmatched(b.s.database)
+        await refresh_reconciliation_metrics(b.s.database)
         bank = {"vendor": "bank"}
         assert REGISTRY.get_sample_value("payonce_unmatched", {**bank, "direction": "theirs"}) == 1
         assert REGISTRY.get_sample_value("payonce_unmatched_amount", {**bank, "asset": "EUR"}) == 7.12
@@ -88,7 +88,7 @@ async def test_gauges_show_what_is_open_and_for_how_long(stage: OpenStage) -> No
         async with begin(b.s.database, b.s.feed) as tx:
             await write_off(tx, item.id, LOSSES, "ann", "a fee")
             await begin_quarantine(tx, "a test", "ann", await b.s.clock.now())
-        await observe_unmatched(b.s.database)
+        await refresh_reconciliation_metrics(b.s.database)
         assert REGISTRY.get_sample_value("payonce_unmatched", {**bank, "direction": "theirs"}) == 0
         assert REGISTRY.get_sample_value("payonce_unmatched_amount", {**bank, "asset": "EUR"}) is None
         assert REGISTRY.get_sample_value("payonce_quarantined") == 1

@@ -8,7 +8,7 @@ import pytest
 
 from payonce.engine.ledger import Account, guard
 from payonce.engine.messages.transaction import begin
-from payonce.engine.reconcile import Direction, Flow, equal_books, last_runs
+from payonce.engine.reconcile import Direction, Flow, compare_balances, last_runs
 from payonce.engine.reconcile import run as run_module
 from payonce.engine.reconcile.runs import OVERLAP_S
 from payonce.kit.outcomes import Invalid, Stale, Unavailable
@@ -216,11 +216,11 @@ async def test_the_books_of_both_sides_are_compared(stage: OpenStage) -> None:
     async with open_branch(stage) as b:
         await b.order("p-1")
         await b.work()
-        [books] = await equal_books(b.read, b.statement)
+        [books] = await compare_balances(b.read, b.statement)
         assert (books.ours, books.theirs, books.equal) == (books.theirs, books.ours, True)
         b.bank.book("bank.fee", None, -7, await b.s.clock.now())
-        [books] = await equal_books(b.read, b.statement)
+        [books] = await compare_balances(b.read, b.statement)
         assert not books.equal
         await b.after_the_lag()
-        [books] = await equal_books(b.read, b.statement)
+        [books] = await compare_balances(b.read, b.statement)
         assert (books.equal, books.suspense.minor) == (True, 7)

@@ -9,7 +9,7 @@ import asyncpg
 
 from payonce.engine.messages.model import Message, Settlement, State
 from payonce.engine.messages.policy import Fixed, Policy
-from payonce.engine.messages.ports import Exchange, Stored
+from payonce.engine.messages.ports import Exchange, QueuedMessage
 from payonce.engine.messages.process import Worker
 from payonce.engine.messages.work import Handler, Work, handles
 from payonce.engine.monitoring import metrics
@@ -53,8 +53,8 @@ async def working(s: Stage, handler: Handler, held_back: bool = False) -> AsyncI
         await asyncio.wait_for(running, 60)
 
 
-async def parked(s: Stage, policy: Policy = ONCE) -> Stored:
-    async def find() -> list[Stored]:
+async def parked(s: Stage, policy: Policy = ONCE) -> QueuedMessage:
+    async def find() -> list[QueuedMessage]:
         return await s.admin.peek(policy.queue, State.PARKED, 10)
 
     [found] = await eventually(find)

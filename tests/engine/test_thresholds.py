@@ -6,12 +6,12 @@ import pytest
 
 from payonce.engine.controls import (
     Approval,
-    Done,
-    Verdict,
-    ask,
-    bounding,
+    ApprovalState,
+    Executed,
+    change_threshold_action,
     grant,
-    threshold_change_of,
+    submit,
+    threshold_change,
     thresholds,
 )
 from payonce.kit.money import Amount
@@ -23,13 +23,13 @@ from tests.locks import waits_for_a_lock
 
 async def granted(till: Till, approval: Approval, by: str) -> Approval:
     async with till.begin() as tx:
-        return await grant(tx, {"change threshold": bounding(till.s.admin)}, approval.id, by)
+        return await grant(tx, {"change threshold": change_threshold_action(till.s.admin)}, approval.id, by)
 
 
-async def change(till: Till, above: str | None, by: str = "bob") -> Done | Approval:
+async def change(till: Till, above: str | None, by: str = "bob") -> Executed | Approval:
     async with till.begin() as tx:
-        wanted = await threshold_change_of(tx, EUR, None if above is None else euros(above))
-        return await ask(tx, bounding(till.s.admin), wanted, by, "we grow")
+        wanted = await threshold_change(tx, EUR, None if above is None else euros(above))
+        return await submit(tx, change_threshold_action(till.s.admin), wanted, by, "we grow")
 
 
 async def bound(till: Till) -> list[Amount]:
@@ -39,7 +39,7 @@ async def bound(till: Till) -> list[Amount]:
 async def test_the_first_threshold_and_a_lower_one_need_nobody_else(stage: OpenStage) -> None:
     async with open_till(stage) as till:
         for above in ("100.00", "100.00", "50.00", "0.00"):
-            assert isinstance(await change(till, above), Done)
+            assert isinstance(await change(till, above), Executed)
             assert await bound(till) == [euros(above)]
 
 
@@ -54,24 +54,24 @@ async def test_to_raise_or_remove_a_threshold_needs_a_second_person(
     stage: OpenStage, above: str | None, text: str
 ) -> None:
     async with open_till(stage) as till:
-        assert isinstance(await change(till, "100.00", "root"), Done)
+        assert isinstance(await change(till, "100.00", "root"), Executed)
         approval = await change(till, above)
         assert isinstance(approval, Approval)
         assert (approval.text, approval.amounts, await bound(till)) == (text, (), [euros("100.00")])
         with pytest.raises(Invalid, match="a second person must decide"):
             await granted(till, approval, "bob")
-        assert (await granted(till, approval, "cyd")).state is Verdict.GRANTED
+        assert (await granted(till, approval, "cyd")).state is ApprovalState.GRANTED
         assert await bound(till) == ([] if above is None else [euros(above)])
 
 
 async def test_a_threshold_that_was_lowered_meanwhile_is_not_raised_from_what_it_was(stage: OpenStage) -> None:
     async with open_till(stage) as till:
-        assert isinstance(await change(till, "100.00", "root"), Done)
+        assert isinstance(await change(till, "100.00", "root"), Executed)
         approval = await change(till, "500.00")
         assert isinstance(approval, Approval)
         await change(till, "10.00", "cyd")
         after = await granted(till, approval, "cyd")
-        assert after.state is Verdict.DENIED
+        assert after.state is ApprovalState.DENIED
         assert "was 100.00 EUR and is 10.00 EUR by now" in after.result
         assert await bound(till) == [euros("10.00")]
 
@@ -79,8 +79,12 @@ async def test_a_threshold_that_was_lowered_meanwhile_is_not_raised_from_what_it
 async def test_of_two_who_set_the_first_threshold_at_once_the_later_may_not_raise_it(stage: OpenStage) -> None:
     async with open_till(stage) as till:
         async with till.begin() as tx:
-            await ask(
-                tx, bounding(till.s.admin), await threshold_change_of(tx, EUR, euros("10.00")), "bob", "the first"
+            await submit(
+                tx,
+                change_threshold_action(till.s.admin),
+                await threshold_change(tx, EUR, euros("10.00")),
+                "bob",
+                "the first",
             )
             later = asyncio.create_task(change(till, "500.00", "cyd"))
             await eventually(lambda: waits_for_a_lock(till.s))

@@ -10,10 +10,10 @@ from payonce.engine.monitoring.alerts import alerts
 from payonce.engine.monitoring.vendor_calls import (
     KEEP_S,
     CallCounts,
+    call_observer,
     failing_vendors,
     forget_old_calls,
     vendor_calls,
-    watching,
 )
 from payonce.kit.http import HttpClient
 from payonce.testing import OpenStage, eventually
@@ -28,7 +28,7 @@ from payonce.vendors.evm.simulator import ChainSimulator
 
 def call(vendor: str, outcome: str, count: int, name: str = "ask") -> None:
     for _ in range(count):
-        watching(vendor)(name, outcome, 0.1)
+        call_observer(vendor)(name, outcome, 0.1)
 
 
 async def test_calls_of_several_processes_are_added_up_by_vendor(stage: OpenStage) -> None:
@@ -137,7 +137,7 @@ async def test_questions_to_a_node_are_counted_too_answered_or_not(stage: OpenSt
         chain = Chain()
         node = Faulty(ChainSimulator(chain), Script([None, Fault.REFUSED_CONNECTION]))
         async with HttpClient("node", "https://node.example", transport=node) as http:
-            client = EvmClient(http, SimulatedKey("host", chain.chain_id), watch=watching("evm"))
+            client = EvmClient(http, SimulatedKey("host", chain.chain_id), watch=call_observer("evm"))
             await client.market(ETH)
             with pytest.raises(Exception, match=r"(?i)refused|connect"):
                 await client.market(ETH)

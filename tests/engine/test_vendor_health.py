@@ -6,7 +6,7 @@ import pytest
 
 from payonce.engine.database.rate_limits import declare_budget, penalise, take_turn
 from payonce.engine.monitoring.metrics import VENDOR_CALL_SECONDS
-from payonce.engine.monitoring.vendor_health import budgets, calls, quantile, tries
+from payonce.engine.monitoring.vendor_health import attempt_stats, budgets, call_stats, quantile
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import open_till
 
@@ -33,7 +33,7 @@ def test_a_share_of_counts_is_reckoned_within_its_bounds(
 def test_calls_of_this_process_are_added_up_over_their_answers() -> None:
     for outcome, seconds in (("ok", 0.2), ("ok", 0.3), ("error", 4.0)):
         VENDOR_CALL_SECONDS.labels("a test's vendor", "ask", outcome).observe(seconds)
-    [found] = [each for each in calls() if each.vendor == "a test's vendor"]
+    [found] = [each for each in call_stats() if each.vendor == "a test's vendor"]
     assert (found.count, found.by_outcome) == (3, {"ok": 2, "error": 1})
     assert found.p50_s is not None
     assert found.p95_s is not None
@@ -42,7 +42,7 @@ def test_calls_of_this_process_are_added_up_over_their_answers() -> None:
 
 async def test_tries_are_counted_by_their_end_with_the_time_they_took(stage: OpenStage) -> None:
     async with open_till(stage) as till:
-        assert await tries(till.s.read) == []
+        assert await attempt_stats(till.s.read) == []
         [work] = await till.claim()
         await till.pay(work, "p-1", 700)
         # A try that took four seconds, by its lines; what is older than a day is not counted.
@@ -50,12 +50,12 @@ async def test_tries_are_counted_by_their_end_with_the_time_they_took(stage: Ope
         await till.s.owner.execute(
             "update payonce.effect_attempts set created_at = created_at - interval '4 seconds' where event = 'started'"
         )
-        [found] = await tries(till.s.read)
+        [found] = await attempt_stats(till.s.read)
         assert (found.vendor, found.count, found.by_ending["performed"]) == ("bank", 1, 1)
         assert found.p95_s is not None
         assert 4 <= found.p95_s < 60
         await till.s.clock.advance(2 * 86_400)
-        assert await tries(till.s.read) == []
+        assert await attempt_stats(till.s.read) == []
 
 
 async def test_a_budget_tells_how_much_of_it_is_used_and_when_its_rest_ends(stage: OpenStage) -> None:

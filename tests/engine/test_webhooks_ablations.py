@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine.webhooks import deliver, delivery_attempt, incoming, registry, replays
-from payonce.engine.webhooks.delivery_attempt import Came
+from payonce.engine.webhooks import deliver, delivery_attempt, receiver, registry, replays
+from payonce.engine.webhooks.delivery_attempt import AttemptResult
 from payonce.kit.crypto import Keyring
 from payonce.kit.http import sockets, target, transport
 from payonce.testing import OpenStage
@@ -44,11 +44,11 @@ def judge_nobody(host: str, addresses: Any) -> None:
     return None
 
 
-def take_any_answer(status: int, latency_s: float, excerpt: str, retry_after_s: int | None) -> Came:
-    return Came(status, latency_s, None, excerpt)
+def take_any_answer(status: int, latency_s: float, excerpt: str, retry_after_s: int | None) -> AttemptResult:
+    return AttemptResult(status, latency_s, None, excerpt)
 
 
-def obey(policy: Any, work: Any, came: Came) -> float | None:
+def obey(policy: Any, work: Any, came: AttemptResult) -> float | None:
     return came.retry_after_s
 
 
@@ -89,7 +89,7 @@ ABLATIONS: Ablations = {
         [test_webhooks.test_a_disabled_endpoint_is_left_alone_whatever_was_announced_before],
     ),
     "taking nothing but 2xx for a success": (
-        patched(delivery_attempt, "_judged", take_any_answer),
+        patched(delivery_attempt, "_result_of", take_any_answer),
         [
             given(test_webhooks.test_a_redirect_is_a_failure_and_is_not_followed, 302),
             test_webhooks.test_the_schedule_is_followed_to_its_end_and_the_delivery_is_given_up,
@@ -147,7 +147,7 @@ ABLATIONS: Ablations = {
         [test_webhooks_endpoints.test_a_tenant_has_a_bounded_number_of_endpoints_also_when_added_at_once],
     ),
     "taking in once": (
-        patched(incoming, "accept", always),
+        patched(receiver, "accept", always),
         [
             given(test_webhooks_incoming.test_a_webhook_that_comes_often_is_taken_in_once, receiver)
             for receiver in (test_webhooks_incoming.RECEIVER, test_webhooks_incoming.OLDER)

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from payonce.engine.audit.references import check_references
-from payonce.engine.reconcile import Run, equal_books, reconcile, unmatched
+from payonce.engine.reconcile import Run, compare_balances, reconcile, unmatched
 from payonce.examples.transfers import REFERENCES
 from payonce.kit.money import Amount
 from payonce.testing import OpenStage
@@ -39,7 +39,7 @@ async def reconciled(office: Office, since: datetime) -> list[Run]:
 
 async def books_are_equal(office: Office) -> None:
     for source in office.statements:
-        books = await equal_books(office.s.read, source)
+        books = await compare_balances(office.s.read, source)
         assert books
         assert all(each.equal for each in books), books
 

@@ -9,7 +9,7 @@ import pytest
 
 from payonce.app.process import App
 from payonce.app.registry import SERVICES
-from payonce.engine.operators.api_keys import keys, make_key, recognised, revoke_key
+from payonce.engine.operators.api_keys import authenticate, keys, make_key, revoke_key
 from payonce.http.application import build_web
 from payonce.http.kit.attempts import ADDRESSES_MAX, FAILURES_MAX, GOOD_KEYS_MAX, WINDOW_S, Attempts
 from payonce.http.kit.auth import TAKEN_FROM_TENANTS
@@ -218,7 +218,7 @@ async def test_finding_nothing_compares_as_much_as_finding_another(
             made = await make_key(tx, "ada", ["queues:read"], "tester")
         monkeypatch.setattr("payonce.engine.operators.api_keys.hmac.compare_digest", counted)
         for text in ("", "x" * 5_000, made.secret[:-1] + "_", "sk_aaaaaaaa_" + "A" * 43, made.secret):
-            assert (await recognised(ask.app.database, text) is not None) == (text == made.secret)
+            assert (await authenticate(ask.app.database, text) is not None) == (text == made.secret)
     assert compared == [64] * 5
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from payonce.app.process import App
 from payonce.engine.controls import set_threshold
-from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
+from payonce.engine.messages.maintenance import Task, synthetic_message, write_maintenance_run
 from payonce.engine.messages.model import Ending, Message, Settlement
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import euros, open_till
@@ -133,7 +133,9 @@ async def test_pages_of_messages_leave_none_out(web: OpenWeb, stage: OpenStage) 
 
 async def test_what_a_run_has_to_say_is_told_apart_from_errors_and_without_secrets(web: OpenWeb) -> None:
     async with web() as ask:
-        await write_upkeep(ask.app.database, entry_of(QUEUE, Task.PUMP), f"moved with {SECRET}", "worker-1")
+        await write_maintenance_run(
+            ask.app.database, synthetic_message(QUEUE, Task.PUMP), f"moved with {SECRET}", "worker-1"
+        )
         ada = await ask.as_holder("ada", *ALL)
         [listed] = (await ada.get(f"/v1/jobs?action={Task.PUMP}")).json["jobs"]
         [traced] = (await ada.get(f"/v1/traces/{Task.PUMP}")).json["entries"]

@@ -13,7 +13,7 @@ from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors import Janitor, run_ticks
 from payonce.engine.janitors.relay import carry_on
 from payonce.engine.messages.policy import Fixed
-from payonce.engine.outbox import Answer, Delivered, Entry, Terms, wake_name
+from payonce.engine.outbox import Answer, Delivered, Entry, RelayConfig, wake_name
 from tests.processes.journal import Journal
 
 NAME = "journal"
@@ -30,7 +30,7 @@ class JournalRelay:
     name = NAME
 
     def __init__(self, journal: Journal, lease_s: float = LEASE_S) -> None:
-        self.terms = Terms(batch=10, timeout_s=0.9 * lease_s, lease_s=lease_s, backoff=Fixed(0.1))
+        self.config = RelayConfig(batch=10, timeout_s=0.9 * lease_s, lease_s=lease_s, backoff=Fixed(0.1))
         self._journal = journal
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:

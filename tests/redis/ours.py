@@ -8,7 +8,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.messages.model import Claim, Ending, Message, SettleAnswer, Settlement
 from payonce.engine.messages.policy import Fixed, Policy
 from payonce.engine.messages.ports import Filter
 from payonce.engine.outbox import declare_relays, relay_step
@@ -58,7 +58,7 @@ class OurHands:
 
     async def settle(self, settlement: Settlement) -> str:
         [answer] = (await self.queue.exchange([settlement], 0)).answers
-        if answer is not Answer.SETTLED:
+        if answer is not SettleAnswer.SETTLED:
             return STALE
         return {Ending.SUCCESS: SUCCESS, Ending.PARKED: PARKED}.get(settlement.ending, settlement.ending.value)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.messages.model import Answer, Ending, Settlement
+from payonce.engine.messages.model import Ending, SettleAnswer, Settlement
 from payonce.queues.redis import scripts
 from payonce.testing import OpenStage
 from tests.redis.ours import OurHands, ours_on, told
@@ -51,7 +51,7 @@ async def settle_and_claim(hands: Hands, tally: Tally) -> None:
     assert first is not None
     await tally.handle({"payload": first.message.payload})
     exchange = await mine.queue.exchange([Settlement(first, Ending.SUCCESS)], 1)
-    if exchange.answers[0] is Answer.SETTLED:
+    if exchange.answers[0] is SettleAnswer.SETTLED:
         tally.acknowledged[first.message.payload["name"]] += 1
     for claim in exchange.claims:
         await tally.handle({"payload": claim.message.payload})

@@ -10,7 +10,7 @@ from payonce.engine.messages.explanation import why_next
 from payonce.engine.messages.job_log import Entry, Status
 from payonce.engine.messages.model import Ending, Message, State
 from payonce.engine.messages.policy import Ended, Exponential, Policy, next_step, planned_delay_s, policy_as_described
-from payonce.engine.messages.ports import Stored
+from payonce.engine.messages.ports import QueuedMessage
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ID = UUID("0199a3c4-7d1e-7c3b-9a1f-2f6f1f0e8a11")
@@ -39,12 +39,12 @@ def entry(attempts: int, delay_s: float) -> Entry:
     )
 
 
-def stored(state: State = State.READY, attempts: int = 0, in_s: float = 0.0, crashes: int = 0) -> Stored:
+def stored(state: State = State.READY, attempts: int = 0, in_s: float = 0.0, crashes: int = 0) -> QueuedMessage:
     message = Message(id=ID, queue="work", attempts=attempts)
-    return Stored(message, state, NOW + timedelta(seconds=in_s), crashes, worker="worker-7", last_error="no")
+    return QueuedMessage(message, state, NOW + timedelta(seconds=in_s), crashes, worker="worker-7", last_error="no")
 
 
-def words(found: Stored, *runs: Entry, policy: Policy | None = POLICY, paused: str | None = None) -> str:
+def words(found: QueuedMessage, *runs: Entry, policy: Policy | None = POLICY, paused: str | None = None) -> str:
     return " ".join(why_next(found, policy, runs, NOW, paused))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from payonce.engine.database.migrate import migrate
 from payonce.engine.messages import job_log
-from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
+from payonce.engine.messages.maintenance import Task, synthetic_message, write_maintenance_run
 from payonce.testing import ScratchDatabase, ScratchServer
 from tests.upgrade.released import HEAD, make_database_at
 
@@ -41,8 +41,8 @@ async def test_old_rows_are_read_and_old_workers_write_on_in_every_partition(emp
     # The first day has its partition, the second lies in the default one and moves to its own with all it says.
     for moment in moments:
         await old_worker.fetch("while it is replaced", moment)
-    entry = entry_of("pay", Task.PUMP)
-    await write_upkeep(owner, entry, "after", "w-2")
+    entry = synthetic_message("pay", Task.PUMP)
+    await write_maintenance_run(owner, entry, "after", "w-2")
     await owner.execute("update payonce.job_logs set created_at = $2 where message_id = $1", entry.id, moments[1])
     await owner.execute(f"select payonce.add_job_log_partition('{DAYS[1]}')")
     assert await owner.fetchval("select count(*) from payonce.job_logs_20260202") == 2

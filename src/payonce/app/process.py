@@ -19,7 +19,7 @@ from payonce.app.assembly import (
     services_in,
 )
 from payonce.app.pushed_queues import at_home, open_pushed, tuned
-from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
+from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, CheckProgress, Report, checks_of, run_audit
 from payonce.engine.controls.checks import SEND_CHECKS
 from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database, check_login
@@ -194,7 +194,7 @@ class App:
         """A transaction outside any run: an HTTP request, a command."""
         return begin(self.database, self.feed, trace_id)
 
-    async def audit(self, tell: Tell | None = None, *, statement_limit_s: float = STATEMENT_LIMIT_S) -> Report:
+    async def audit(self, tell: CheckProgress | None = None, *, statement_limit_s: float = STATEMENT_LIMIT_S) -> Report:
         """The books, the engine's rows, what every service promises, and whether the database keeps its commits."""
         checks = [
             *checks_of(self.services),

@@ -59,10 +59,10 @@ SERVICES: Final = load_services()
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
 
 PLATFORM_ACTIONS: Final[Sequence[Callable[[Admin], controls.Action[Any]]]] = (
-    controls.answering,
-    controls.redriving,
-    controls.writing_off,
-    controls.bounding,
+    controls.answer_review_action,
+    controls.redrive_action,
+    controls.write_off_action,
+    controls.change_threshold_action,
 )
 
 

@@ -59,10 +59,10 @@ def list_approvals(
     behind = None if before is None else parsed_number(before, "an approval", LIST)
 
     async def act() -> None:
-        from payonce.engine.controls import Verdict, approvals
+        from payonce.engine.controls import ApprovalState, approvals
 
         async with opened() as app:
-            wanted = None if state == "all" else Verdict(state)
+            wanted = None if state == "all" else ApprovalState(state)
             found = await approvals(app.read, wanted, limit=limit, before=behind)
         following = found[-1].id if len(found) == limit else None
         result = {"approvals": [described(each) for each in found], "next_before": following}
@@ -150,15 +150,15 @@ def threshold(
     gone = parsed_asset(asset, exponent) if asset is not None and remove else None
 
     async def act() -> None:
-        from payonce.engine.controls import Approval, ask, threshold_change_of, thresholds
+        from payonce.engine.controls import Approval, submit, threshold_change, thresholds
 
         result: dict[str, Any] = {}
         asset_of_it = gone if above is None else above.asset
         async with opened() as app:
             if asset_of_it is not None:
                 async with app.begin() as tx:
-                    change = await threshold_change_of(tx, asset_of_it, above)
-                    end = await ask(tx, app.actions["change threshold"], change, somebody(by), why)
+                    change = await threshold_change(tx, asset_of_it, above)
+                    end = await submit(tx, app.actions["change threshold"], change, somebody(by), why)
                 if isinstance(end, Approval):
                     result["approval"] = end.id
             found = await thresholds(app.read)

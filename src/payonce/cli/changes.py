@@ -22,7 +22,7 @@ from payonce.kit.words import counted
 
 if TYPE_CHECKING:
     from payonce.app.process import App
-    from payonce.engine.controls import Approval, Done, Redrive
+    from payonce.engine.controls import Approval, Executed, Redrive
     from payonce.engine.messages.ports import Admin, Filter, Preview
     from payonce.engine.messages.transaction import Tx
     from payonce.kit.money import Amount
@@ -88,7 +88,7 @@ def purge(
 async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as_json: bool) -> None:
     """Exactly what was previewed, in one commit; above the thresholds when a second person has agreed to it. More than
     one commit changes goes in batches."""
-    from payonce.engine.controls import ask, redrive_of
+    from payonce.engine.controls import redrive_request, submit
     from payonce.engine.messages.model import State
 
     async with opened() as app:
@@ -104,11 +104,11 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
         said, remarks = f"0 messages of {queue} redriven", _remarks(queue, preview)
         if preview.count > preview.unreadable:
             async with app.begin() as tx:
-                asked = await redrive_of(tx, app.admin, queue, which)
+                asked = await redrive_request(tx, app.admin, queue, which)
                 amounts, moved = await _amounts(tx, app.admin, asked)
             _ask("redrive", queue, "parked", asked.count, preview, [moved, *remarks], yes, as_json)
             async with app.begin() as tx:
-                end = await ask(tx, app.actions["redrive"], asked, by, why)
+                end = await submit(tx, app.actions["redrive"], asked, by, why)
             ended, said = await _ended(app, queue, end)
             result |= {"amounts": [described_amount(amount) for amount in amounts], **ended}
     for remark in remarks:
@@ -131,23 +131,23 @@ def _remarks(queue: str, preview: "Preview") -> list[str]:
 
 async def _amounts(tx: "Tx", admin: "Admin", asked: "Redrive") -> "tuple[list[Amount], str]":
     """What the messages may move, and that in words."""
-    from payonce.engine.controls import amounts_of, unknown_of
+    from payonce.engine.controls import amounts_of, count_unknown_amounts
     from payonce.engine.messages.model import State
 
     if asked.in_batches:
         return [], "They are redriven in batches, and what they move is not added up."
     ids = await admin.choose(asked.queue, State.PARKED, asked.which, asked.count, within=tx.connection)
-    amounts, unknown = await amounts_of(tx, ids), await unknown_of(tx, ids)
+    amounts, unknown = await amounts_of(tx, ids), await count_unknown_amounts(tx, ids)
     known = [str(amount) for amount in amounts]
     known += [f"what is not known of {unknown:,} of {asked.count:,}"] if unknown else []
     return amounts, f"They move up to {', and '.join(known) or 'nothing'}."
 
 
-async def _ended(app: "App", queue: str, end: "Done | Approval") -> tuple[dict[str, Any], str]:
+async def _ended(app: "App", queue: str, end: "Executed | Approval") -> tuple[dict[str, Any], str]:
     """What came of it, for the result and in words. What goes in batches is waited for."""
-    from payonce.engine.controls import Done
+    from payonce.engine.controls import Executed
 
-    if not isinstance(end, Done):
+    if not isinstance(end, Executed):
         way_out = f"payonce approvals grant {end.id}"
         return {"approval": end.id}, f"nothing is redriven yet, a second person must agree: {way_out}"
     if "operation" in end.result:

@@ -13,8 +13,8 @@ from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
     from payonce.app.process import App
-    from payonce.engine.controls import Approval, Done
-    from payonce.engine.effects.queries import Listed, Shown
+    from payonce.engine.controls import Approval, Executed
+    from payonce.engine.effects.queries import EffectDetails, ListedEffect
     from payonce.engine.effects.review import Answer
 
 OPEN: Final = ("review", "unknown", "intended")
@@ -83,10 +83,10 @@ def show_effect(effect: EffectArgument, as_json: JsonOption = False) -> None:
     effect_id = parsed_effect_id(effect)
 
     async def act() -> None:
-        from payonce.engine.effects.queries import shown
+        from payonce.engine.effects.queries import effect_details
 
         async with opened() as app:
-            found = await shown(app.read, effect_id)
+            found = await effect_details(app.read, effect_id)
         show(_told(found), as_json, *_rendered(found))
 
     run_async(act())
@@ -115,24 +115,24 @@ def answer(
         raise Invalid(f"--yes needs --revision, so that you answer what you saw; see: payonce effects show {effect_id}")
 
     async def act() -> None:
-        from payonce.engine.controls import ReviewAnswer, ask
+        from payonce.engine.controls import ReviewAnswer, submit
 
         async with opened() as app:
             seen = revision if yes else await _ask(app, effect_id, said, as_json)
             assert seen is not None
             given = ReviewAnswer(effect_id, seen, _answer(said), remark, stated, vendor_ref)
             async with app.begin() as tx:
-                end = await ask(tx, app.actions["answer review"], given, somebody(by), remark)
+                end = await submit(tx, app.actions["answer review"], given, somebody(by), remark)
         _tell(effect_id, end, as_json)
 
     run_async(act())
 
 
-def _tell(effect_id: UUID, end: "Done | Approval", as_json: bool) -> None:
-    from payonce.engine.controls import Done, what_follows
+def _tell(effect_id: UUID, end: "Executed | Approval", as_json: bool) -> None:
+    from payonce.engine.controls import Executed, describe_consequence
 
-    if isinstance(end, Done):
-        said = f"the effect is {end.result['state']}; {what_follows(end.result)}"
+    if isinstance(end, Executed):
+        said = f"the effect is {end.result['state']}; {describe_consequence(end.result)}"
         show({"done": True, **end.result}, as_json, said)
         return
     said = f"a second person must agree: payonce approvals grant {end.id}"
@@ -141,9 +141,9 @@ def _tell(effect_id: UUID, end: "Done | Approval", as_json: bool) -> None:
 
 async def _ask(app: "App", effect_id: UUID, said: str, as_json: bool) -> int:
     """Shows what is answered; the revision of what was seen."""
-    from payonce.engine.effects.queries import shown
+    from payonce.engine.effects.queries import effect_details
 
-    found = await shown(app.read, effect_id)
+    found = await effect_details(app.read, effect_id)
     confirm("an answer", f"answer {said}?", *_rendered(found), yes=False, as_json=as_json)
     return found.listed.effect.revision
 
@@ -169,7 +169,7 @@ def _parsed_outcome(said: str, outcome: str | None) -> Any:
     return parsed_outcome(outcome, "--outcome")
 
 
-def _described(listed: "Listed") -> dict[str, Any]:
+def _described(listed: "ListedEffect") -> dict[str, Any]:
     from payonce.app.logging import without_secrets
 
     effect = listed.effect
@@ -201,7 +201,7 @@ def _described(listed: "Listed") -> dict[str, Any]:
     }
 
 
-def _told(found: "Shown") -> dict[str, Any]:
+def _told(found: "EffectDetails") -> dict[str, Any]:
     effect = found.listed.effect
     lines = [
         {
@@ -227,7 +227,7 @@ def _told(found: "Shown") -> dict[str, Any]:
     }
 
 
-def _rendered(found: "Shown") -> list[Any]:
+def _rendered(found: "EffectDetails") -> list[Any]:
     from rich.markup import escape
 
     told = _told(found)
@@ -271,7 +271,7 @@ def _document(text: str | None) -> Any:
     return None if text is None else without_secrets(loads_exact(text))
 
 
-def _table(found: "Sequence[Listed]") -> Any:
+def _table(found: "Sequence[ListedEffect]") -> Any:
     columns = ("id", "kind", "key", "state", "amount", "age s", "tries", "reason")
     rows = [
         (

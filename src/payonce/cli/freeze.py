@@ -21,7 +21,7 @@ from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
     from payonce.app.process import App
-    from payonce.engine.controls import Freeze, UnderWay
+    from payonce.engine.controls import Freeze, SendsInFlight
 
 LIST: Final = "payonce freeze list"
 
@@ -156,12 +156,12 @@ def described(freeze: "Freeze") -> dict[str, Any]:
     return {**told, "what": freeze.what}
 
 
-def _described_sends(sends: "UnderWay") -> dict[str, Any]:
+def _described_sends(sends: "SendsInFlight") -> dict[str, Any]:
     amounts = [described_amount(amount) for amount in sends.amounts]
     return {"count": sends.count, "amounts": amounts, "until": sends.until}
 
 
-async def _wait(app: "App", made: "Freeze") -> "UnderWay":
+async def _wait(app: "App", made: "Freeze") -> "SendsInFlight":
     from payonce.engine.controls import wait_until_quiet
 
     if made.under_way:
@@ -171,9 +171,9 @@ async def _wait(app: "App", made: "Freeze") -> "UnderWay":
 
 async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:
     from payonce.app.registry import SERVICES
-    from payonce.engine.controls import never_seen
+    from payonce.engine.controls import unknown_targets
 
-    doubts = await never_seen(app.read, conditions["vendor"], conditions["asset"])
+    doubts = await unknown_targets(app.read, conditions["vendor"], conditions["asset"])
     known = list(dict.fromkeys(service.name for service in SERVICES))
     if conditions["service"] is not None and conditions["service"] not in known:
         doubts.append(f"there is no service {conditions['service']!r} here; known are: {', '.join(known)}")

@@ -19,7 +19,7 @@ from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.kit.durations import parsed_duration_s
 
 if TYPE_CHECKING:
-    from payonce.engine.controls import Limit, Used
+    from payonce.engine.controls import Limit, LimitUsage
 
 HELP: Final = """Bound what leaves within any hour, by asset and vendor. Over it messages wait; none is dropped.
 
@@ -105,7 +105,7 @@ def _described(limit: "Limit") -> dict[str, Any]:
     }
 
 
-def _table(found: "Sequence[Used]") -> Any:
+def _table(found: "Sequence[LimitUsage]") -> Any:
     columns = ("number", "at most", "within s", "vendor", "used", "set by", "since")
     rows = [
         (

@@ -13,7 +13,7 @@ from payonce.kit.words import counted
 
 if TYPE_CHECKING:
     from payonce.app.process import App
-    from payonce.engine.outbox import Stored
+    from payonce.engine.outbox import StoredEntry
 
 PAGE_DEFAULT: Final = 20
 PAYLOAD_SHOWN: Final = 120
@@ -167,7 +167,7 @@ async def _ask(app: "App", relay: str, what: str, question: str, as_json: bool) 
     confirm(what, question, _table(f"{relay}: parked, the first of them", found), yes=False, as_json=as_json)
 
 
-def _table(title: str, found: "Sequence[Stored]") -> Any:
+def _table(title: str, found: "Sequence[StoredEntry]") -> Any:
     rows = [
         (
             one["id"],
@@ -183,7 +183,7 @@ def _table(title: str, found: "Sequence[Stored]") -> Any:
     return table(title, columns, rows, right=("tries",))
 
 
-def _described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
+def _described(found: "Sequence[StoredEntry]") -> list[dict[str, Any]]:
     """Entries as they may be shown: secrets hidden."""
     from payonce.app.logging import without_secrets
 

@@ -16,7 +16,7 @@ from payonce.kit.outcomes import Invalid
 if TYPE_CHECKING:
     from payonce.app.process import App
     from payonce.engine.messages.model import Message
-    from payonce.engine.messages.ports import Depth, Stored
+    from payonce.engine.messages.ports import Depth, QueuedMessage
 
 INPUT_MAX_BYTES: Final = 1024 * 1024
 """Of standard input: four times what a payload may have, so that the refusal can name the real limit."""
@@ -157,7 +157,7 @@ def put(
     run_async(act())
 
 
-def described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
+def described(found: "Sequence[QueuedMessage]") -> list[dict[str, Any]]:
     """Stored messages as they may be shown: secrets hidden."""
     from payonce.app.logging import without_secrets
 
@@ -176,7 +176,7 @@ def described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
     ]
 
 
-def message_table(title: str, found: "Sequence[Stored]") -> Any:
+def message_table(title: str, found: "Sequence[QueuedMessage]") -> Any:
     rows = [
         (
             one["id"],

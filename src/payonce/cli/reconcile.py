@@ -52,13 +52,13 @@ def run(
     end = None if until is None else parsed_moment(until, "--until")
 
     async def act() -> bool:
-        from payonce.engine.reconcile import equal_books, reconcile
+        from payonce.engine.reconcile import compare_balances, reconcile
 
         async with opened() as app, _source(app, vendor) as source:
             done = await reconcile(
                 app.database, app.feed, source, by=somebody(by), holder=app.process_name, since=begin, until=end
             )
-            books = await equal_books(app.read, source)
+            books = await compare_balances(app.read, source)
         told = [
             {"ours": str(each.ours), "theirs": _text(each.theirs), "suspense": str(each.suspense), "equal": each.equal}
             for each in books
@@ -153,13 +153,13 @@ def write_off(
     item_id = _parsed_item(item)
 
     async def act() -> None:
-        from payonce.engine.controls import Done, WriteOff, ask
+        from payonce.engine.controls import Executed, WriteOff, submit
 
         # Redacted before it is kept with the question for the second person.
         given = WriteOff(item_id, account, redact(note))
         async with opened() as app, app.begin() as tx:
-            end = await ask(tx, app.actions["write off"], given, somebody(by), note)
-        if isinstance(end, Done):
+            end = await submit(tx, app.actions["write off"], given, somebody(by), note)
+        if isinstance(end, Executed):
             show({"done": True, **end.result}, as_json, f"written off to {account}: {end.result['amount']}")
             return
         result = {"done": False, "written_off": None, "approval": end.id, "expires_at": end.expires_at}

@@ -8,7 +8,7 @@ from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
 
 if TYPE_CHECKING:
-    from payonce.engine.messages.ports import Stored
+    from payonce.engine.messages.ports import QueuedMessage
 
 
 def trace(
@@ -85,7 +85,7 @@ async def _trace(what: str) -> dict[str, Any]:
     }
 
 
-def _described(stored: "Stored") -> dict[str, Any]:
+def _described(stored: "QueuedMessage") -> dict[str, Any]:
     """A message that lies in its queue and has not run yet, as an entry."""
     from payonce.app.logging import without_secrets
 

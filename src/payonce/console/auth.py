@@ -18,7 +18,7 @@ from payonce.console.cookies import TICKET, VISIT, Cookies
 from payonce.console.links import ROOT, link
 from payonce.console.page import PageRoute, Site, Visit
 from payonce.console.ticket import PARAMETER, TICKET_KEPT_S, Ticket
-from payonce.engine.operators import LOCAL_OPERATOR, Person, standing
+from payonce.engine.operators import LOCAL_OPERATOR, Person, session_status
 
 FORM_MAX_BYTES: Final = 256 * 1024
 FORM_MAX_FIELDS: Final = 1_000
@@ -95,7 +95,7 @@ class Auth:
     async def visit(self, request: Request) -> Visit | None:
         """None when a login is needed first."""
         cookies = Cookies.of(request)
-        known = await standing(self._context.read, cookies.session, active=not _by_itself(request))
+        known = await session_status(self._context.read, cookies.session, active=not _by_itself(request))
         person: Person | None = None if known.session is None else known.session.person
         local = person is None and not known.anybody and self._loopback
         if local:
@@ -120,7 +120,7 @@ class Auth:
         rest = {name: value for name, value in request.query_params.items() if name != PARAMETER}
         path = unquote(request.url.path).removeprefix(ROOT).removesuffix("/")
         response = RedirectResponse(link(path, **rest), status_code=303)
-        known = await standing(self._context.read, cookies.session)
+        known = await session_status(self._context.read, cookies.session)
         if self._loopback and not known.anybody:
             _check_at_this_machine(request)
             if not self._ticket.opens(request.query_params[PARAMETER]):

@@ -6,7 +6,7 @@ from payonce.console.context import Context
 from payonce.console.shared_loads import Fresh
 from payonce.console.summary import Summary, load_summary
 from payonce.console.waiting_causes import leading_causes
-from payonce.engine.effects.meter import Moved, moved
+from payonce.engine.effects.meter import AssetFlow, asset_flows
 from payonce.engine.monitoring.attention import Attention
 
 METER_TIMES = 15
@@ -21,7 +21,7 @@ class Cache:
         self._summary: Fresh[Summary] = Fresh(lambda: load_summary(context), keep_s)
         self._attention: Fresh[Sequence[Attention]] = Fresh(self._load_attention, keep_s)
         self._causes: Fresh[Mapping[str, str]] = Fresh(self._load_causes, keep_s * CAUSES_TIMES)
-        self._meter: Fresh[list[Moved]] = Fresh(lambda: moved(context.read), keep_s * METER_TIMES)
+        self._meter: Fresh[list[AssetFlow]] = Fresh(lambda: asset_flows(context.read), keep_s * METER_TIMES)
 
     async def summary(self) -> Summary:
         return await self._summary.get()
@@ -34,7 +34,7 @@ class Cache:
         """Why most of what is parked, in review or unknown is so."""
         return await self._causes.get()
 
-    async def meter(self) -> Sequence[Moved]:
+    async def meter(self) -> Sequence[AssetFlow]:
         return await self._meter.get()
 
     def forget(self) -> None:

@@ -10,7 +10,7 @@ from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx
-from payonce.engine.monitoring.attention import Attentive
+from payonce.engine.monitoring.attention import AttentionSource
 from payonce.engine.monitoring.lookup import Lookup
 
 
@@ -43,7 +43,7 @@ class Context(Protocol):
         ...
 
     @property
-    def attention(self) -> Sequence[Attentive]:
+    def attention(self) -> Sequence[AttentionSource]:
         """Of every service, whichever roles run here."""
         ...
 

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from payonce.console.forms import choice_of, name_of
 from payonce.console.page import Page, Visit, get
-from payonce.engine.monitoring.history import Minute, history
+from payonce.engine.monitoring.history import QueueMinute, history
 
 TICK_S: Final = 3.0
 SAMPLE_EVERY: Final = 5
@@ -61,7 +61,7 @@ async def _ticks(visit: Visit, queue: str | None, window: Window) -> AsyncIterat
         _open.discard(mark)
 
 
-def columns(minutes: Sequence[Minute], step: int = 1) -> dict[str, list[Any]]:
+def columns(minutes: Sequence[QueueMinute], step: int = 1) -> dict[str, list[Any]]:
     """As charts take them: one list per line, a gap as null. A point is the average of its runs, the last depth and the
     greatest age. The minute that runs is not over: its count so far would look like a fall, so it is left out."""
     first = len(minutes) % step

@@ -13,7 +13,7 @@ from payonce.console.cookies import SESSION, THEME, THEMES, Cookies
 from payonce.console.forms import text_of
 from payonce.console.links import ROOT, link
 from payonce.console.templating import ENVIRONMENT
-from payonce.engine.operators import NotAdmitted, log_in, log_out, standing
+from payonce.engine.operators import LoginRefused, log_in, log_out, session_status
 
 THEME_KEPT_S = 365 * 86_400
 
@@ -21,7 +21,7 @@ THEME_KEPT_S = 365 * 86_400
 def routes(context: Context, loopback: bool) -> list[Route]:
     async def login(request: Request) -> Response:
         cookies = Cookies.of(request)
-        known = await standing(context.read, cookies.session)
+        known = await session_status(context.read, cookies.session)
         if known.session is not None or (loopback and not known.anybody):
             return RedirectResponse(link(""), status_code=303)
         wanted = _within(request.query_params.get("next", ""))
@@ -40,7 +40,7 @@ def routes(context: Context, loopback: bool) -> list[Route]:
 
     async def theme(request: Request) -> Response:
         cookies = Cookies.of(request)
-        known = await standing(context.read, cookies.session)
+        known = await session_status(context.read, cookies.session)
         form = await checked_form(request, cookies.csrf(logged_in=known.session is not None))
         chosen = text_of(form, "theme")
         if chosen not in THEMES:
@@ -62,7 +62,7 @@ async def _admit(context: Context, request: Request, cookies: Cookies) -> Respon
     address = request.client.host if request.client is not None else "an unknown address"
     try:
         token = await log_in(context.database, text_of(form, "name"), text_of(form, "password"), address)
-    except NotAdmitted as refused:
+    except LoginRefused as refused:
         return _form(cookies, wanted, True, str(refused), text_of(form, "name"), 429 if refused.too_many else 403)
     response = RedirectResponse(wanted, status_code=303)
     cookies.set(response, SESSION, token)

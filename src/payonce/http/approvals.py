@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from payonce.engine.controls import Approval, Verdict, approvals, deny, grant
+from payonce.engine.controls import Approval, ApprovalState, approvals, deny, grant
 from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.auth import Caller, require
 from payonce.http.kit.context import AppContextDep
@@ -33,7 +33,7 @@ class ApprovalDocument(BaseModel):
     asked_by: str
     asked_at: datetime
     expires_at: datetime
-    state: Verdict
+    state: ApprovalState
     decided_by: str | None
     decided_at: datetime | None
     decided_why: str | None
@@ -60,7 +60,7 @@ def approval_routes() -> APIRouter:
         limit: Limit = PAGE_DEFAULT,
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> ApprovalPage:
-        wanted = None if state == "all" else Verdict(state)
+        wanted = None if state == "all" else ApprovalState(state)
         found = await approvals(context.read, wanted, limit=limit, before=before)
         following = found[-1].id if len(found) == limit else None
         return ApprovalPage(approvals=[_document(each) for each in found], next_before=following)

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from payonce.app.logging import without_secrets
-from payonce.engine.controls import Done, ReviewAnswer, ask
+from payonce.engine.controls import Executed, ReviewAnswer, submit
 from payonce.engine.effects.model import OPEN, Event, State
-from payonce.engine.effects.queries import Listed, effects, shown
+from payonce.engine.effects.queries import ListedEffect, effect_details, effects
 from payonce.engine.effects.review import Answer
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.http.kit.auth import Caller, require
@@ -120,7 +120,7 @@ def effect_routes() -> APIRouter:
     )
     async def show_effect(effect_id: Annotated[UUID, Path()], context: AppContextDep, caller: Viewer) -> EffectTimeline:
         await _known(context.read, effect_id)
-        found = await shown(context.read, effect_id)
+        found = await effect_details(context.read, effect_id)
         effect = found.listed.effect
         tries = [
             Try(
@@ -157,8 +157,8 @@ def effect_routes() -> APIRouter:
         async def act(tx: Tx) -> Answered:
             await _known(tx, effect_id)
             given = ReviewAnswer(effect_id, body.revision, body.answer, body.note, body.outcome, body.vendor_ref)
-            end = await ask(tx, context.actions["answer review"], given, once.caller.holder, body.note)
-            if isinstance(end, Done):
+            end = await submit(tx, context.actions["answer review"], given, once.caller.holder, body.note)
+            if isinstance(end, Executed):
                 return Answered(effect=effect_id, done=True, state=end.result["state"], redriven=end.result["redriven"])
             return Answered(effect=effect_id, done=False, approval=end.id, expires_at=end.expires_at)
 
@@ -172,7 +172,7 @@ async def _known(read: Reader | Tx, effect_id: UUID) -> None:
         raise not_found(f"effect {effect_id}")
 
 
-def _summed_up(listed: Listed) -> dict[str, Any]:
+def _summed_up(listed: ListedEffect) -> dict[str, Any]:
     effect = listed.effect
     same = (
         "id",

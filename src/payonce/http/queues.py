@@ -10,10 +10,10 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field, model_validator
 
 from payonce.app.logging import without_secrets
-from payonce.engine.controls import Done, amounts_of, ask, in_review_of, needs_second_person, redrive_of
+from payonce.engine.controls import Executed, amounts_of, count_in_review, needs_second_person, redrive_request, submit
 from payonce.engine.messages import bulk
 from payonce.engine.messages.model import State
-from payonce.engine.messages.ports import Filter, Stored
+from payonce.engine.messages.ports import Filter, QueuedMessage
 from payonce.engine.messages.transaction import Tx
 from payonce.http.health import Depths, QueueDepth
 from payonce.http.kit.auth import Caller, require
@@ -258,7 +258,7 @@ def _operation(found: bulk.Operation) -> QueueOperation:
 
 
 async def redrive_parked(tx: Tx, context: AppContext, queue: str, body: RedriveRequest, by: str) -> Redriven:
-    asked = await redrive_of(tx, context.admin, queue, Filter(**body.choice()))
+    asked = await redrive_request(tx, context.admin, queue, Filter(**body.choice()))
     if body.expected is not None and asked.count != body.expected:
         raise Stale(f"{asked.count:,} parked messages of {queue} match, and not {body.expected:,}; look again")
     ids: Sequence[UUID] = ()
@@ -269,12 +269,12 @@ async def redrive_parked(tx: Tx, context: AppContext, queue: str, body: RedriveR
         "queue": queue,
         "matching": asked.count,
         "amounts": amounts,
-        "in_review": await in_review_of(tx, ids),
+        "in_review": await count_in_review(tx, ids),
     }
     if not asked.count:
         return Redriven(**told, redriven=0)
-    end = await ask(tx, context.actions["redrive"], asked, by, body.why)
-    if isinstance(end, Done):
+    end = await submit(tx, context.actions["redrive"], asked, by, body.why)
+    if isinstance(end, Executed):
         return Redriven(**told, redriven=end.result["redriven"], operation=end.result.get("operation"))
     return Redriven(**told, redriven=0, approval=end.id)
 
@@ -282,7 +282,7 @@ async def redrive_parked(tx: Tx, context: AppContext, queue: str, body: RedriveR
 async def _previewed(context: AppContext, queue: str, which: Filter) -> RedrivePreview:
     preview = await context.admin.preview(queue, State.PARKED, which)
     async with context.begin() as tx:
-        asked = await redrive_of(tx, context.admin, queue, which)
+        asked = await redrive_request(tx, context.admin, queue, which)
         weighed = await context.actions["redrive"].weigh(tx, asked)
         because = await needs_second_person(tx, weighed)
     return RedrivePreview(
@@ -302,7 +302,7 @@ async def _known(context: AppContext, queue: str) -> None:
         raise not_found(f"queue {queue!r}")
 
 
-def _shown(found: Sequence[Stored]) -> list[StoredMessage]:
+def _shown(found: Sequence[QueuedMessage]) -> list[StoredMessage]:
     same = (
         "id",
         "queue",

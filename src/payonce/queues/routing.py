@@ -8,7 +8,7 @@ from uuid import UUID
 from payonce.engine.database.connections import Connection
 from payonce.engine.messages.model import Message, State
 from payonce.engine.messages.policy import Policy
-from payonce.engine.messages.ports import Admin, Depth, Filter, Preview, Stored
+from payonce.engine.messages.ports import Admin, Depth, Filter, Preview, QueuedMessage
 from payonce.engine.messages.transaction import NotifyingFeed
 
 
@@ -65,7 +65,7 @@ class RoutedAdmin:
     async def depth(self, queue: str) -> Depth:
         return await self._of(queue).depth(queue)
 
-    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
+    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]:
         return await self._of(queue).peek(queue, state, limit, after)
 
     async def pause(self, queue: str, reason: str, by: str = "the application") -> None:

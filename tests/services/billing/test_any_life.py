@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from payonce.engine.controls import ask
+from payonce.engine.controls import submit
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.decisions import GiveBack
@@ -124,7 +124,7 @@ class Life(RuleBasedStateMachine):
             )
             with suppress(Invalid):
                 async with self.house.s.begin() as tx:
-                    await ask(tx, decisions.giving_back(self.house.s.admin), asked, "ann", asked.note)
+                    await submit(tx, decisions.giving_back(self.house.s.admin), asked, "ann", asked.note)
 
     @rule(verdict=st.sampled_from(CreditVerdict), hundredths=st.integers(1, 100))
     def decide_about_credit(self, verdict: CreditVerdict, hundredths: int) -> None:
@@ -159,7 +159,7 @@ class Life(RuleBasedStateMachine):
         )
         with suppress(Invalid):
             async with self.house.s.begin() as tx:
-                await ask(tx, changing_credit(self.house.s.admin), asked, "ann", asked.note)
+                await submit(tx, changing_credit(self.house.s.admin), asked, "ann", asked.note)
 
     @rule(when=st.sampled_from(When))
     def cancel(self, when: When) -> None:

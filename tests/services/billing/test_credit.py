@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from payonce.engine.audit import notes
-from payonce.engine.controls import Approval, Done, ask, grant, set_threshold
+from payonce.engine.controls import Approval, Executed, grant, set_threshold, submit
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.policies import BILLING_CLOCK, REFUND_INITIATION, SUBSCRIPTION_UPDATE
 from payonce.services.billing.subscriptions import schedules
@@ -57,8 +57,8 @@ async def change_of(house: House, verdict: CreditVerdict, amount: str, **how: An
 
 async def decide(house: House, asked: CreditChange, by: str = "ann") -> Any:
     async with house.s.begin() as tx:
-        end = await ask(tx, changing_credit(house.s.admin), asked, by, asked.note)
-    assert isinstance(end, Done)
+        end = await submit(tx, changing_credit(house.s.admin), asked, by, asked.note)
+    assert isinstance(end, Executed)
     return end.result
 
 
@@ -322,7 +322,7 @@ async def test_above_the_threshold_a_second_person_agrees_or_it_is_not_done(stag
         asked = await change_of(house, CreditVerdict.PAY_OUT, "970.00")
         action = changing_credit(house.s.admin)
         async with house.s.begin() as tx:
-            waits = await ask(tx, action, asked, "ann", asked.note)
+            waits = await submit(tx, action, asked, "ann", asked.note)
         assert isinstance(waits, Approval)
         await house.run()
         assert (await house.credit(customer), house.gateway.books.refunds) == (aed("970.00"), {})
@@ -344,7 +344,7 @@ async def test_what_was_asked_before_the_balance_changed_is_not_granted(stage: O
         asked = await change_of(house, CreditVerdict.PAY_OUT, "970.00")
         action = changing_credit(house.s.admin)
         async with house.s.begin() as tx:
-            waits = await ask(tx, action, asked, "ann", asked.note)
+            waits = await submit(tx, action, asked, "ann", asked.note)
         assert isinstance(waits, Approval)
         await change(house, CreditVerdict.REMOVE, "1.00")
         async with house.s.begin() as tx:
@@ -364,7 +364,7 @@ async def test_of_two_people_who_adjust_at_once_the_second_looks_again(stage: Op
         asked = await change_of(house, CreditVerdict.ADD, "10.00")
         action = changing_credit(house.s.admin)
         async with house.s.begin() as tx:
-            await ask(tx, action, asked, "ann", asked.note)
+            await submit(tx, action, asked, "ann", asked.note)
             second = asyncio.create_task(decide(house, asked, "bob"))
             assert await waits_or_ended(house.s, second)
         with pytest.raises(Stale, match="has changed"):
@@ -382,7 +382,7 @@ async def test_a_renewal_that_meets_a_payout_uses_only_what_the_payout_leaves(st
         await house.s.clock.freeze(end)
         asked = await change_of(house, CreditVerdict.PAY_OUT, "950.00")
         async with house.s.begin() as tx:
-            await ask(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
+            await submit(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
             renewal = asyncio.create_task(house.look())
             assert await waits_or_ended(house.s, renewal)
         await renewal

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from payonce.engine.controls import ask
+from payonce.engine.controls import submit
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.decisions import GiveBack
@@ -55,7 +55,7 @@ def decides(verdict: CreditVerdict, hundredths: int, *, locked: bool) -> Step:
                 amount_minor=-(-most.minor * hundredths // 100),
                 note="they wrote to us",
             )
-            await ask(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
+            await submit(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
 
     return decide
 
@@ -106,7 +106,7 @@ async def refund(house: House, subscription: Subscription) -> None:
             note="a bad day",
         )
         async with house.s.begin() as tx:
-            await ask(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
+            await submit(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
 
 
 async def refund_at_the_desk(house: House, subscription: Subscription) -> None:

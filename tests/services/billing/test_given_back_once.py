@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from payonce.engine.controls import Done, ask
+from payonce.engine.controls import Executed, submit
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.payments import decisions
@@ -45,8 +45,8 @@ async def give_back(house: House, invoice: Invoice, amount: Amount | None = None
         transaction_id=charge.id, left_minor=charge.left.minor, amount_minor=minor, note="they left us", **how
     )
     async with house.s.begin() as tx:
-        done = await ask(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
-    assert isinstance(done, Done)
+        done = await submit(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
+    assert isinstance(done, Executed)
     await house.run()
     return aed(done.result["amount"])
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from payonce.engine.controls import ask
+from payonce.engine.controls import submit
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.handlers import new_subscriptions
@@ -276,4 +276,4 @@ async def give_credit(house: House, account_id: str, minor: int) -> None:
         note="an outage",
     )
     async with house.s.begin() as tx:
-        await ask(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
+        await submit(tx, changing_credit(house.s.admin), asked, "ann", asked.note)

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from payonce.engine.audit import notes
-from payonce.engine.controls import Done, ask
+from payonce.engine.controls import Executed, submit
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.payments import decisions
@@ -51,8 +51,8 @@ async def note_outside(house: House, seen: Transaction, amount: Amount | None = 
         transaction_id=seen.id, left_minor=seen.left.minor, amount_minor=minor, outside=True, note="by bank, no. 4711"
     )
     async with house.s.begin() as tx:
-        done = await ask(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
-    assert isinstance(done, Done)
+        done = await submit(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
+    assert isinstance(done, Executed)
     found = await refund_store.find(house.s.read, done.result["refund"])
     assert found is not None
     return found

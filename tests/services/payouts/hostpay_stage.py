@@ -13,7 +13,7 @@ from payonce.engine.ledger import Account, balance
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.process import Worker
 from payonce.engine.messages.work import Handler
-from payonce.engine.monitoring.vendor_calls import watching
+from payonce.engine.monitoring.vendor_calls import call_observer
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
 from payonce.queues.postgres import PostgresQueue
@@ -153,7 +153,7 @@ class House:
         kept = await self.payout(payout)
         asked = Decision(payout_id=payout.id, seen=kept.revision, verdict=verdict, note="go on", **said)
         async with self.s.begin() as tx:
-            await controls.ask(tx, deciding(self.s.admin), asked, by, "looked at it")
+            await controls.submit(tx, deciding(self.s.admin), asked, by, "looked at it")
 
     async def message(self, payload: dict[str, Any]) -> None:
         await self.s.feed.put([Message(queue=HOSTPAY.queue, payload=payload)])
@@ -165,7 +165,7 @@ class House:
                 await controls.deny(tx, waiting.id, "bob", "not this one")
         if not deny:
             granted = await self.grant_one(waiting.id)
-            assert granted.state is controls.Verdict.GRANTED, granted.result
+            assert granted.state is controls.ApprovalState.GRANTED, granted.result
 
     async def grant_one(self, approval_id: int, by: str = "bob") -> controls.Approval:
         known = (wallet_limits.clearing(self.s.admin), deciding(self.s.admin))
@@ -263,7 +263,7 @@ async def open_house(
             ):
                 wallet, client = (
                     EvmClient(to_node, key),
-                    ChangeNowClient(to_exchange, "key", watch=watching("changenow")),
+                    ChangeNowClient(to_exchange, "key", watch=call_observer("changenow")),
                 )
                 terms = Terms((b"key",), key.address)
                 host = HostWallet(wallet, s.database, "process-1", market_s=0.0, fee_cap_wei=fee_cap_wei)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.controls import ask
+from payonce.engine.controls import submit
 from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
 from payonce.services.payouts.model import Hold, Payout, State
 from payonce.services.payouts.store.currencies import write_list
@@ -23,7 +23,7 @@ RIPPLE = {
 async def decide(office: Office, payout: Payout, **decision: Any) -> None:
     asked = Decision(payout_id=payout.id, seen=payout.revision, note="asked the client", **decision)
     async with office.s.begin() as tx:
-        await ask(tx, deciding(office.s.admin), asked, "ada", "asked the client")
+        await submit(tx, deciding(office.s.admin), asked, "ada", "asked the client")
 
 
 async def test_a_payout_without_its_memo_is_held_when_it_came_before_the_list(stage: OpenStage) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from payonce.engine.audit import notes
-from payonce.engine.controls import Approval, Done, ask, grant, set_threshold
+from payonce.engine.controls import Approval, Executed, grant, set_threshold, submit
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount
@@ -29,11 +29,11 @@ ETH_OLD, ETH_NEW = "0x" + "12" * 20, "0x" + "34" * 20
 XRP_CLIENT, XRP_ELSEWHERE = "r" + "N" * 30, "r" + "M" * 30
 
 
-async def decide(office: Office, taken: Taken, verdict: Verdict, **more: Any) -> Done | Approval:
+async def decide(office: Office, taken: Taken, verdict: Verdict, **more: Any) -> Executed | Approval:
     seen = (await office.payout(taken)).revision
     asked = Decision(payout_id=taken.payout.id, seen=more.pop("seen", seen), verdict=verdict, note="looked", **more)
     async with office.s.begin() as tx:
-        return await ask(tx, deciding(office.s.admin), asked, "ada", "looked")
+        return await submit(tx, deciding(office.s.admin), asked, "ada", "looked")
 
 
 async def held_for_its_address(office: Office) -> Taken:
@@ -53,7 +53,7 @@ async def empty(office: Office) -> None:
 async def test_with_another_address_it_is_paid(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         taken = await held_for_its_address(office)
-        assert isinstance(await decide(office, taken, Verdict.READDRESS, address=BTC_CLIENT), Done)
+        assert isinstance(await decide(office, taken, Verdict.READDRESS, address=BTC_CLIENT), Executed)
         await office.run()
         assert await office.state(taken) is State.SWAPPED
         [swap] = await office.swaps(taken)
@@ -344,4 +344,4 @@ async def test_to_hold_something_needs_nobody_else(stage: OpenStage) -> None:
         async with office.s.begin() as tx:
             await set_threshold(tx, Amount(0, USDT), "ada")
         taken = await office.order()
-        assert isinstance(await decide(office, taken, Verdict.HOLD), Done)
+        assert isinstance(await decide(office, taken, Verdict.HOLD), Executed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.controls import Approval, ask, grant
+from payonce.engine.controls import Approval, grant, submit
 from payonce.engine.effects import Answer, answer_review
 from payonce.engine.messages.model import Message
 from payonce.kit.outcomes import Invalid, Unavailable
@@ -93,7 +93,7 @@ class Yard:
         payout = await office.payout(taken)
         decision = Decision(payout_id=payout.id, seen=payout.revision, verdict=verdict, note="looked into it")
         async with office.s.begin() as tx:
-            asked = await ask(tx, action, decision, "ann", "looked into it")
+            asked = await submit(tx, action, decision, "ann", "looked into it")
         if isinstance(asked, Approval):
             async with office.s.begin() as tx:
                 await grant(tx, {action.name: action}, asked.id, "bob")

@@ -120,7 +120,7 @@ async def test_an_approval_whose_address_or_memo_is_no_longer_the_payouts_is_ref
         payout = await above_the_limit(house)
         await house.s.owner.execute(f"update payouts.payouts set {column} = $1", ELSEWHERE)
         refused = await house.grant_one((await waiting(house)).id)
-        assert refused.state is controls.Verdict.DENIED
+        assert refused.state is controls.ApprovalState.DENIED
         assert "the payout has another address or memo by now" in refused.result
         await is_asked_anew(house, payout)
 
@@ -170,7 +170,7 @@ async def test_of_one_payment_one_question_is_open_and_a_denial_is_the_end_of_it
             assert (await waiting(house)).id > before.id
         await house.grant(deny=True)
         assert not await controls.approvals(house.s.read)
-        for earlier in await controls.approvals(house.s.read, controls.Verdict.EXPIRED):
+        for earlier in await controls.approvals(house.s.read, controls.ApprovalState.EXPIRED):
             with pytest.raises(Invalid, match="was withdrawn"):
                 await house.grant_one(earlier.id)
         await house.run(SOON_S)
@@ -193,7 +193,7 @@ async def test_what_an_earlier_version_asked_without_an_address_is_refused_and_a
         old = await waiting(house)
         if granted:
             refused = await house.grant_one(old.id)
-            assert refused.state is controls.Verdict.DENIED
+            assert refused.state is controls.ApprovalState.DENIED
             assert "a payment to no address" in refused.result
         await house.release(payout)
         await house.run(SOON_S)

@@ -59,7 +59,7 @@ async def hold(house: House, payout: Payout) -> None:
     seen = await house.payout(payout)
     asked = Decision(payout_id=seen.id, seen=seen.revision, verdict=Verdict.HOLD, note="a stolen wallet")
     async with house.s.begin() as tx:
-        await controls.ask(tx, deciding(house.s.admin), asked, "ann", "stop it")
+        await controls.submit(tx, deciding(house.s.admin), asked, "ann", "stop it")
     assert await house.state(payout) is State.HELD
 
 

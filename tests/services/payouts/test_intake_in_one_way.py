@@ -135,5 +135,5 @@ async def test_another_address_by_a_person_is_kept_in_the_same_spelling(stage: O
             payout_id=held.id, seen=held.revision, verdict=Verdict.READDRESS, note="told", address=BTC_CLIENT.upper()
         )
         async with office.s.begin() as tx:
-            await controls.ask(tx, deciding(office.s.admin), asked, "ann", "told")
+            await controls.submit(tx, deciding(office.s.admin), asked, "ann", "told")
         assert (await office.payout(taken)).wallet_address == BTC_CLIENT

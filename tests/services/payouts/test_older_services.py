@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from payonce.engine.messages.model import Answer, Ending, Message
+from payonce.engine.messages.model import Ending, Message, SettleAnswer
 from payonce.engine.messages.ports import Exchange
-from payonce.engine.messages.push import Arrived
+from payonce.engine.messages.push import DecodedTask
 from payonce.services.payouts.messages.tokens import (
     ESTIMATE_REQUEST,
     ESTIMATE_RESPONSE,
@@ -163,7 +163,7 @@ async def test_a_refused_task_whose_token_has_expired_is_still_parked_with_the_r
         body, at_once = as_older_services_send(SWAP_REQUEST, made), codec(SWAP_REQUEST, clock=made, v1="accept")
         begun = at_once.decode(body, TASK)
         [claim] = [*(await bring_to(runs, begun)).claims]
-        assert await runs.settle(claim, Ending.RETRY, "no payout has this unique_id", 60) is Answer.SETTLED
+        assert await runs.settle(claim, Ending.RETRY, "no payout has this unique_id", 60) is SettleAnswer.SETTLED
         await s.clock.advance(86_500)
         a_day_later = codec(SWAP_REQUEST, clock=Clock(made.now_s + 86_500), v1="accept")
         [again] = [*(await bring_to(runs, a_day_later.decode(body, TASK))).claims]
@@ -173,7 +173,7 @@ async def test_a_refused_task_whose_token_has_expired_is_still_parked_with_the_r
         assert told.status == 404, "it is no success, and nothing begins by it"
 
 
-async def bring_to(runs: Runs, arrived: Arrived) -> Exchange:
+async def bring_to(runs: Runs, arrived: DecodedTask) -> Exchange:
     runs.bring(arrived.id, message=arrived.message)
     return await runs.queue.exchange([], 10)
 

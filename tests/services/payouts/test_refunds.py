@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from payonce.engine.audit import notes
-from payonce.engine.controls import Approval, Done, ask, grant
-from payonce.engine.controls import Verdict as Granted
+from payonce.engine.controls import Approval, Executed, grant, submit
+from payonce.engine.controls import ApprovalState as Granted
 from payonce.engine.ledger import Account, balance
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
@@ -108,11 +108,11 @@ async def test_more_than_was_paid_is_no_plain_refund(stage: OpenStage) -> None:
         await house.sound()
 
 
-async def decide(house: House, payout: Payout, verdict: Verdict, **more: Any) -> Done | Approval:
+async def decide(house: House, payout: Payout, verdict: Verdict, **more: Any) -> Executed | Approval:
     seen = (await house.payout(payout)).revision
     asked = Decision(payout_id=payout.id, seen=seen, verdict=verdict, note="asked their support", **more)
     async with house.s.begin() as tx:
-        return await ask(tx, deciding(house.s.admin), asked, "ann", "asked their support")
+        return await submit(tx, deciding(house.s.admin), asked, "ann", "asked their support")
 
 
 async def agree(house: House, payout: Payout, verdict: Verdict, **more: Any) -> None:
@@ -152,7 +152,7 @@ async def test_money_that_support_sends_back_is_booked_and_the_payout_can_be_end
         assert (kept.state, kept.held_from) == (State.REVIEW, State.PRICED)
         assert await lost(house) == eth("0.001")
         await house.sound()
-        assert isinstance(await decide(house, payout, after), Done)
+        assert isinstance(await decide(house, payout, after), Executed)
         await house.run()
         ends = {Verdict.REFUND: State.REFUNDED, Verdict.REJECT: State.REJECTED, Verdict.RELEASE: State.FINISHED}
         assert await house.state(payout) is ends[after]

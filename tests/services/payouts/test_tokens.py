@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from payonce.engine.messages.model import Message
-from payonce.engine.messages.push import Arrived, Codec
+from payonce.engine.messages.push import Codec, DecodedTask
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
 from payonce.services.payouts.messages.tokens import (
@@ -108,7 +108,7 @@ def test_version_1_is_accepted_for_a_day_and_five_minutes_ahead(passed_s: int, w
         assert tokens.decode(body, TASK).message is not None
     elif why is Why.EXPIRED:
         known_as = codec(ESTIMATE_REQUEST, v1="accept").decode(body, TASK).id
-        assert tokens.decode(body, TASK) == Arrived(known_as), "it begins nothing, and brings what it has begun"
+        assert tokens.decode(body, TASK) == DecodedTask(known_as), "it begins nothing, and brings what it has begun"
         refused(tokens, body, Why.UNNAMED, headers={})
     else:
         refused(tokens, body, why)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from payonce.app.process import App
-from payonce.engine.janitors.gauges import observe
+from payonce.engine.janitors.gauges import refresh_metrics
 from payonce.engine.messages.model import Message
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.engine.webhooks import DELIVERIES, add_endpoint
@@ -89,7 +89,7 @@ async def test_the_depth_of_every_queue_is_measured(stage: OpenStage) -> None:
         await office.s.feed.declare(queues)
         for count, policy in enumerate(queues, start=1):
             await office.s.feed.put([Message(queue=policy.queue, payload={}) for _ in range(count)])
-        await observe(office.s.database, office.s.admin)
+        await refresh_metrics(office.s.database, office.s.admin)
         depths = [total("payonce_queue_depth", [("queue", each.queue)]) for each in queues]
         assert depths == [float(count) for count in range(1, len(queues) + 1)]
 

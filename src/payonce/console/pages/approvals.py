@@ -10,28 +10,28 @@ from payonce.console.money import amount_of, asset_of
 from payonce.console.page import Page, Visit, get, post
 from payonce.engine.controls import (
     Approval,
-    Done,
-    Verdict,
+    ApprovalState,
+    Executed,
     approval_of,
     approvals,
-    ask,
     deny,
     grant,
     preview,
-    threshold_change_of,
+    submit,
+    threshold_change,
     thresholds,
 )
 from payonce.engine.controls.texts import same_person
 from payonce.engine.operators import Role
 from payonce.kit.money import Amount, Asset, loads_exact
 
-TABS: Final = (*Verdict, "all")
+TABS: Final = (*ApprovalState, "all")
 
 
 async def list_approvals(visit: Visit) -> Response:
     state = choice_of(visit.asked, "state", TABS, "waiting")
     before = number_of(visit.asked, "before")
-    wanted = None if state == "all" else Verdict(state)
+    wanted = None if state == "all" else ApprovalState(state)
     found = await approvals(visit.context.read, wanted, limit=PAGE_ROWS + 1, before=before)
     page = found[:PAGE_ROWS]
     return visit.page(
@@ -63,7 +63,7 @@ async def grant_it(visit: Visit) -> Response:
     why = text_of(visit.form, "why") or "agreed"
     async with visit.context.begin() as tx:
         decided = await grant(tx, visit.context.actions, _number(visit), visit.person.name, why)
-    done = "is granted and done" if decided.state is Verdict.GRANTED else f"could not be done: {decided.result}"
+    done = "is granted and done" if decided.state is ApprovalState.GRANTED else f"could not be done: {decided.result}"
     return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} {done}.")
 
 
@@ -87,11 +87,11 @@ async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) ->
     action = visit.context.actions["change threshold"]
     sure = text_of(visit.form, "sure") == "yes"
     async with visit.context.begin() as tx:
-        change = await threshold_change_of(tx, asset, above)
+        change = await threshold_change(tx, asset, above)
         seen = await preview(tx, action, change, visit.person.name)
         if not seen.because or sure:
             why = reason_of(visit.form) if seen.because else "set in the console"
-            end = await ask(tx, action, change, visit.person.name, why)
+            end = await submit(tx, action, change, visit.person.name, why)
     if seen.because and not sure:
         verb = "remove" if above is None else "set"
         typed = {name: text_of(visit.form, name) for name in ("asset", "amount", "decimals")}
@@ -111,7 +111,7 @@ async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) ->
             danger=False,
             asks_why=True,
         )
-    if isinstance(end, Done):
+    if isinstance(end, Executed):
         return visit.done("/approvals", f"Above {above} a second person is asked.")
     return visit.left_to_another(end.id)
 

@@ -7,9 +7,9 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, id_of, name_of, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.controls import Done, ReviewAnswer, ask, preview, waiting_about, what_follows
+from payonce.engine.controls import Executed, ReviewAnswer, describe_consequence, preview, submit, waiting_approval
 from payonce.engine.effects.model import OPEN, State
-from payonce.engine.effects.queries import Shown, effects, open_counts, shown
+from payonce.engine.effects.queries import EffectDetails, effect_details, effects, open_counts
 from payonce.engine.effects.review import Answer, parsed_outcome
 from payonce.kit.money import loads_exact
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
@@ -81,22 +81,22 @@ async def answer(visit: Visit) -> Response:
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, found, given)
         async with visit.context.begin() as tx:
-            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
+            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
         return await _page(visit, await _shown(visit), error)
-    if isinstance(end, Done):
-        text = f"The effect is {end.result['state']}; {what_follows(end.result)}."
+    if isinstance(end, Executed):
+        text = f"The effect is {end.result['state']}; {describe_consequence(end.result)}."
         return visit.done(f"/effects/{effect.id}", text)
     return visit.left_to_another(end.id)
 
 
-async def _shown(visit: Visit) -> Shown:
+async def _shown(visit: Visit) -> EffectDetails:
     effect_id = id_of(visit.path, "id")
     assert effect_id is not None
-    return await shown(visit.context.read, effect_id)
+    return await effect_details(visit.context.read, effect_id)
 
 
-def _given(visit: Visit, found: Shown) -> ReviewAnswer:
+def _given(visit: Visit, found: EffectDetails) -> ReviewAnswer:
     said = text_of(visit.form, "answer")
     if said not in tuple(Answer):
         raise Invalid(f"the answer is {said[:40]!r}; choose one of those that are offered")
@@ -113,7 +113,7 @@ def _given(visit: Visit, found: Shown) -> ReviewAnswer:
     )
 
 
-async def _check(visit: Visit, found: Shown, given: ReviewAnswer) -> Response:
+async def _check(visit: Visit, found: EffectDetails, given: ReviewAnswer) -> Response:
     async with visit.context.begin() as tx:
         seen = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     label, consequence = CHOICES[given.answer]
@@ -136,7 +136,7 @@ async def _check(visit: Visit, found: Shown, given: ReviewAnswer) -> Response:
     )
 
 
-async def _page(visit: Visit, found: Shown, problem: PayonceError | None = None) -> Response:
+async def _page(visit: Visit, found: EffectDetails, problem: PayonceError | None = None) -> Response:
     effect = found.listed.effect
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
@@ -150,7 +150,7 @@ async def _page(visit: Visit, found: Shown, problem: PayonceError | None = None)
         outcome=_document(effect.outcome),
         example=_document(found.example_outcome),
         choices=[(each, *CHOICES[each]) for each in Answer if each in found.allowed],
-        waiting=await waiting_about(visit.context.read, ACTION, str(effect.id)),
+        waiting=await waiting_approval(visit.context.read, ACTION, str(effect.id)),
         problem="" if problem is None else str(problem),
         typed={name: text_of(visit.form, name) for name in ("answer", "outcome", "vendor_ref", "why")},
     )

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, name_of, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.controls import check_asset, freeze, freeze_of, freezes, lift, never_seen, sends_under_way
+from payonce.engine.controls import check_asset, freeze, freeze_of, freezes, lift, sends_in_flight, unknown_targets
 from payonce.kit.durations import parsed_duration_s
 
 CONDITIONS = ("vendor", "asset", "tenant", "service")
@@ -28,7 +28,7 @@ async def list_freezes(visit: Visit) -> Response:
 
 async def one_freeze(visit: Visit) -> Response:
     frozen = await freeze_of(visit.context.read, _number(visit))
-    under_way = await sends_under_way(visit.context.read, frozen) if frozen.in_force else None
+    under_way = await sends_in_flight(visit.context.read, frozen) if frozen.in_force else None
     return visit.page("freeze.html", f"Freeze {frozen.id}", frozen=frozen, under_way=under_way)
 
 
@@ -50,7 +50,7 @@ async def add_freeze(visit: Visit) -> Response:
             everything=text_of(visit.form, "everything") == "yes",
             for_s=parsed_duration_s(lasts, "the time") if lasts else None,
         )
-    doubts = await never_seen(visit.context.read, vendor, asset)
+    doubts = await unknown_targets(visit.context.read, vendor, asset)
     begun = f" Sends may still go out: {made.under_way}." if made.under_way else " Nothing that it stops is under way."
     doubted = f" But {'; '.join(doubts)}" if doubts else ""
     return visit.done(f"/freezes/{made.id}", f"Freeze {made.id} of {made.what} is in force.{begun}{doubted}")

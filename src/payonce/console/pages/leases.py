@@ -5,12 +5,12 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, name_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get
-from payonce.engine.database.leases import holdings
+from payonce.engine.database.leases import lease_statuses
 
 
 async def list_leases(visit: Visit) -> Response:
     after = name_of(visit.asked, "after")
-    found = await holdings(visit.context.read, PAGE_ROWS + 1, after)
+    found = await lease_statuses(visit.context.read, PAGE_ROWS + 1, after)
     page = found[:PAGE_ROWS]
     return visit.page(
         "leases.html",

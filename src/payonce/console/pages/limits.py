@@ -5,7 +5,7 @@ from starlette.responses import Response
 from payonce.console.forms import name_of, number_of, text_of
 from payonce.console.money import amount_of
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.controls import Used, limits, remove_limit, set_limit
+from payonce.engine.controls import LimitUsage, limits, remove_limit, set_limit
 from payonce.kit.durations import parsed_duration_s
 
 
@@ -51,7 +51,7 @@ async def remove_one(visit: Visit) -> Response:
     return visit.done("/limits", f"The limit of {removed.what} is removed.")
 
 
-def _used_percent(used: Used) -> int:
+def _used_percent(used: LimitUsage) -> int:
     if not used.limit.most.minor:
         return 100
     return min(100, used.used.minor * 100 // used.limit.most.minor)

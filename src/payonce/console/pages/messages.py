@@ -6,7 +6,7 @@ from starlette.responses import Response
 from payonce.console.forms import id_of
 from payonce.console.page import Page, Visit, get
 from payonce.engine.messages import job_log
-from payonce.engine.messages.declarations import declared
+from payonce.engine.messages.declarations import queue_declaration
 from payonce.engine.messages.explanation import why_next
 from payonce.engine.messages.search import find
 
@@ -20,7 +20,7 @@ async def show_message(visit: Visit) -> Response:
     runs = [entry for entry in entries if not entry.live]
     if stored is None and not runs:
         raise HTTPException(404, f"{queue} has no message {message_id}, and its log has no run of it")
-    known = await declared(context.read, queue)
+    known = await queue_declaration(context.read, queue)
     why = []
     if stored is not None:
         paused = known.paused_reason if known is not None else None

@@ -12,7 +12,7 @@ from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
 from payonce.engine.outbox import (
     Lag,
-    ParkedThen,
+    ParkedSelection,
     all_parked,
     discard_entries,
     lag,
@@ -106,9 +106,9 @@ def _entries(count: int) -> str:
     return counted(count, "entry", "entries")
 
 
-def _shown(visit: Visit) -> ParkedThen:
+def _shown(visit: Visit) -> ParkedSelection:
     try:
-        return msgspec.json.decode(text_of(visit.form, "shown"), type=ParkedThen)
+        return msgspec.json.decode(text_of(visit.form, "shown"), type=ParkedSelection)
     except (msgspec.DecodeError, ValueError):
         raise Invalid("what was to be redriven did not come with the form; look at it again") from None
 

@@ -10,7 +10,7 @@ from payonce.console.links import link
 from payonce.console.live import WINDOWS, columns
 from payonce.console.page import Page, Visit, get
 from payonce.engine.messages.ports import Depth
-from payonce.engine.monitoring.history import Minute, history, runs_by_queue
+from payonce.engine.monitoring.history import QueueMinute, history, runs_by_queue
 
 RECENT_MIN: Final = 5
 """Retries that are older than this are over, or have become errors."""
@@ -41,7 +41,7 @@ def _page_of(queues: Sequence[str], state: str | None = None) -> str | None:
     return link(f"/queues/{queues[0]}", state=state) if len(queues) == 1 else None
 
 
-def failing_first(depths: Sequence[Depth], runs: Mapping[str, Sequence[Minute]]) -> list[Depth]:
+def failing_first(depths: Sequence[Depth], runs: Mapping[str, Sequence[QueueMinute]]) -> list[Depth]:
     """Queues with parked messages or errors within the hour, then those that retry now, then paused ones."""
 
     def rank(depth: Depth) -> tuple[int, int, bool, str]:

@@ -12,14 +12,14 @@ from payonce.console.forms import choice_of, id_of, moment_of, name_of, number_o
 from payonce.console.page import Page, Visit, get, post
 from payonce.engine.audit import Severity, note
 from payonce.engine.controls import (
-    Chosen,
-    Done,
+    Executed,
     Redrive,
-    ask,
-    chosen_of,
-    ids_of,
+    Selection,
     needs_second_person,
-    redrive_of,
+    redrive_request,
+    select_messages,
+    selected_ids,
+    submit,
 )
 from payonce.engine.messages import bulk
 from payonce.engine.messages.model import State
@@ -28,7 +28,7 @@ from payonce.engine.operators import Role
 from payonce.kit.outcomes import Invalid
 
 FIELDS = ("id", "action", "correlation_id", "error_contains", "after", "before")
-Pinned = TypeVar("Pinned", bound=Chosen)
+Pinned = TypeVar("Pinned", bound=Selection)
 PURGEABLE = ("parked", "ready", "alone")
 
 
@@ -37,7 +37,7 @@ async def ask_redrive(visit: Visit) -> Response:
     admin = visit.context.admin
     preview = await admin.preview(queue, State.PARKED, which)
     async with visit.context.begin() as tx:
-        asked = await redrive_of(tx, admin, queue, which)
+        asked = await redrive_request(tx, admin, queue, which)
         weighed = await visit.context.actions["redrive"].weigh(tx, asked)
         because = await needs_second_person(tx, weighed)
     return visit.page(
@@ -59,11 +59,11 @@ async def redrive(visit: Visit) -> Response:
     """What was previewed, or nothing: the fingerprint tells whether these are still the same messages."""
     queue, asked = visit.path["queue"], _asked(visit, Redrive)
     async with visit.context.begin() as tx:
-        end = await ask(tx, visit.context.actions["redrive"], asked, visit.person.name, reason_of(visit.form))
+        end = await submit(tx, visit.context.actions["redrive"], asked, visit.person.name, reason_of(visit.form))
     here = f"/queues/{queue}"
-    if isinstance(end, Done) and "operation" in end.result:
+    if isinstance(end, Executed) and "operation" in end.result:
         return visit.done(here, _begun(end.result["operation"], "redrives", asked))
-    if isinstance(end, Done):
+    if isinstance(end, Executed):
         return visit.done(here, f"{_messages(end.result['redriven'])} of {queue} redriven.")
     return visit.done(here, f"Nothing is redriven yet: approval {end.id} waits for a second person.")
 
@@ -72,7 +72,7 @@ async def ask_purge(visit: Visit) -> Response:
     queue, which = visit.path["queue"], _filter(visit.asked)
     state = choice_of(visit.asked, "state", PURGEABLE, "parked")
     async with visit.context.begin() as tx:
-        asked = await chosen_of(tx, visit.context.admin, queue, State(state), which)
+        asked = await select_messages(tx, visit.context.admin, queue, State(state), which)
     preview = await visit.context.admin.preview(queue, State(state), asked.which)
     return visit.page(
         "purge.html",
@@ -88,7 +88,7 @@ async def ask_purge(visit: Visit) -> Response:
 
 async def purge(visit: Visit) -> Response:
     """What was previewed, or nothing, by the ids of those messages: others that match by now stay."""
-    queue, admin, asked = visit.path["queue"], visit.context.admin, _asked(visit, Chosen)
+    queue, admin, asked = visit.path["queue"], visit.context.admin, _asked(visit, Selection)
     state = choice_of(visit.form, "state", PURGEABLE, "parked")
     why = reason_of(visit.form)
     if text_of(visit.form, "typed") != queue:
@@ -100,7 +100,7 @@ async def purge(visit: Visit) -> Response:
             )
         return visit.done(f"/queues/{queue}", _begun(begun.id, "purges", asked))
     async with visit.context.begin() as tx:
-        which = Filter(ids=await ids_of(tx, admin, asked, State(state)))
+        which = Filter(ids=await selected_ids(tx, admin, asked, State(state)))
         preview = await admin.preview(queue, State(state), which)
         # Before it is done: a purge that breaks off half-way must be on record too.
         text = f"purges {_messages(preview.count - preview.with_open_effects)}, {state}: {why}"
@@ -119,7 +119,7 @@ async def stop(visit: Visit) -> Response:
     return visit.done(f"/queues/{queue}", f"Operation {stopped.id}: {stopped.text}.")
 
 
-def _begun(operation_id: int, verb: str, asked: Chosen) -> str:
+def _begun(operation_id: int, verb: str, asked: Selection) -> str:
     many = f"{_messages(asked.count)} of {asked.queue}"
     return f"Operation {operation_id} {verb} {many} in batches; this page shows how far."
 

@@ -7,7 +7,7 @@ from payonce.console.links import link
 from payonce.console.live import columns
 from payonce.console.page import Page, Visit, get, post
 from payonce.engine.messages import bulk
-from payonce.engine.messages.declarations import declared
+from payonce.engine.messages.declarations import queue_declaration
 from payonce.engine.messages.model import State
 from payonce.engine.monitoring.history import history, runs_by_queue
 from payonce.engine.operators import Role
@@ -44,7 +44,7 @@ async def show_queue(visit: Visit) -> Response:
         rows=rows,
         first=link(here, state=state) if after is not None else None,
         more=more,
-        declared=await declared(visit.context.read, queue),
+        declared=await queue_declaration(visit.context.read, queue),
         operations=await bulk.operations(visit.context.read, queue, OPERATIONS_SHOWN),
         chart=None if visit.renews else columns(await history(visit.context.read, 60, queue)),
     )

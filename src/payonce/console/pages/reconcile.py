@@ -8,7 +8,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, id_of, name_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.controls import Done, WriteOff, ask, preview, waiting_about
+from payonce.engine.controls import Executed, WriteOff, preview, submit, waiting_approval
 from payonce.engine.reconcile import (
     Item,
     ItemState,
@@ -50,7 +50,7 @@ async def one_item(visit: Visit) -> Response:
         f"{item.subject.vendor} {item.subject.kind}",
         item=item,
         open=item.state is ItemState.OPEN,
-        waiting=await waiting_about(visit.context.read, ACTION, str(item.id)),
+        waiting=await waiting_approval(visit.context.read, ACTION, str(item.id)),
     )
 
 
@@ -69,8 +69,8 @@ async def write_off(visit: Visit) -> Response:
     if text_of(visit.form, "sure") != "yes":
         return await _check(visit, item, given)
     async with visit.context.begin() as tx:
-        end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, why)
-    if isinstance(end, Done):
+        end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, why)
+    if isinstance(end, Executed):
         return visit.done(f"/reconcile/{item.id}", f"Written off to {account}: {end.result['amount']}.")
     return visit.done(
         f"/approvals/{end.id}", f"Asked. Nothing is posted until a second person grants approval {end.id}."

@@ -6,7 +6,7 @@ from typing import Final
 from starlette.responses import Response
 
 from payonce.console.page import Page, Visit, get
-from payonce.engine.janitors.schedule import planned
+from payonce.engine.janitors.schedule import schedule_statuses
 from payonce.engine.messages import job_log
 from payonce.engine.messages.maintenance import Task
 
@@ -21,7 +21,7 @@ RULES: Final = (
 async def list_schedules(visit: Visit) -> Response:
     read = visit.context.read
     runs = {task.value: await job_log.recent(read, correlation_id=task.value, limit=RUNS_SHOWN) for task in Task}
-    rows = [(each, in_words(each.rule)) for each in await planned(read)]
+    rows = [(each, in_words(each.rule)) for each in await schedule_statuses(read)]
     return visit.page("schedules.html", "Schedules", rows=rows, runs=runs)
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from payonce.console.forms import name_of
 from payonce.console.page import Page, Visit, get
 from payonce.engine.messages.search import find_anywhere
-from payonce.engine.monitoring.lookup import MATCHES_MAX, Lookup, Match, engine_matches
+from payonce.engine.monitoring.lookup import MATCHES_MAX, Lookup, LookupResult, engine_matches
 from payonce.engine.monitoring.timeline import Kind, Timeline, read_timeline
 
 LOOK_LIMIT_MS: Final = 3_000
@@ -28,7 +28,7 @@ async def show_trace(visit: Visit) -> Response:
     related = []
     for correlation_id in found.correlation_ids[:FOLLOWED_MAX]:
         related += (await _of_services(visit, correlation_id))[0]
-    known: dict[str, Match] = {}
+    known: dict[str, LookupResult] = {}
     for each in (*matches, *related):
         known.setdefault(each.path, each)
     waiting = None if found.entries or matches else await find_anywhere(visit.context.admin, what)
@@ -46,7 +46,7 @@ async def show_trace(visit: Visit) -> Response:
     )
 
 
-async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> tuple[Timeline, Match | None]:
+async def _followed(visit: Visit, what: str, matches: Sequence[LookupResult]) -> tuple[Timeline, LookupResult | None]:
     """The history of what was typed, or of the first object that it names and that has one, and that object."""
     found = await read_timeline(visit.context.read, what)
     if found.entries:
@@ -57,24 +57,24 @@ async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> tuple[
     return found, None
 
 
-def _cut(matches: Sequence[Match]) -> int:
+def _cut(matches: Sequence[LookupResult]) -> int:
     """How many of a kind are shown where there may be more; 0 where all are."""
     most = max(Counter(each.kind for each in matches).values(), default=0)
     return most if most >= MATCHES_MAX else 0
 
 
-async def _matches(visit: Visit, what: str) -> tuple[list[Match], int]:
+async def _matches(visit: Visit, what: str) -> tuple[list[LookupResult], int]:
     """The objects, and how many services could not be searched in time."""
     found, slow = await _of_services(visit, what)
     return [*found, *await engine_matches(visit.context.read, visit.context.admin, what)], slow
 
 
-async def _of_services(visit: Visit, what: str) -> tuple[list[Match], int]:
+async def _of_services(visit: Visit, what: str) -> tuple[list[LookupResult], int]:
     answers = [await _look(visit, lookup, what) for lookup in visit.context.lookups]
     return [match for found in answers if found is not None for match in found], answers.count(None)
 
 
-async def _look(visit: Visit, lookup: Lookup, what: str) -> Sequence[Match] | None:
+async def _look(visit: Visit, lookup: Lookup, what: str) -> Sequence[LookupResult] | None:
     async with visit.context.database.work.acquire() as connection:
         try:
             async with connection.transaction(readonly=True):

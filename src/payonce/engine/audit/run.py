@@ -31,7 +31,7 @@ INVARIANT_WAY_OUT: Final = "the service's README says what this promise is; paus
 
 Audit = Callable[[Reader, Sequence[object]], Awaitable[list[Finding]]]
 """What a service checks beyond queries: it is given a reader and the service's resources, such as vendors' clients."""
-Tell = Callable[[int, int, str], None]
+CheckProgress = Callable[[int, int, str], None]
 """Told how many checks are done, of how many, and which one begins."""
 
 
@@ -42,7 +42,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Found:
+class AuditFinding:
     """A finding, and the check that found it."""
 
     check: str
@@ -53,7 +53,7 @@ class Found:
 @dataclass(frozen=True)
 class Report:
     checks: int
-    findings: tuple[Found, ...]
+    findings: tuple[AuditFinding, ...]
     accepted: tuple[str, ...] = ()
     """How the database may lose commits, where the operator said that it may."""
 
@@ -82,7 +82,7 @@ class Audited(Protocol):
 async def run_audit(
     database: Database,
     checks: Iterable[Check],
-    tell: Tell | None = None,
+    tell: CheckProgress | None = None,
     *,
     statement_limit_s: float = STATEMENT_LIMIT_S,
     check_limit_s: float = CHECK_LIMIT_S,
@@ -93,17 +93,18 @@ async def run_audit(
         for done, check in enumerate(todo):
             if tell is not None:
                 tell(done, len(todo), check.name)
-            findings += await _found(check, read, check_limit_s)
+            findings += await _run_check(check, read, check_limit_s)
     return Report(len(todo), tuple(findings))
 
 
 def checks_of(services: Sequence[Audited]) -> list[Check]:
     """Of the engine, the books and the services, in the order in which damage would be understood."""
     checks = [Check(f"ledger: {kind}", partial(check_books, kind=kind)) for kind in CHECKS]
-    checks += [Check(f"engine: {name}", partial(_hold, invariant)) for name, invariant in INVARIANTS.items()]
+    checks += [Check(f"engine: {name}", partial(_check_invariant, invariant)) for name, invariant in INVARIANTS.items()]
     for service in services:
         checks += [
-            Check(f"{service.name}: {name}", partial(_keep, query)) for name, query in service.invariants.items()
+            Check(f"{service.name}: {name}", partial(_check_service_invariant, query))
+            for name, query in service.invariants.items()
         ]
     return [*checks, Check("ledger: postings belong to something", partial(check_references, _kinds(services)))]
 
@@ -153,24 +154,24 @@ class PatientReader(Reader):
             return await ask(sql, *arguments, timeout=self._limit_s + ANSWER_MARGIN_S)
 
 
-async def _found(check: Check, read: Reader, limit_s: float) -> list[Found]:
+async def _run_check(check: Check, read: Reader, limit_s: float) -> list[AuditFinding]:
     try:
         async with asyncio.timeout(limit_s):
             findings = await check.run(read)
     except Exception as error:
-        return [Found(check.name, f"could not be checked: {redact(_told(error))}", _way_out_of(error))]
-    found = [Found(check.name, redact(finding.text), finding.way_out) for finding in findings[:FINDINGS_MAX]]
+        return [AuditFinding(check.name, f"could not be checked: {redact(_summary_of(error))}", _way_out_of(error))]
+    found = [AuditFinding(check.name, redact(finding.text), finding.way_out) for finding in findings[:FINDINGS_MAX]]
     if len(findings) > FINDINGS_MAX:
-        found.append(Found(check.name, f"and more than these {FINDINGS_MAX}", "begin with those above"))
+        found.append(AuditFinding(check.name, f"and more than these {FINDINGS_MAX}", "begin with those above"))
     return found
 
 
-async def _hold(invariant: Invariant, read: Reader) -> list[Finding]:
+async def _check_invariant(invariant: Invariant, read: Reader) -> list[Finding]:
     rows = await read.fetch(_bounded(invariant.query))
     return [Finding("engine", row["finding"], invariant.way_out) for row in rows]
 
 
-async def _keep(query: str, read: Reader) -> list[Finding]:
+async def _check_service_invariant(query: str, read: Reader) -> list[Finding]:
     rows = await read.fetch(_bounded(query))
     return [
         Finding("invariant", ", ".join(f"{name} {value}" for name, value in row.items()), INVARIANT_WAY_OUT)
@@ -195,7 +196,7 @@ def _kinds(services: Sequence[Audited]) -> dict[str, str]:
     return kinds
 
 
-def _told(error: Exception) -> str:
+def _summary_of(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
 
 

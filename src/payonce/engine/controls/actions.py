@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine.controls.approvals import Action, Link, Weighed
+from payonce.engine.controls.approvals import Action, Assessment, Link
 from payonce.engine.controls.thresholds import locked_threshold, remove_threshold, set_threshold, thresholds
 from payonce.engine.effects.review import Answer, answer_review
 from payonce.engine.effects.wakeup import wake_message
@@ -37,7 +37,7 @@ class ReviewAnswer(msgspec.Struct, frozen=True):
     vendor_ref: str | None = None
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class Selection(msgspec.Struct, frozen=True):
     """The messages of a queue that matched when somebody looked: so many, and exactly these. Of parked ones the filter
     ends at that moment, so what is parked later changes nothing."""
 
@@ -50,7 +50,7 @@ class Chosen(msgspec.Struct, frozen=True):
     they are is then said by the filter alone; of those that match, some may have gone on by then."""
 
 
-class Redrive(Chosen, frozen=True):
+class Redrive(Selection, frozen=True):
     """These start over."""
 
 
@@ -72,7 +72,7 @@ class ThresholdChange(msgspec.Struct, frozen=True):
     above_minor: str | None
 
 
-def answering(_: Admin) -> Action[ReviewAnswer]:
+def answer_review_action(_: Admin) -> Action[ReviewAnswer]:
     async def execute(tx: Tx, given: ReviewAnswer, by: str) -> dict[str, Any]:
         answered = await answer_review(
             tx,
@@ -96,14 +96,14 @@ def answering(_: Admin) -> Action[ReviewAnswer]:
             "gone": not await tx.fetchval(lives, answered.message_id),
         }
 
-    return Action("answer review", ReviewAnswer, _weigh_answer, execute, _effect)
+    return Action("answer review", ReviewAnswer, _assess_answer, execute, _effect)
 
 
 def _effect(subject: str) -> Link:
     return Link("The effect", f"/effects/{subject}")
 
 
-def what_follows(answered: Mapping[str, Any]) -> str:
+def describe_consequence(answered: Mapping[str, Any]) -> str:
     """What becomes of the message of an effect that was answered, in a person's words."""
     if answered["redriven"]:
         return "its message goes on"
@@ -112,21 +112,21 @@ def what_follows(answered: Mapping[str, Any]) -> str:
     return "its message is due or in work, and goes on by itself"
 
 
-def redriving(admin: Admin) -> Action[Redrive]:
-    async def weigh(tx: Tx, asked: Redrive) -> Weighed:
+def redrive_action(admin: Admin) -> Action[Redrive]:
+    async def weigh(tx: Tx, asked: Redrive) -> Assessment:
         if asked.in_batches:
-            return await _weigh_in_batches(tx, asked)
-        ids = await ids_of(tx, admin, asked)
-        amounts, unknown = await amounts_of(tx, ids), await unknown_of(tx, ids)
+            return await _assess_in_batches(tx, asked)
+        ids = await selected_ids(tx, admin, asked)
+        amounts, unknown = await amounts_of(tx, ids), await count_unknown_amounts(tx, ids)
         text = f"redrive {asked.count:,} parked messages of {asked.queue}{_listed(amounts)}"
         text += f", what {unknown:,} of them move is not known" if unknown else ""
-        waiting = await in_review_of(tx, ids)
+        waiting = await count_in_review(tx, ids)
         text += f", {waiting:,} of them go straight back to waiting for the answer to a review" if waiting else ""
         # One message alone is a person's daily work; of many nobody looks at each, and where a second person is asked
         # at all, what is not known may be above any threshold.
         many = asked.count > 1 and unknown and await thresholds(tx)
         because = f"what {unknown:,} of {asked.count:,} messages may move is not known" if many else ""
-        return Weighed(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts, unknown, because)
+        return Assessment(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts, unknown, because)
 
     async def execute(tx: Tx, asked: Redrive, by: str) -> dict[str, Any]:
         if asked.in_batches:
@@ -135,7 +135,7 @@ def redriving(admin: Admin) -> Action[Redrive]:
                 tx, bulk.Kind.REDRIVE, asked.queue, State.PARKED, asked.which, asked.count, by, why
             )
             return {"queue": asked.queue, "redriven": 0, "operation": begun.id}
-        ids = await ids_of(tx, admin, asked)
+        ids = await selected_ids(tx, admin, asked)
         redriven = await admin.redrive(asked.queue, Filter(ids=ids), within=tx.connection) if ids else 0
         if redriven != asked.count:
             raise Stale(f"{asked.count - redriven} of the {asked.count} messages are being changed by somebody else")
@@ -150,22 +150,22 @@ def _parked_messages(subject: str) -> Link:
     return Link("The parked messages", f"/queues/{queue}", {"state": State.PARKED})
 
 
-async def _weigh_in_batches(tx: Tx, asked: Redrive) -> Weighed:
+async def _assess_in_batches(tx: Tx, asked: Redrive) -> Assessment:
     """What so many move is not added up: where a second person is asked at all, one is asked here."""
     text = f"redrive {asked.count:,} parked messages of {asked.queue} in batches; what they move is not added up"
     because = f"{asked.count:,} messages are more than anybody looks at" if await thresholds(tx) else ""
-    return Weighed(f"{asked.queue}{IN_BATCHES}", text, [], asked.count, because)
+    return Assessment(f"{asked.queue}{IN_BATCHES}", text, [], asked.count, because)
 
 
-def writing_off(_: Admin) -> Action[WriteOff]:
+def write_off_action(_: Admin) -> Action[WriteOff]:
     async def execute(tx: Tx, given: WriteOff, by: str) -> dict[str, Any]:
         item = await write_off(tx, given.item_id, given.account, by, given.note)
         return {"written_off": item.id, "amount": str(item.amount), "account": given.account}
 
-    return Action("write off", WriteOff, _weigh_write_off, execute, _item_in_suspense)
+    return Action("write off", WriteOff, _assess_write_off, execute, _item_in_suspense)
 
 
-def bounding(_: Admin) -> Action[ThresholdChange]:
+def change_threshold_action(_: Admin) -> Action[ThresholdChange]:
     async def execute(tx: Tx, asked: ThresholdChange, by: str) -> dict[str, Any]:
         asset = Asset(asked.asset, asked.exponent)
         was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
@@ -177,23 +177,23 @@ def bounding(_: Admin) -> Action[ThresholdChange]:
             await set_threshold(tx, above, by)
         return {"asset": asset.code, "above": None if above is None else str(above)}
 
-    return Action("change threshold", ThresholdChange, _weigh_threshold, execute)
+    return Action("change threshold", ThresholdChange, _assess_threshold_change, execute)
 
 
-async def threshold_change_of(tx: Tx, asset: Asset, above: Amount | None) -> ThresholdChange:
+async def threshold_change(tx: Tx, asset: Asset, above: Amount | None) -> ThresholdChange:
     """What setting it, or with None removing it, would be now; to be previewed and asked for."""
     was = await locked_threshold(tx, asset)
     minor = [None if each is None else each.to_minor_text() for each in (was, above)]
     return ThresholdChange(asset.code, asset.exponent, *minor)
 
 
-async def redrive_of(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
+async def redrive_request(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
     """What a redrive of these messages would be now, to be previewed and asked for."""
-    found = await chosen_of(tx, admin, queue, State.PARKED, which)
+    found = await select_messages(tx, admin, queue, State.PARKED, which)
     return Redrive(found.queue, found.which, found.count, found.fingerprint, found.in_batches)
 
 
-async def chosen_of(tx: Tx, admin: Admin, queue: str, state: State, which: Filter) -> Chosen:
+async def select_messages(tx: Tx, admin: Admin, queue: str, state: State, which: Filter) -> Selection:
     """What a change of these messages would touch now."""
     if state is State.PARKED:
         now: datetime = await tx.fetchval("select payonce.due_now()")
@@ -202,11 +202,11 @@ async def chosen_of(tx: Tx, admin: Admin, queue: str, state: State, which: Filte
     ids = await admin.choose(queue, state, which, bulk.BULK_MAX + 1, within=tx.connection)
     if len(ids) > bulk.BULK_MAX:
         found = await admin.preview(queue, state, which)
-        return Chosen(queue, which, found.count - found.unreadable, fingerprint([]), in_batches=True)
-    return Chosen(queue, which, len(ids), fingerprint(ids))
+        return Selection(queue, which, found.count - found.unreadable, fingerprint([]), in_batches=True)
+    return Selection(queue, which, len(ids), fingerprint(ids))
 
 
-async def ids_of(tx: Tx, admin: Admin, asked: Chosen, state: State = State.PARKED) -> list[UUID]:
+async def selected_ids(tx: Tx, admin: Admin, asked: Selection, state: State = State.PARKED) -> list[UUID]:
     """Exactly those that were shown, or Stale."""
     ids = await admin.choose(asked.queue, state, asked.which, bulk.BULK_MAX + 1, within=tx.connection)
     if fingerprint(ids) != asked.fingerprint:
@@ -233,7 +233,7 @@ async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amo
     return [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in rows]
 
 
-async def unknown_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
+async def count_unknown_amounts(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
     """How many of these have never been about to move anything, so that nobody can tell what they will."""
     count: int = await read.fetchval(
         """
@@ -245,7 +245,7 @@ async def unknown_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
     return count
 
 
-async def in_review_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
+async def count_in_review(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
     """How many of these would run into an effect that waits for a person, and go straight back to waiting."""
     count: int = await read.fetchval(
         "select count(distinct message_id) from payonce.effects where message_id = any($1) and state = 'review'",
@@ -254,7 +254,7 @@ async def in_review_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
     return count
 
 
-async def _weigh_answer(tx: Tx, given: ReviewAnswer) -> Weighed:
+async def _assess_answer(tx: Tx, given: ReviewAnswer) -> Assessment:
     row = await tx.fetchrow(
         """
         select kind, key, generation, asset, exponent, amount_minor,
@@ -272,28 +272,28 @@ async def _weigh_answer(tx: Tx, given: ReviewAnswer) -> Weighed:
     if row["amount_minor"] is not None and moves:
         amounts = [Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))]
     label = f"{row['kind']} {row['key']}:{row['generation']}"
-    return Weighed(str(given.effect_id), f"answer {given.answer} for {label}{_listed(amounts)}", amounts)
+    return Assessment(str(given.effect_id), f"answer {given.answer} for {label}{_listed(amounts)}", amounts)
 
 
 def _item_in_suspense(subject: str) -> Link:
     return Link("The item in suspense", f"/reconcile/{subject}")
 
 
-async def _weigh_write_off(tx: Tx, given: WriteOff) -> Weighed:
+async def _assess_write_off(tx: Tx, given: WriteOff) -> Assessment:
     item = await item_of(tx, given.item_id)
     # A gain is weighed as a loss is: either way the books are made to agree by a person's word.
-    return Weighed(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
+    return Assessment(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
 
 
-async def _weigh_threshold(_: Tx, asked: ThresholdChange) -> Weighed:
+async def _assess_threshold_change(_: Tx, asked: ThresholdChange) -> Assessment:
     """Whoever could raise or remove it alone could do alone whatever it is there to stop, and then put it back."""
     asset = Asset(asked.asset, asked.exponent)
     was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
     subject = f"{asset.code} of {asset.exponent} decimals"
     if above is None:
-        return Weighed(subject, f"remove the threshold of {_or_none(was)}", because="it removes a threshold")
+        return Assessment(subject, f"remove the threshold of {_or_none(was)}", because="it removes a threshold")
     text = f"set the threshold of {asset.code} from {_or_none(was)} to {above}"
-    return Weighed(subject, text, because="it raises a threshold" if was is not None and above > was else "")
+    return Assessment(subject, text, because="it raises a threshold" if was is not None and above > was else "")
 
 
 def _amount(minor: str | None, asset: Asset) -> Amount | None:

@@ -30,7 +30,7 @@ _GRANTED_BY: Final = ", granted by "
 Argument = TypeVar("Argument")
 
 
-class Verdict(StrEnum):
+class ApprovalState(StrEnum):
     WAITING = "waiting"
     GRANTED = "granted"
     DENIED = "denied"
@@ -40,7 +40,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Weighed:
+class Assessment:
     """What an action is about, for the one who decides."""
 
     subject: str
@@ -68,7 +68,7 @@ class Link:
 class Action(Generic[Argument]):
     name: str
     argument_type: type[Argument]
-    weigh: Callable[[Tx, Argument], Awaitable[Weighed]]
+    weigh: Callable[[Tx, Argument], Awaitable[Assessment]]
     execute: Callable[[Tx, Argument, str], Awaitable[Any]]
     """Does it, in the name of whoever asked and agreed; what it answers is kept as JSON. Raises Stale or Invalid when
     what it was asked for is no longer so."""
@@ -76,7 +76,7 @@ class Action(Generic[Argument]):
     """The page of a subject of this action; None: it has none."""
 
 
-def asker_of(by: str) -> str:
+def requester_of(by: str) -> str:
     """The first of those in whose name an action was carried out."""
     return by.partition(_GRANTED_BY)[0]
 
@@ -96,7 +96,7 @@ class Approval:
     asked_by: str
     asked_at: datetime
     expires_at: datetime
-    state: Verdict
+    state: ApprovalState
     decided_by: str | None
     decided_at: datetime | None
     decided_why: str | None
@@ -104,7 +104,7 @@ class Approval:
 
 
 @dataclass(frozen=True)
-class Done:
+class Executed:
     """It was below the thresholds, and is done."""
 
     result: Any
@@ -114,7 +114,7 @@ class Done:
 class Preview:
     """What asking would come to."""
 
-    weighed: Weighed
+    weighed: Assessment
     because: str
     """Why a second person is needed; empty: it would be done at once."""
 
@@ -122,11 +122,11 @@ class Preview:
 async def preview(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> Preview:
     """Tries it and takes it back: whoever is about to ask hears what could not be carried out."""
     weighed = await action.weigh(tx, argument)
-    await _try_and_take_back(tx, action, argument, texts.name(by, "by"))
+    await _try_and_roll_back(tx, action, argument, texts.name(by, "by"))
     return Preview(weighed, await needs_second_person(tx, weighed))
 
 
-async def needs_second_person(read: Reader | Tx, weighed: Weighed) -> str:
+async def needs_second_person(read: Reader | Tx, weighed: Assessment) -> str:
     """Why, as the first half of a sentence; empty when nobody else is needed."""
     if weighed.because:
         return weighed.because
@@ -134,21 +134,21 @@ async def needs_second_person(read: Reader | Tx, weighed: Weighed) -> str:
     return "" if too_much is None else f"{too_much} is above the threshold"
 
 
-async def ask(
+async def submit(
     tx: Tx, action: Action[Argument], argument: Argument, by: str, why: str, *, lifetime_s: float = LIFETIME_DEFAULT_S
-) -> Done | Approval:
+) -> Executed | Approval:
     """Does it at once, or leaves it to a second person. Asking the same again answers with what waits already."""
     by, why = texts.name(by, "by"), texts.reason(why, "the note")
     weighed = await action.weigh(tx, argument)
     if not (because := await needs_second_person(tx, weighed)):
         result = await action.execute(tx, argument, by)
         await note(tx.connection, f"brakes.{action.name}", weighed.subject, f"{weighed.text}: {why}", actor=by)
-        return Done(_plain(result))
+        return Executed(_plain(result))
     document = encode(argument, action.argument_type, f"the argument of {action.name}")
-    await _try_and_take_back(tx, action, argument, by)
+    await _try_and_roll_back(tx, action, argument, by)
     row = await _insert(tx, action.name, weighed, document, by, why, lifetime_s)
     if row is None:
-        return await _waiting_already(tx, action.name, weighed.subject, document)
+        return await _existing_request(tx, action.name, weighed.subject, document)
     text = f"asked to {weighed.text}, which needs a second person ({because}): {why}"
     await note(tx.connection, f"brakes.{action.name}", weighed.subject, text, actor=by, severity=Severity.WARNING)
     return _as_approval(row)
@@ -161,7 +161,7 @@ async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = 
     """
     by, why = texts.name(by, "by"), texts.reason(why, "the note")
     approval = await _locked(tx, approval_id)
-    if approval.state is Verdict.GRANTED:
+    if approval.state is ApprovalState.GRANTED:
         return approval
     _check_decidable(approval, by)
     if (action := actions.get(approval.action)) is None:
@@ -171,18 +171,18 @@ async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = 
             argument = decode(approval.argument, action.argument_type, f"the argument of approval {approval.id}")
             result = await action.execute(tx, argument, f"{approval.asked_by}{_GRANTED_BY}{by}")
     except (Stale, Invalid, Refused) as error:
-        return await _decide(tx, approval, Verdict.DENIED, by, why, f"not done: {redact(str(error))}")
-    return await _decide(tx, approval, Verdict.GRANTED, by, why, _plain(result))
+        return await _decide(tx, approval, ApprovalState.DENIED, by, why, f"not done: {redact(str(error))}")
+    return await _decide(tx, approval, ApprovalState.GRANTED, by, why, _plain(result))
 
 
 async def deny(tx: Tx, approval_id: int, by: str, why: str) -> Approval:
     """Refuses for good; it may be asked anew. Denying twice changes nothing."""
     by, why = texts.name(by, "by"), texts.reason(why)
     approval = await _locked(tx, approval_id)
-    if approval.state is Verdict.DENIED:
+    if approval.state is ApprovalState.DENIED:
         return approval
     _check_decidable(approval, by)
-    return await _decide(tx, approval, Verdict.DENIED, by, why, None)
+    return await _decide(tx, approval, ApprovalState.DENIED, by, why, None)
 
 
 async def withdraw(tx: Tx, action: str, subjects: Sequence[str], by: str, why: str) -> None:
@@ -202,7 +202,11 @@ async def withdraw(tx: Tx, action: str, subjects: Sequence[str], by: str, why: s
 
 
 async def approvals(
-    read: Reader | Tx, state: Verdict | None = Verdict.WAITING, *, limit: int = 100, before: int | None = None
+    read: Reader | Tx,
+    state: ApprovalState | None = ApprovalState.WAITING,
+    *,
+    limit: int = 100,
+    before: int | None = None,
 ) -> list[Approval]:
     """The newest first; `before` is the last id of the previous page."""
     rows = await read.fetch(
@@ -225,7 +229,7 @@ async def approval_of(read: Reader | Tx, approval_id: int) -> Approval:
     return _as_approval(row)
 
 
-async def waiting_about(read: Reader | Tx, action: str, subject: str) -> Approval | None:
+async def waiting_approval(read: Reader | Tx, action: str, subject: str) -> Approval | None:
     """The one question about this subject that a second person has still to decide."""
     row = await read.fetchrow(
         f"""
@@ -244,21 +248,21 @@ _COLUMNS: Final = """id, action, subject, argument, text, amounts, why, asked_by
     case when state = 'waiting' and expires_at <= payonce.due_now() then 'expired' else state end as state"""
 
 
-class _TakenBack(Exception):
+class _TrialOver(Exception):
     """Ends the savepoint of a trial."""
 
 
-async def _try_and_take_back(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> None:
+async def _try_and_roll_back(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> None:
     """Whoever asks hears at once what could not be carried out anyway."""
     try:
         async with tx.connection.transaction():
             await action.execute(tx, argument, by)
-            raise _TakenBack
-    except _TakenBack:
+            raise _TrialOver
+    except _TrialOver:
         pass
 
 
-async def _insert(tx: Tx, action: str, weighed: Weighed, document: str, by: str, why: str, lifetime_s: float) -> Any:
+async def _insert(tx: Tx, action: str, weighed: Assessment, document: str, by: str, why: str, lifetime_s: float) -> Any:
     """None when one waits already."""
     if not 0 < lifetime_s <= LIFETIME_MAX_S:
         raise Invalid(f"an approval waits for {lifetime_s:g} s; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
@@ -289,7 +293,7 @@ async def _insert(tx: Tx, action: str, weighed: Weighed, document: str, by: str,
     )
 
 
-async def _waiting_already(tx: Tx, action: str, subject: str, document: str) -> Approval:
+async def _existing_request(tx: Tx, action: str, subject: str, document: str) -> Approval:
     row = await tx.fetchrow(
         f"select {_COLUMNS} from payonce.approvals where action = $1 and subject = $2 and state = 'waiting'",
         action,
@@ -318,17 +322,17 @@ def _no_such_approval(approval_id: int) -> Invalid:
 
 
 def _check_decidable(approval: Approval, by: str) -> None:
-    if approval.state is Verdict.EXPIRED and approval.decided_why is not None:
+    if approval.state is ApprovalState.EXPIRED and approval.decided_why is not None:
         raise Invalid(f"approval {approval.id} was withdrawn: {approval.decided_why}; see: payonce approvals list")
-    if approval.state is Verdict.EXPIRED:
+    if approval.state is ApprovalState.EXPIRED:
         raise Invalid(f"approval {approval.id} expired at {approval.expires_at.isoformat()}; ask again")
-    if approval.state is not Verdict.WAITING:
+    if approval.state is not ApprovalState.WAITING:
         raise Invalid(f"approval {approval.id} was {approval.state} by {approval.decided_by} already")
     if texts.same_person(by, approval.asked_by):
         raise Invalid(f"approval {approval.id} was asked by {approval.asked_by}; a second person must decide")
 
 
-async def _decide(tx: Tx, approval: Approval, verdict: Verdict, by: str, why: str, result: Any) -> Approval:
+async def _decide(tx: Tx, approval: Approval, verdict: ApprovalState, by: str, why: str, result: Any) -> Approval:
     row = await tx.fetchrow(
         f"""
         update payonce.approvals
@@ -343,7 +347,7 @@ async def _decide(tx: Tx, approval: Approval, verdict: Verdict, by: str, why: st
         None if result is None else msgspec.json.encode(result).decode(),
     )
     text = f"{verdict} approval {approval.id} of {approval.asked_by} to {approval.text}: {why}"
-    text += f" ({result})" if verdict is Verdict.DENIED and result else ""
+    text += f" ({result})" if verdict is ApprovalState.DENIED and result else ""
     await note(tx.connection, f"brakes.{approval.action}", approval.subject, text, actor=by, severity=Severity.WARNING)
     return _as_approval(row)
 
@@ -359,7 +363,7 @@ def _encoded_amounts(amounts: Sequence[Amount]) -> str:
 
 def _as_approval(row: Any) -> Approval:
     fields = {name: row[name] for name in Approval.__dataclass_fields__}
-    fields["state"] = Verdict(row["state"])
+    fields["state"] = ApprovalState(row["state"])
     fields["result"] = None if row["result"] is None else msgspec.json.decode(row["result"])
     fields["amounts"] = tuple(
         Amount.from_minor(minor, Asset(code, exponent)) for code, exponent, minor in msgspec.json.decode(row["amounts"])

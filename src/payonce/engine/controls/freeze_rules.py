@@ -35,7 +35,7 @@ QUIET_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True)
-class UnderWay:
+class SendsInFlight:
     """Sends whose intent was committed before a freeze, and which may still begin or end at the vendor."""
 
     count: int = 0
@@ -72,7 +72,7 @@ class Freeze:
     lifted_at: datetime | None
     lifted_why: str | None
     in_force: bool
-    under_way: UnderWay = field(default=UnderWay(), compare=False)
+    under_way: SendsInFlight = field(default=SendsInFlight(), compare=False)
     """What had begun when it was made; told to the one who freezes alone."""
 
     @property
@@ -110,7 +110,7 @@ async def freeze(
         until = now + timedelta(seconds=for_s)
     if until is not None and until <= now:
         raise Invalid(f"the freeze would end at {until.isoformat()}, which is past; it is {now.isoformat()}")
-    await _take_the_lock(tx)
+    await _take_lock(tx)
     row = await tx.fetchrow(
         """
         insert into payonce.freezes (everything, vendor, asset, tenant, service, reason, frozen_by, until)
@@ -124,14 +124,14 @@ async def freeze(
         until,
     )
     made = _as_freeze(row)
-    made = replace(made, under_way=await sends_under_way(tx, made))
+    made = replace(made, under_way=await sends_in_flight(tx, made))
     ends = "" if until is None else f" until {until.isoformat()}"
     text = f"froze {made.what}{ends}: {reason}" + (f"; {made.under_way}" if made.under_way else "")
     await note(tx.connection, "brakes.freeze", f"freeze {made.id}", text, actor=by, severity=Severity.WARNING)
     return made
 
 
-async def sends_under_way(read: Reader | Tx, frozen: Freeze) -> UnderWay:
+async def sends_in_flight(read: Reader | Tx, frozen: Freeze) -> SendsInFlight:
     """What matches the freeze and may still be sent. While it is in force there is never more of it, only less."""
     rows = await read.fetch(
         """
@@ -149,18 +149,18 @@ async def sends_under_way(read: Reader | Tx, frozen: Freeze) -> UnderWay:
         frozen.service,
     )
     if not rows:
-        return UnderWay()
+        return SendsInFlight()
     amounts = [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in rows if row["asset"]]
     last = max(rows, key=lambda row: row["until"])
-    return UnderWay(sum(row["count"] for row in rows), tuple(amounts), last["until"], last["rest_s"])
+    return SendsInFlight(sum(row["count"] for row in rows), tuple(amounts), last["until"], last["rest_s"])
 
 
-async def wait_until_quiet(read: Reader, frozen: Freeze, limit_s: float = QUIET_WAIT_MAX_S) -> UnderWay:
+async def wait_until_quiet(read: Reader, frozen: Freeze, limit_s: float = QUIET_WAIT_MAX_S) -> SendsInFlight:
     """Waits until what had begun before the freeze has ended or can no longer begin. Answers with what is left then:
     nothing, unless the limit came first or the freeze was lifted."""
     give_up_at = time.monotonic() + limit_s
     while True:
-        left = await sends_under_way(read, frozen)
+        left = await sends_in_flight(read, frozen)
         if not left or time.monotonic() >= give_up_at:
             return left
         await asyncio.sleep(min(QUIET_LOOK_S, max(0.0, left.rest_s)))
@@ -224,7 +224,7 @@ async def check_asset(read: Reader | Tx, code: str) -> None:
     raise Invalid(f"there is no asset {code[:40]!r}; {hint}")
 
 
-async def never_seen(read: Reader | Tx, vendor: str | None, asset: str | None) -> list[str]:
+async def unknown_targets(read: Reader | Tx, vendor: str | None, asset: str | None) -> list[str]:
     """A freeze with a slip of the pen in it stops nothing, and looks as if it did: what no effect on record has."""
     doubts = []
     for name, text in (("vendor", vendor), ("asset", asset)):
@@ -256,7 +256,7 @@ async def _check_freezes_of(tx: Tx, sending: Sending, tenant: str | None) -> Non
     raise Held(f"freeze {found.id} of {found.what} by {found.frozen_by}: {found.reason}", after_s)
 
 
-async def _take_the_lock(tx: Tx) -> None:
+async def _take_lock(tx: Tx) -> None:
     try:
         async with tx.connection.transaction():
             await tx.execute("select set_config('lock_timeout', $1, true)", f"{LOCK_WAIT_S}s")

@@ -39,7 +39,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Used:
+class LimitUsage:
     """A limit and how much of it the window holds now."""
 
     limit: Limit
@@ -99,10 +99,10 @@ async def remove_limit(tx: Tx, limit_id: int, by: str) -> Limit:
     return removed
 
 
-async def limits(read: Reader | Tx) -> list[Used]:
+async def limits(read: Reader | Tx) -> list[LimitUsage]:
     rows = await read.fetch("select * from payonce.velocity_limits order by asset, exponent, vendor, window_s")
     found = [_as_limit(row) for row in rows]
-    return [Used(limit, Amount(await _used_minor(read, limit, None), limit.most.asset)) for limit in found]
+    return [LimitUsage(limit, Amount(await _used_minor(read, limit, None), limit.most.asset)) for limit in found]
 
 
 async def check_limits(tx: Tx, sending: Sending) -> None:

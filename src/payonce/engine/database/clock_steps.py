@@ -11,7 +11,7 @@ STEP_MIN_S: Final = 0.25
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Reading:
     asked_at: float
     due_s: float
     lease_s: float
@@ -22,7 +22,7 @@ class ClockWatch:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._last: _Look | None = None
+        self._last: _Reading | None = None
 
     async def stepped_s(self) -> float:
         """How far the store's clocks went forward since the last look, beyond the time that passed; 0 for no step.
@@ -36,7 +36,7 @@ class ClockWatch:
                 extract(epoch from payonce.lease_now())::float8 as lease_s
             """
         )
-        before, self._last = self._last, _Look(asked_at, row["due_s"], row["lease_s"])
+        before, self._last = self._last, _Reading(asked_at, row["due_s"], row["lease_s"])
         if before is None:
             return 0.0
         moved_s = min(row["due_s"] - before.due_s, row["lease_s"] - before.lease_s)

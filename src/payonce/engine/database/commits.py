@@ -46,13 +46,13 @@ log = get_logger(__name__)
 _open: "ContextVar[_Open | None]" = ContextVar("open transaction", default=None)
 
 
-class Connects(Protocol):
+class Connector(Protocol):
     """A Database."""
 
     async def connect(self, **settings: str) -> PlainConnection: ...
 
 
-class Pooled(Protocol):
+class HasWorkPool(Protocol):
     """A Database."""
 
     @property
@@ -76,12 +76,12 @@ class Session(NamedTuple):
 
 
 @asynccontextmanager
-async def settled_transaction(database: Connects, connection: Connection) -> AsyncIterator[None]:
+async def settled_transaction(database: Connector, connection: Connection) -> AsyncIterator[None]:
     """A transaction that is committed when this returns and is not when this raises, also if the answer to COMMIT is
     lost. Raises Unavailable when that could not be found out within FATE_LIMIT_S. A cancellation during COMMIT leaves
     open which of the two it is."""
     own = plain(connection)
-    await own.prepare_ahead(_NOTE_COMMIT)
+    await own.prepare_ahead(_MARK_COMMIT)
     own.begin_late()
     transaction = connection.transaction()
     await transaction.start()
@@ -101,7 +101,7 @@ async def settled_transaction(database: Connects, connection: Connection) -> Asy
     await _commit(database, own, transaction, opened)
 
 
-def transaction_of(database: Connects) -> Connection | None:
+def transaction_of(database: Connector) -> Connection | None:
     """The connection of the transaction that the caller is in, if it is in one of this database."""
     found = _open.get()
     return found.connection if found is not None and found.database is database and not found.ended else None
@@ -125,11 +125,11 @@ def outside_transactions() -> Iterator[None]:
         _open.reset(outer)
 
 
-async def _commit(database: Connects, connection: PlainConnection, transaction: Transaction, opened: _Open) -> None:
+async def _commit(database: Connector, connection: PlainConnection, transaction: Transaction, opened: _Open) -> None:
     session = Session(connection.backend_pid, connection.backend_started_at)
     try:
         if not opened.token_is_written:
-            await connection.send_ahead(_NOTE_COMMIT, opened.token)
+            await connection.send_ahead(_MARK_COMMIT, opened.token)
         await transaction.commit()
     except LOST_ANSWERS as error:
         connection.terminate()
@@ -143,7 +143,7 @@ async def _commit(database: Connects, connection: PlainConnection, transaction: 
         raise
 
 
-async def was_committed(database: Connects, session: Session, token: UUID) -> bool:
+async def was_committed(database: Connector, session: Session, token: UUID) -> bool:
     """Whether the transaction with this token was committed. Returns only once its session is gone."""
     try:
         async with asyncio.timeout(FATE_LIMIT_S):
@@ -160,7 +160,7 @@ async def was_committed(database: Connects, session: Session, token: UUID) -> bo
         ) from error
 
 
-async def _find(database: Connects, session: Session, token: UUID) -> bool | None:
+async def _find(database: Connector, session: Session, token: UUID) -> bool | None:
     """None while it is not certain."""
     try:
         connection = await database.connect()
@@ -171,7 +171,7 @@ async def _find(database: Connects, session: Session, token: UUID) -> bool | Non
         assert found_session is not None
         standby, alive = found_session
         if alive:
-            await _end(connection, session)
+            await _terminate(connection, session)
         if standby or alive:
             # A standby may not have replayed the COMMIT yet, and a live session may still carry it out.
             return None
@@ -188,13 +188,13 @@ async def _find(database: Connects, session: Session, token: UUID) -> bool | Non
         connection.terminate()
 
 
-async def _end(connection: Connection, session: Session) -> None:
+async def _terminate(connection: Connection, session: Session) -> None:
     """Hurries a session that has no client any more. One that this role may not end ends by its own time-outs."""
     with suppress(asyncpg.InsufficientPrivilegeError):
         await connection.execute("select pg_terminate_backend($1)", session.pid)
 
 
-async def forget_tokens(database: Pooled) -> int:
+async def forget_tokens(database: HasWorkPool) -> int:
     """Deletes tokens that nobody looks for any more; returns how many."""
     forgotten = 0
     while True:
@@ -224,7 +224,7 @@ async def _roll_back(connection: PlainConnection, transaction: Transaction) -> N
 
 
 # A transaction that has written nothing has nothing to lose, and leaves no token.
-_NOTE_COMMIT: Final = """
+_MARK_COMMIT: Final = """
     insert into payonce.commits (token) select $1::uuid where pg_current_xact_id_if_assigned() is not null"""
 
 # A commit whose wait for a synchronous standby was cancelled, as our own time-out does, is on the primary alone. The

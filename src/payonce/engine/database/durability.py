@@ -26,13 +26,13 @@ class Weakness:
         return f"{self.text}; {self.way_out}"
 
 
-class Asks(Protocol):
+class RowReader(Protocol):
     """A connection, or a reader."""
 
     async def fetchrow(self, query: str, /) -> Any: ...
 
 
-async def check_durability(connection: Asks, *, accepted: bool) -> None:
+async def check_durability(connection: RowReader, *, accepted: bool) -> None:
     """Refuses a database that may lose commits, unless the operator has accepted that by name."""
     weak = await weaknesses(connection)
     DATABASE_WEAKNESSES.set(len(weak))
@@ -42,7 +42,7 @@ async def check_durability(connection: Asks, *, accepted: bool) -> None:
         raise Unavailable(f"{weak[0]}, or start all the same with {ACCEPT_DATA_LOSS}=true")
 
 
-async def weaknesses(connection: Asks) -> list[Weakness]:
+async def weaknesses(connection: RowReader) -> list[Weakness]:
     """What is wrong with the server, with this session, and with what other sessions of the login begin with.
 
     payonce sets synchronous_commit in its own sessions. A default of `off` still counts: it holds for everybody else

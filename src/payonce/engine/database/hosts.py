@@ -7,7 +7,7 @@ import asyncpg
 
 from payonce.kit.postgres_hosts import Host, hosts_of
 
-PASSED_OVER: Final = (
+TRY_NEXT_HOST: Final = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
@@ -40,7 +40,7 @@ async def connect_to_any(url: str, *, timeout: float, **options: Any) -> asyncpg
         at: dict[str, Any] = {"host": host.name, "port": host.port, "target_session_attrs": wanted}
         try:
             connection: asyncpg.Connection = await asyncpg.connect(url, timeout=timeout / len(hosts), **at, **options)
-        except PASSED_OVER as error:
+        except TRY_NEXT_HOST as error:
             refusals.append(f"{host}: {_reason(error)}")
         else:
             _answered[url] = host

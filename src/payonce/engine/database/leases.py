@@ -119,7 +119,7 @@ async def fence(connection: Connection, lease: Lease) -> None:
 
 
 @dataclass(frozen=True)
-class Holding:
+class LeaseStatus:
     """A lease as people see it, with the seconds that are left of it; none once it ended or was let go."""
 
     name: str
@@ -129,7 +129,7 @@ class Holding:
     rest_s: float
 
 
-async def holdings(read: Reads, limit: int = HOLDINGS_MAX, after: str | None = None) -> list[Holding]:
+async def lease_statuses(read: Reads, limit: int = HOLDINGS_MAX, after: str | None = None) -> list[LeaseStatus]:
     """Every lease there ever was, by name; `after` is the last name of the previous page."""
     rows = await read.fetch(
         """
@@ -141,7 +141,7 @@ async def holdings(read: Reads, limit: int = HOLDINGS_MAX, after: str | None = N
         after,
         min(limit, HOLDINGS_MAX),
     )
-    return [Holding(**dict(row)) for row in rows]
+    return [LeaseStatus(**dict(row)) for row in rows]
 
 
 class Leadership:

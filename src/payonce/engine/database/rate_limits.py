@@ -32,7 +32,7 @@ PENALTY_MAX_S: Final = 86_400.0
 """A vendor's Retry-After may say anything; a longer rest is for a person to decide on."""
 ASK_LIMIT_S: Final = 5.0
 """For the store to answer; a call that cannot be counted is not made."""
-TELL_LIMIT_S: Final = 1.0
+PENALTY_WRITE_LIMIT_S: Final = 1.0
 """For a penalty to be written: the call's own time-out runs on meanwhile."""
 LATE_LEAST_S, LATE_MAX_S, LATE_SHARE = 0.15, 1.0, 0.12
 PACE_KEPT_S: Final = 5.0
@@ -92,8 +92,8 @@ class SharedBudget:
         self._burst = burst
         self._wait_max_s = wait_max_s
         self._is_declared = False
-        self._pace = _Pace()
-        self._gathered = _Gathered(database, name)
+        self._pace = _StoreLatency()
+        self._gathered = _BatchedTurns(database, name)
 
     async def wait_turn(self, cost: int = 1) -> None:
         """Returns when the call may go out. Raises NotSent when its turn would come too late: only turns that were held
@@ -117,7 +117,7 @@ class SharedBudget:
         BUDGET_PENALTIES.labels(self.name).inc()
         log.warning("budget_penalised", budget=self.name, seconds=rest_s)
         try:
-            async with asyncio.timeout(TELL_LIMIT_S):
+            async with asyncio.timeout(PENALTY_WRITE_LIMIT_S):
                 await self._declare()
                 await penalise(self._database, self.name, rest_s)
         except Exception as error:
@@ -171,7 +171,7 @@ class SharedBudget:
             self._is_declared = True
 
 
-class _Pace:
+class _StoreLatency:
     """How long the store takes to answer when it is quick: what every answer takes is no stall of this process."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class _Pace:
         return min(self._before_s, self._lately_s)
 
 
-class _Gathered:
+class _BatchedTurns:
     """Asks for all that want a turn in the same moment at once: each gets the turn that it would have got had they
     asked one after the other, and the row is written, and locked, once."""
 

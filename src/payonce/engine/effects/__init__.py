@@ -12,10 +12,10 @@ from payonce.engine.effects.declaration import (
     Rebroadcast,
     Safety,
 )
-from payonce.engine.effects.model import OPEN, TRANSITIONS, Cause, Event, State, Stored
+from payonce.engine.effects.model import OPEN, TRANSITIONS, Cause, EffectRecord, Event, State
 from payonce.engine.effects.review import (
     Answer,
-    Answered,
+    AnsweredReview,
     Evidence,
     Review,
     answer_review,
@@ -29,12 +29,13 @@ __all__ = [
     "OPEN",
     "TRANSITIONS",
     "Answer",
-    "Answered",
+    "AnsweredReview",
     "Blind",
     "CannotTell",
     "Cause",
     "DidNot",
     "Effect",
+    "EffectRecord",
     "Event",
     "Evidence",
     "Findable",
@@ -47,7 +48,6 @@ __all__ = [
     "Safety",
     "Sending",
     "State",
-    "Stored",
     "answer_review",
     "give_up_effects",
     "next_generation",

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from payonce.engine.database.connections import Connection
 from payonce.engine.effects import store
-from payonce.engine.effects.model import OPEN, Cause, Event, Result, State, Stored, state_after
+from payonce.engine.effects.model import OPEN, Cause, EffectRecord, Event, Result, State, state_after
 from payonce.engine.effects.wakeup import wake_message
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
@@ -25,7 +25,7 @@ async def adopt(
     vendor_ref: str,
     outcome: str | None,
     run_id: UUID,
-) -> Stored | None:
+) -> EffectRecord | None:
     """Records an effect that happened and is not on record: a handler that comes later gets its outcome from here
     instead of sending. Without an outcome a person is asked for it first. None when somebody was quicker.
 
@@ -74,8 +74,8 @@ async def adopt(
 
 
 async def find_on_statement(
-    connection: Connection, stored: Stored, vendor_ref: str, outcome: str | None, *, news: bool
-) -> Stored:
+    connection: Connection, stored: EffectRecord, vendor_ref: str, outcome: str | None, *, news: bool
+) -> EffectRecord:
     """Records that the vendor shows the effect, if that says something: `news` is a line that was not seen before."""
     known_outcome = outcome if outcome is not None else stored.outcome
     if known_outcome is None and stored.state in (State.INTENDED, State.UNKNOWN):
@@ -90,7 +90,7 @@ async def find_on_statement(
     return await store.record(connection, stored.id, stored.attempt, result)
 
 
-async def contradict(connection: Connection, stored: Stored, why: str, cause: Cause) -> Stored:
+async def contradict(connection: Connection, stored: EffectRecord, why: str, cause: Cause) -> EffectRecord:
     """Puts an effect before a person, because the statement does not agree with it."""
     if stored.state in (State.PERFORMED, State.REFUSED, State.ABANDONED):
         event = Event.DID_NOT if cause is Cause.NOT_ON_STATEMENT else Event.FOUND
@@ -99,7 +99,7 @@ async def contradict(connection: Connection, stored: Stored, why: str, cause: Ca
     return stored
 
 
-async def _abandon_earlier(connection: Connection, adopted: Stored) -> None:
+async def _abandon_earlier(connection: Connection, adopted: EffectRecord) -> None:
     """A generation begins only after the one before it has ended: of its end we forgot only the record."""
     rows = await connection.fetch(
         """
@@ -118,7 +118,7 @@ async def _abandon_earlier(connection: Connection, adopted: Stored) -> None:
                 await wake_message(connection, stored.message_id)
 
 
-async def _again(connection: Connection, effect_id: UUID) -> Stored:
+async def _again(connection: Connection, effect_id: UUID) -> EffectRecord:
     row: Any = await connection.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1", effect_id
     )

@@ -152,12 +152,14 @@ def encode_stated(value: object, kind: str, what: str) -> str:
         try:
             document = encode(value, declared, what)
         except Invalid as error:
-            wrong.append(f"{error}{_fields_told(declared)}")
+            wrong.append(f"{error}{_field_names_hint(declared)}")
             continue
         strange = set(value) - set(_fields_of(declared)) if isinstance(value, dict) and _fields_of(declared) else set()
         if not strange:
             return document
-        wrong.append(f"{what} has no field {', '.join(map(repr, sorted(map(str, strange))))}{_fields_told(declared)}")
+        wrong.append(
+            f"{what} has no field {', '.join(map(repr, sorted(map(str, strange))))}{_field_names_hint(declared)}"
+        )
     raise Invalid(wrong[-1])
 
 
@@ -168,7 +170,7 @@ def _fields_of(declared: Any) -> list[str]:
     return []
 
 
-def _fields_told(declared: Any) -> str:
+def _field_names_hint(declared: Any) -> str:
     names = _fields_of(declared)
     return f"; {declared.__name__} has the fields {', '.join(names)}" if names else ""
 

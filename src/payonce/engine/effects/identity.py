@@ -12,7 +12,7 @@ from typing import Any, Final, Generic
 import msgspec
 
 from payonce.engine.effects.declaration import Effect, Outcome, Request, decode, encode
-from payonce.engine.effects.model import Stored
+from payonce.engine.effects.model import EffectRecord
 from payonce.kit.money import Amount, loads_exact
 from payonce.kit.outcomes import Invalid, KeyReused
 from payonce.kit.redact import redact
@@ -39,9 +39,9 @@ async def prepare(effect: Effect[Request, Outcome]) -> Prepared[Request]:
     """The request of a new generation. Invalid when a later run could not recognise it as its own."""
     declared = _declared(effect)
     if declared is None:
-        request = await _prepare_alone(effect)
+        request = await _prepare_without_waiting(effect)
         document = _request_document(effect, request)
-        request = await _prepare_alone(effect)
+        request = await _prepare_without_waiting(effect)
         _check_repeatable(effect, "prepare()", document, _request_document(effect, request))
         return Prepared(request, document, OWN_REQUEST)
     _check_repeatable(effect, "identity()", declared, _declared(effect) or OWN_REQUEST)
@@ -49,13 +49,13 @@ async def prepare(effect: Effect[Request, Outcome]) -> Prepared[Request]:
     return Prepared(request, _request_document(effect, request), declared)
 
 
-async def check_same(effect: Effect[Any, Any], stored: Stored, service: str) -> None:
+async def check_same(effect: Effect[Any, Any], stored: EffectRecord, service: str) -> None:
     """KeyReused when the effect on record has another request, amount or service than this one. Asks nobody outside."""
     if stored.identity is None:
         return
     declared = _declared(effect)
     if declared is None:
-        request = await _prepare_alone(effect)
+        request = await _prepare_without_waiting(effect)
         amount = effect.amount(request)
         on_record, asked = _normal(effect, stored.request), _normal(effect, _request_document(effect, request))
     else:
@@ -78,7 +78,7 @@ async def check_same(effect: Effect[Any, Any], stored: Stored, service: str) -> 
         )
 
 
-async def _prepare_alone(effect: Effect[Request, Outcome]) -> Request:
+async def _prepare_without_waiting(effect: Effect[Request, Outcome]) -> Request:
     """The request of an effect that declares no identity. Whatever prepare() waits for may answer otherwise in a later
     run, so it must not wait: a callback that runs meanwhile shows that it did."""
     waited: list[bool] = []
@@ -104,7 +104,7 @@ def _check_repeatable(effect: Effect[Any, Any], what: str, first: str, second: s
         )
 
 
-def _amount_on_record(effect: Effect[Any, Any], stored: Stored) -> Amount | None:
+def _amount_on_record(effect: Effect[Any, Any], stored: EffectRecord) -> Amount | None:
     """What this effect would count for the request on record: it may say so itself, without looking at the request.
     None where the request has a form that this code does not read, which only a further send needs."""
     try:

@@ -12,7 +12,7 @@ DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True)
-class Moved:
+class AssetFlow:
     """Counted from when an effect was intended: what is sent late belongs to the hour it was decided in."""
 
     last_hour: Amount
@@ -24,7 +24,7 @@ class Moved:
     open_count: int
 
 
-async def moved(read: Reads) -> list[Moved]:
+async def asset_flows(read: Reads) -> list[AssetFlow]:
     """By asset. Indexes lead to its day and to what is open alone, however long the history is."""
     rows = await read.fetch(
         f"""
@@ -63,7 +63,7 @@ _OPEN: Final = "e.state in ('intended', 'unknown', 'review')"
 _RECENT: Final = f"e.created_at > payonce.due_now() - make_interval(secs => {HOUR_S})"
 
 
-def _moved(row: Any) -> Moved:
+def _moved(row: Any) -> AssetFlow:
     asset = Asset(row["asset"], row["exponent"])
     hour, day, still_open = (Amount(int(row[f"{name}_minor"]), asset) for name in ("hour", "day", "open"))
-    return Moved(hour, row["hour_count"], day, row["day_count"], still_open, row["open_count"])
+    return AssetFlow(hour, row["hour_count"], day, row["day_count"], still_open, row["open_count"])

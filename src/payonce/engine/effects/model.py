@@ -81,7 +81,7 @@ class Cause(StrEnum):
     """It happened, and the store refused what the vendor answered."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class EffectRecord(msgspec.Struct, frozen=True):
     """One row of payonce.effects, and the store's time at which it was read."""
 
     id: UUID
@@ -142,7 +142,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True)
-class Move:
+class NextAction:
     step: Step
     reason: str = ""
     after_s: float | None = None
@@ -151,42 +151,42 @@ class Move:
     """Of a generation that ends here: the vendor takes nothing under its reference any more."""
 
 
-def next_move(stored: Stored, safety: Safety, timeout_s: float, can_resolve: bool) -> Move:
+def next_action(stored: EffectRecord, safety: Safety, timeout_s: float, can_resolve: bool) -> NextAction:
     """What a run does with the effect that it finds on record under its key."""
     match stored.state:
         case State.PERFORMED:
-            return Move(Step.RETURN)
+            return NextAction(Step.RETURN)
         case State.REFUSED:
-            return Move(Step.REFUSE, stored.reason or "refused")
+            return NextAction(Step.REFUSE, stored.reason or "refused")
         case State.ABANDONED:
-            return Move(Step.REFUSE, f"abandoned: {stored.reason}")
+            return NextAction(Step.REFUSE, f"abandoned: {stored.reason}")
         case State.REVIEW:
             waits = f"{stored.label} waits for a person: {stored.review_cause}"
             # What went wrong comes first: the message's own reason is otherwise all that lists show of it.
-            return Move(Step.WAIT, f"{stored.reason}; {waits}" if stored.reason else waits, REVIEW_LOOK_S)
+            return NextAction(Step.WAIT, f"{stored.reason}; {waits}" if stored.reason else waits, REVIEW_LOOK_S)
     if stored.busy_until is not None and stored.now < stored.busy_until:
         rest_s = (stored.busy_until - stored.now).total_seconds()
-        return Move(Step.WAIT, f"another run is performing {stored.label}", rest_s)
+        return NextAction(Step.WAIT, f"another run is performing {stored.label}", rest_s)
     if stored.state is State.INTENDED and stored.sent_until is None:
-        return Move(Step.SEND)
+        return NextAction(Step.SEND)
     return _doubtful(stored, safety, timeout_s, can_resolve)
 
 
-def _doubtful(stored: Stored, safety: Safety, timeout_s: float, can_resolve: bool) -> Move:
+def _doubtful(stored: EffectRecord, safety: Safety, timeout_s: float, can_resolve: bool) -> NextAction:
     match safety:
         case Harmless():
-            return Move(Step.REGENERATE, "its end is unknown, and a duplicate is harmless")
+            return NextAction(Step.REGENERATE, "its end is unknown, and a duplicate is harmless")
         case Rebroadcast():
-            return Move(Step.REPLAY)
+            return NextAction(Step.REPLAY)
         case Findable():
-            return Move(Step.RESOLVE)
+            return NextAction(Step.RESOLVE)
         case Keyed(valid_for_s):
             # The replay must be over before the vendor forgets the key.
             if stored.now + timedelta(seconds=timeout_s) < stored.first_attempt_at + timedelta(seconds=valid_for_s):
-                return Move(Step.REPLAY)
-            return Move(Step.RESOLVE) if can_resolve else Move(Step.REVIEW, cause=Cause.KEY_EXPIRED)
+                return NextAction(Step.REPLAY)
+            return NextAction(Step.RESOLVE) if can_resolve else NextAction(Step.REVIEW, cause=Cause.KEY_EXPIRED)
         case Blind():
-            return Move(Step.REVIEW, cause=Cause.BLIND)
+            return NextAction(Step.REVIEW, cause=Cause.BLIND)
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Result:
         return self.event in (Event.PERFORMED, Event.FOUND)
 
 
-def state_after(stored: Stored, attempt: int, result: Result) -> State:
+def state_after(stored: EffectRecord, attempt: int, result: Result) -> State:
     """The state once a result is known. A result that contradicts what is on record opens a review."""
     match stored.state:
         case State.INTENDED | State.UNKNOWN:
@@ -224,7 +224,7 @@ def state_after(stored: Stored, attempt: int, result: Result) -> State:
     return stored.state
 
 
-def _state_after_open(stored: Stored, attempt: int, result: Result) -> State:
+def _state_after_open(stored: EffectRecord, attempt: int, result: Result) -> State:
     if result.happened:
         return State.PERFORMED
     if attempt != stored.attempt or result.event is Event.NOT_SENT:
@@ -235,18 +235,18 @@ def _state_after_open(stored: Stored, attempt: int, result: Result) -> State:
     return State.UNKNOWN
 
 
-def _answers_a_rebroadcast(stored: Stored) -> bool:
+def _answers_a_rebroadcast(stored: EffectRecord) -> bool:
     """Bytes that were taken the first time are refused the second time: that no is not definite."""
     return stored.safety == "rebroadcast" and stored.attempt > 1
 
 
-def _same(stored: Stored, result: Result) -> bool:
+def _same(stored: EffectRecord, result: Result) -> bool:
     if stored.vendor_ref is not None and result.vendor_ref is not None:
-        return kept_reference(stored.vendor_ref) == kept_reference(result.vendor_ref)
+        return stored_reference(stored.vendor_ref) == stored_reference(result.vendor_ref)
     return bool(_document(stored.outcome) == _document(result.outcome))
 
 
-def kept_reference(vendor_ref: str | None) -> str | None:
+def stored_reference(vendor_ref: str | None) -> str | None:
     """A vendor's own name for something as the store can always keep and index it: what is too long stays told apart
     by its hash."""
     if vendor_ref is None:

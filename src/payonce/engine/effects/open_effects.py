@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.effects import store
-from payonce.engine.effects.model import OPEN, Stored
+from payonce.engine.effects.model import OPEN, EffectRecord
 from payonce.engine.effects.orphans import ANSWER_GRACE_S
 from payonce.engine.messages.transaction import Reader, Tx
 
@@ -20,7 +20,7 @@ UNHEEDED: Final = f"""
 """Holds for a row `e` of payonce.effects about which a person has just said something that no run has acted on."""
 
 
-async def left_open(read: Reader | Tx, message_id: UUID) -> Stored | None:
+async def left_open(read: Reader | Tx, message_id: UUID) -> EffectRecord | None:
     """One of the effects of a message whose end is not known."""
     row = await read.fetchrow(
         """
@@ -52,7 +52,7 @@ async def has_loose_ends(read: Reader, message_id: UUID, since: datetime | None)
 
 async def hold_effects(
     tx: Tx, message_id: UUID, since: datetime | None, known: Collection[tuple[str, str]]
-) -> tuple[Stored | None, bool]:
+) -> tuple[EffectRecord | None, bool]:
     """Locks the effects of a message that is to be given up: one that is open, and whether there is news that the run
     does not know of. `known` are those, by kind and key, whose end it knows. Who answers for one of them waits, and
     then finds the message parked, or has answered before and is seen here. Answers of the last ANSWER_GRACE_S count
@@ -72,7 +72,7 @@ async def hold_effects(
         message_id,
         since,
     )
-    still_open: Stored | None = None
+    still_open: EffectRecord | None = None
     news = False
     for row, stored in ((row, store.as_stored(row)) for row in rows):
         if stored.state in OPEN:

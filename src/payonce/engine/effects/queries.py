@@ -7,7 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from payonce.engine.effects import store
-from payonce.engine.effects.model import OPEN, State, Stored
+from payonce.engine.effects.model import OPEN, EffectRecord, State
 from payonce.engine.effects.review import Answer, Evidence, allowed_answers, evidence_of, question
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
@@ -17,8 +17,8 @@ LISTED_MAX: Final = 500
 
 
 @dataclass(frozen=True)
-class Listed:
-    effect: Stored
+class ListedEffect:
+    effect: EffectRecord
     amount: Amount | None
     vendor: str
     service: str | None
@@ -32,10 +32,10 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Shown:
+class EffectDetails:
     """One effect, its timeline, and, where a person must decide, the question and only the safe answers."""
 
-    listed: Listed
+    listed: ListedEffect
     evidence: Sequence[Evidence]
     question: str | None
     allowed: frozenset[Answer]
@@ -64,7 +64,7 @@ async def effects(
     limit: int = 100,
     after: UUID | None = None,
     newest_first: bool = False,
-) -> list[Listed]:
+) -> list[ListedEffect]:
     """The oldest first, or the newest; `after` is the last id of the previous page. Of a queue: those whose messages
     are there now."""
     behind, direction = ("<", "desc") if newest_first else (">", "asc")
@@ -106,7 +106,7 @@ async def open_counts(read: Reader | Tx) -> dict[State, OpenCount]:
     return found
 
 
-async def shown(read: Reader | Tx, effect_id: UUID) -> Shown:
+async def effect_details(read: Reader | Tx, effect_id: UUID) -> EffectDetails:
     row = await read.fetchrow("select *, payonce.due_now() as now from payonce.effects where id = $1", effect_id)
     if row is None:
         raise Invalid(f"there is no effect {effect_id}; see: payonce effects list")
@@ -117,7 +117,7 @@ async def shown(read: Reader | Tx, effect_id: UUID) -> Shown:
     message = await read.fetchrow(
         "select queue, state from payonce.live_messages where id = $1 limit 1", effect.message_id
     )
-    return Shown(
+    return EffectDetails(
         listed,
         lines.get(effect_id, ()),
         question(effect) if in_review else None,
@@ -128,7 +128,7 @@ async def shown(read: Reader | Tx, effect_id: UUID) -> Shown:
     )
 
 
-async def _example(read: Reader | Tx, listed: Listed) -> str | None:
+async def _example(read: Reader | Tx, listed: ListedEffect) -> str | None:
     found: str | None = await read.fetchval(
         """
         select outcome from payonce.effects where vendor = $1 and kind = $2 and state = 'performed'
@@ -140,10 +140,10 @@ async def _example(read: Reader | Tx, listed: Listed) -> str | None:
     return found
 
 
-def _as_listed(row: Any) -> Listed:
+def _as_listed(row: Any) -> ListedEffect:
     amount = None
     if row["amount_minor"] is not None:
         amount = Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))
-    return Listed(
+    return ListedEffect(
         store.as_stored(row), amount, row["vendor"], row["service"], row["tenant"], row["created_at"], row["updated_at"]
     )

@@ -18,7 +18,7 @@ from payonce.engine.effects.declaration import (
     decode,
     encode,
 )
-from payonce.engine.effects.model import Cause, Event, Result, State, Stored
+from payonce.engine.effects.model import Cause, EffectRecord, Event, Result, State
 from payonce.engine.effects.send import BEGIN_SHARE, Run, send_again
 from payonce.engine.monitoring import metrics
 from payonce.kit.outcomes import Retry
@@ -29,10 +29,10 @@ from payonce.kit.redact import redact
 class Burnt:
     """It did not happen and never will: the vendor takes nothing under its reference any more."""
 
-    stored: Stored
+    stored: EffectRecord
 
 
-async def resolve(run: Run, effect: Effect[Request, Outcome], stored: Stored) -> Happened[Outcome] | Burnt | None:
+async def resolve(run: Run, effect: Effect[Request, Outcome], stored: EffectRecord) -> Happened[Outcome] | Burnt | None:
     """Asks the vendor. Sends again only what did not happen and, after the vendor's fence, no longer can."""
     request = decode(stored.request, effect.request_type, f"the request of {stored.label}")
     answer, after = await _ask(run, effect, stored, request)
@@ -57,7 +57,7 @@ async def resolve(run: Run, effect: Effect[Request, Outcome], stored: Stored) ->
 async def _fence_and_send(
     run: Run,
     effect: Effect[Request, Outcome],
-    stored: Stored,
+    stored: EffectRecord,
     request: Request,
     fence: Callable[[Any], Awaitable[None]],
     burns: bool,
@@ -90,8 +90,8 @@ async def _fence_and_send(
 
 
 async def _ask(
-    run: Run, effect: Effect[Request, Outcome], stored: Stored, request: Request
-) -> tuple[Happened[Outcome] | DidNot, Stored]:
+    run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, request: Request
+) -> tuple[Happened[Outcome] | DidNot, EffectRecord]:
     """One question to the vendor, and the effect once its answer is on record. Retry when it cannot tell."""
     answer: Happened[Outcome] | DidNot | CannotTell
     try:
@@ -112,7 +112,7 @@ async def _ask(
     return answer, after
 
 
-def _untouched(before: Stored, after: Stored) -> bool:
+def _untouched(before: EffectRecord, after: EffectRecord) -> bool:
     """Whether nobody else tried, held or ended the effect while the vendor was asked."""
     return (
         after.state in (State.INTENDED, State.UNKNOWN)
@@ -121,7 +121,7 @@ def _untouched(before: Stored, after: Stored) -> bool:
     )
 
 
-async def open_review(run: Run, stored: Stored, cause: Cause) -> None:
+async def open_review(run: Run, stored: EffectRecord, cause: Cause) -> None:
     """Puts the effect before a person, unless it has changed. The next look raises the wait or finds the change."""
     async with run.intent() as tx:
         result = Result(Event.GAVE_UP, cause)

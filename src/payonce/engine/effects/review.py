@@ -12,7 +12,7 @@ import msgspec
 
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, encode, encode_stated
-from payonce.engine.effects.model import Cause, Event, Result, State, Stored
+from payonce.engine.effects.model import Cause, EffectRecord, Event, Result, State
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import loads_exact
 from payonce.kit.outcomes import Invalid, Stale
@@ -48,14 +48,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Review:
-    effect: Stored
+    effect: EffectRecord
     question: str
     evidence: Sequence[Evidence]
     allowed: frozenset[Answer]
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredReview:
     """The message that waits for the answer: redrive it if it is parked."""
 
     effect_id: UUID
@@ -89,7 +89,7 @@ async def answer_review(
     outcome: object = None,
     vendor_ref: str | None = None,
     effect: type[Effect[Any, Any]] | None = None,
-) -> Answered:
+) -> AnsweredReview:
     """Takes a person's answer to what they saw at `revision`; Stale when there is news since.
 
     HAPPENED needs the outcome that the handler is to get. It is held against the type that `effect` declares, or that
@@ -125,7 +125,7 @@ async def answer_review(
             await store.move(tx.connection, stored, to, result, reason=reason, ruled_out=ruled_out)
     except asyncpg.UniqueViolationError as error:
         raise Invalid(f"another effect has that vendor reference, or another one of {stored.scope} is open") from error
-    return Answered(effect_id, to, stored.message_id)
+    return AnsweredReview(effect_id, to, stored.message_id)
 
 
 def parsed_outcome(text: str, what: str) -> Any:
@@ -136,7 +136,7 @@ def parsed_outcome(text: str, what: str) -> Any:
     return kept
 
 
-async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[Stored]:
+async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[EffectRecord]:
     """Puts every intended or unknown effect of a message that is given up before a person. Answers with them."""
     rows = await tx.fetch(
         """
@@ -187,7 +187,7 @@ async def next_generation(tx: Tx, kind: str, key: str, after: int) -> int:
     return after + 1
 
 
-def question(stored: Stored) -> str:
+def question(stored: EffectRecord) -> str:
     """What is to be decided, in words."""
     match stored.review_cause:
         case Cause.CONTRADICTION:
@@ -211,7 +211,7 @@ def question(stored: Stored) -> str:
     return f"Did {stored.kind} for {stored.key} (generation {stored.generation}) happen? Open because {why}."
 
 
-def allowed_answers(stored: Stored) -> frozenset[Answer]:
+def allowed_answers(stored: EffectRecord) -> frozenset[Answer]:
     """Only what cannot move money twice, whatever the truth is or the person can find out."""
     allowed = {Answer.HAPPENED, Answer.DID_NOT}
     if stored.review_cause in (Cause.ON_STATEMENT, Cause.OUTCOME_NOT_KEPT):
@@ -227,7 +227,7 @@ def allowed_answers(stored: Stored) -> frozenset[Answer]:
     return frozenset(allowed)
 
 
-def _state_after_answer(stored: Stored, answer: Answer) -> State:
+def _state_after_answer(stored: EffectRecord, answer: Answer) -> State:
     match answer:
         case Answer.HAPPENED:
             return State.PERFORMED

@@ -19,13 +19,13 @@ from payonce.engine.effects.model import (
     REVIEW_LOOK_S,
     UNDONE,
     Cause,
+    EffectRecord,
     Event,
-    Move,
+    NextAction,
     Result,
     State,
     Step,
-    Stored,
-    next_move,
+    next_action,
 )
 from payonce.engine.effects.resolve import Burnt, open_review, resolve
 from payonce.engine.effects.send import Run, send, send_again
@@ -36,7 +36,7 @@ from payonce.kit.outcomes import Invalid, Refused, Retry
 TURNS_MAX: Final = 8
 """How often a run looks again after another one changed the effect under its hands."""
 
-BURNT: Final = Move(Step.REGENERATE, "it did not happen, and its reference was burnt at the vendor", burnt=True)
+BURNT: Final = NextAction(Step.REGENERATE, "it did not happen, and its reference was burnt at the vendor", burnt=True)
 
 Intent = Callable[[Tx], Awaitable[object]]
 
@@ -47,7 +47,7 @@ async def run_effect(
     """The outcome, from the record or from the vendor. Raises Refused, Retry, Unknown, Stale or KeyReused."""
     _check(run, effect, key, scope)
     for _ in range(TURNS_MAX):
-        found = await store.standing(run.read, effect.kind, key)
+        found = await store.generations(run.read, effect.kind, key)
         run.seen.update((each.id, each.revision) for each in found)
         earlier, newest = found[:-1], found[-1] if found else None
         if newest is None or (newest.superseded and newest.state in UNDONE and not earlier):
@@ -62,11 +62,11 @@ async def run_effect(
 
 
 async def _follow(
-    run: Run, effect: Effect[Request, Outcome], stored: Stored, intent: Intent | None
+    run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, intent: Intent | None
 ) -> Happened[Outcome] | None:
     """The next step of an effect that is on record; None: look again."""
     await _check_record(run, effect, stored)
-    move = next_move(stored, effect.safety, effect.timeout_s, effect.can_resolve)
+    move = next_action(stored, effect.safety, effect.timeout_s, effect.can_resolve)
     match move.step:
         case Step.RETURN | Step.REFUSE if stored.intent_due:
             await _catch_up(run, stored, intent)
@@ -95,7 +95,7 @@ async def _follow(
             return None
 
 
-async def _check_record(run: Run, effect: Effect[Any, Any], stored: Stored) -> None:
+async def _check_record(run: Run, effect: Effect[Any, Any], stored: EffectRecord) -> None:
     """Whether this run may go on from what is on record: it can read it, and asks for the same."""
     if stored.version > effect.version:
         raise Retry(f"{stored.label} has version {stored.version}, this worker knows {effect.version}")
@@ -103,7 +103,7 @@ async def _check_record(run: Run, effect: Effect[Any, Any], stored: Stored) -> N
     await check_same(effect, stored, run.service)
 
 
-async def _catch_up(run: Run, stored: Stored, intent: Intent | None) -> None:
+async def _catch_up(run: Run, stored: EffectRecord, intent: Intent | None) -> None:
     """Runs the intent of an effect that ended without it: the handler goes on from where its intent leads."""
     async with run.intent() as tx:
         if await store.take_intent(tx.connection, stored.kind, stored.key) and intent is not None:
@@ -111,7 +111,7 @@ async def _catch_up(run: Run, stored: Stored, intent: Intent | None) -> None:
 
 
 async def _after_all(
-    run: Run, effect: Effect[Request, Outcome], newest: Stored, earlier: list[Stored], intent: Intent | None
+    run: Run, effect: Effect[Request, Outcome], newest: EffectRecord, earlier: list[EffectRecord], intent: Intent | None
 ) -> Happened[Outcome] | None:
     """An earlier generation happened after all, or may have: nothing goes out under the key. None: look again."""
     await _check_record(run, effect, newest)
@@ -120,7 +120,7 @@ async def _after_all(
         raise Retry(f"{newest.label} waits until it is known whether {earlier[0].label} happened", REVIEW_LOOK_S)
     if newest.state in UNDONE:
         return await _follow(run, effect, happened, intent)
-    move = next_move(newest, effect.safety, effect.timeout_s, effect.can_resolve)
+    move = next_action(newest, effect.safety, effect.timeout_s, effect.can_resolve)
     if move.step is Step.WAIT:
         raise Retry(move.reason, move.after_s)
     if move.step is not Step.SEND:
@@ -137,10 +137,10 @@ async def _first(
     run: Run,
     effect: Effect[Request, Outcome],
     key: str,
-    before: Stored | None,
+    before: EffectRecord | None,
     intent: Intent | None,
     scope: str | None,
-    abandoning: Move | None = None,
+    abandoning: NextAction | None = None,
 ) -> Happened[Outcome] | None:
     """The first try of a generation. The intent moves the business state in the commit that records the request."""
     generation = 1 if before is None else before.generation + 1
@@ -189,7 +189,7 @@ async def _first(
 
 
 async def _regenerate(
-    run: Run, effect: Effect[Request, Outcome], stored: Stored, move: Move
+    run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, move: NextAction
 ) -> Happened[Outcome] | None:
     # The intent was committed with the first generation, and its move of the business state must not happen twice.
     return await _first(run, effect, stored.key, stored, None, stored.scope, move)

@@ -17,7 +17,7 @@ from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
-from payonce.engine.effects.model import Event, Result, State, Stored
+from payonce.engine.effects.model import EffectRecord, Event, Result, State
 from payonce.engine.messages.model import Claim
 from payonce.engine.messages.ports import PullQueue
 from payonce.engine.messages.transaction import NotifyingFeed, Reader, Tx
@@ -135,9 +135,9 @@ class Run:
         for check in self.checks:
             await check(tx, sending)
 
-    async def record(self, stored: Stored, result: Result) -> Stored:
+    async def record(self, stored: EffectRecord, result: Result) -> EffectRecord:
         try:
-            after = await store.record_plain(self.database.handlers, stored.id, stored.attempt, result, self.claim)
+            after = await store.record_performed(self.database.handlers, stored.id, stored.attempt, result, self.claim)
             if after is None:
                 async with self.database.transaction() as connection:
                     after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
@@ -151,7 +151,7 @@ class Run:
         metrics.EFFECT_EVENTS.labels(stored.kind, result.event.value).inc()
         return after
 
-    async def _note_forgotten(self, stored: Stored, result: Result) -> None:
+    async def _note_forgotten(self, stored: EffectRecord, result: Result) -> None:
         """What the vendor said is kept for those who reconcile: nothing else here knows of it."""
         named = "" if result.vendor_ref is None else f" as {result.vendor_ref}"
         text = (
@@ -162,7 +162,9 @@ class Run:
             await note(connection, "effects.forgotten", stored.label, text, actor="payonce", severity=Severity.ERROR)
 
 
-async def send_again(run: Run, effect: Effect[Request, Outcome], stored: Stored, to: State) -> Happened[Outcome] | None:
+async def send_again(
+    run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, to: State
+) -> Happened[Outcome] | None:
     """A further try with the request as it is on record."""
     request = decode(stored.request, effect.request_type, f"the request of {stored.label}")
     sent_at = time.monotonic()
@@ -176,12 +178,14 @@ async def send_again(run: Run, effect: Effect[Request, Outcome], stored: Stored,
 
 
 async def send(
-    run: Run, effect: Effect[Request, Outcome], stored: Stored, request: Request, sent_at: float
+    run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, request: Request, sent_at: float
 ) -> Happened[Outcome]:
     """Performs within the time that the record gives it: the store counts the same time-out from a later moment."""
     left_s = sent_at + effect.timeout_s - time.monotonic()
     if left_s < effect.timeout_s * BEGIN_SHARE:
-        await _surely(_persistently(run, stored, Result(Event.NOT_SENT, "the run was held up before it could send")))
+        await _shielded(
+            _record_with_retries(run, stored, Result(Event.NOT_SENT, "the run was held up before it could send"))
+        )
         raise Retry(f"{stored.label} was not sent: the run was held up")
     try:
         async with asyncio.timeout(left_s):
@@ -194,11 +198,11 @@ async def send(
         )
     except BaseException as error:
         result = _result_of(error, effect.timeout_s)
-        after = await _surely(_persistently(run, stored, result))
+        after = await _shielded(_record_with_retries(run, stored, result))
         if not isinstance(error, Exception):
             raise
         raise _to_raise(error, result, after) from error
-    after = await _surely(_persistently(run, stored, result))
+    after = await _shielded(_record_with_retries(run, stored, result))
     if after.state is not State.PERFORMED:
         raise Retry(f"{after.label} waits for a person: {after.review_cause}")
     return Happened(outcome)
@@ -214,7 +218,7 @@ def _result_of(error: BaseException, timeout_s: float) -> Result:
     return Result(Event.UNKNOWN, f"{type(error).__name__}: {error}")
 
 
-def _to_raise(error: Exception, result: Result, after: Stored) -> Exception:
+def _to_raise(error: Exception, result: Result, after: EffectRecord) -> Exception:
     if isinstance(error, Refused) and after.state is State.REFUSED:
         return Refused(error.reason)
     if isinstance(error, NotSent):
@@ -222,7 +226,7 @@ def _to_raise(error: Exception, result: Result, after: Stored) -> Exception:
     return Unknown(f"{after.label}: {redact(result.detail or '')}")
 
 
-async def _persistently(run: Run, stored: Stored, result: Result) -> Stored:
+async def _record_with_retries(run: Run, stored: EffectRecord, result: Result) -> EffectRecord:
     """Records an outcome, also if the store is away for a while."""
     give_up_at = time.monotonic() + RECORD_LIMIT_S
     while True:
@@ -237,7 +241,7 @@ async def _persistently(run: Run, stored: Stored, result: Result) -> Stored:
             await asyncio.sleep(RECORD_WAIT_S)
 
 
-async def _surely(writing: Coroutine[Any, Any, Anything]) -> Anything:
+async def _shielded(writing: Coroutine[Any, Any, Anything]) -> Anything:
     """Finishes the writing however often this run is cancelled meanwhile, and only then lets the cancellation through.
     Ends because what is written persistently gives up in the end."""
     task = asyncio.create_task(writing)

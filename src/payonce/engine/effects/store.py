@@ -15,12 +15,12 @@ from payonce.engine.effects.model import (
     TRANSITIONS,
     UNDONE,
     Cause,
+    EffectRecord,
     Event,
     Result,
     State,
-    Stored,
-    kept_reference,
     state_after,
+    stored_reference,
 )
 from payonce.engine.effects.wakeup import wake_message
 from payonce.engine.messages.model import Claim, clean_text
@@ -33,7 +33,7 @@ from payonce.kit.redact import redact
 _ENDS_A_TRY: Final = frozenset({Event.PERFORMED, Event.REFUSED, Event.NOT_SENT, Event.UNKNOWN})
 
 
-async def standing(read: Reader | Tx, kind: str, key: str) -> list[Stored]:
+async def generations(read: Reader | Tx, kind: str, key: str) -> list[EffectRecord]:
     """The newest generation under a key, behind those before it that happened after all or may have."""
     rows = await read.fetch(
         """
@@ -93,10 +93,10 @@ async def insert(
     scope: str | None,
     amount: Amount | None,
     service: str,
-) -> Stored | None:
+) -> EffectRecord | None:
     """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
     safety = effect.safety
-    new = writes.New(
+    new = writes.NewEffect(
         new_id(),
         effect.kind,
         key,
@@ -128,8 +128,8 @@ async def insert(
 
 
 async def begin_again(
-    connection: Connection, claim: Claim, stored: Stored, to: State, safety: Safety, timeout_s: float
-) -> Stored | None:
+    connection: Connection, claim: Claim, stored: EffectRecord, to: State, safety: Safety, timeout_s: float
+) -> EffectRecord | None:
     """One more try of the stored request. None when the effect is no longer as it was found."""
     row = await connection.fetchrow(
         """
@@ -146,7 +146,7 @@ async def begin_again(
         """,
         stored.id,
         stored.revision,
-        checked(stored.state, to),
+        checked_transition(stored.state, to),
         claim.message.id,
         timeout_s,
         safety.valid_for_s if isinstance(safety, Keyed) else None,
@@ -158,7 +158,7 @@ async def begin_again(
     return as_stored(row)
 
 
-async def hold_for_fencing(connection: Connection, stored: Stored, timeout_s: float) -> Stored | None:
+async def hold_for_fencing(connection: Connection, stored: EffectRecord, timeout_s: float) -> EffectRecord | None:
     """Keeps everybody else away while the vendor is told to forget the earlier send."""
     row = await connection.fetchrow(
         """
@@ -177,7 +177,7 @@ async def hold_for_fencing(connection: Connection, stored: Stored, timeout_s: fl
 
 async def move(
     connection: Connection,
-    stored: Stored,
+    stored: EffectRecord,
     to: State,
     result: Result,
     *,
@@ -191,7 +191,7 @@ async def move(
 
     What a person ruled out holds until the next move or send; a burnt reference stays burnt.
     """
-    result = replace(result, vendor_ref=kept_reference(result.vendor_ref))
+    result = replace(result, vendor_ref=stored_reference(result.vendor_ref))
     moved = await connection.fetchval(
         """
         update payonce.effects
@@ -203,7 +203,7 @@ async def move(
         """,
         stored.id,
         stored.revision,
-        checked(stored.state, to),
+        checked_transition(stored.state, to),
         reason,
         cause,
         result.outcome,
@@ -224,7 +224,7 @@ class ForgottenError(Retry):
 
 async def record(
     connection: Connection, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
-) -> Stored:
+) -> EffectRecord:
     """Writes down what a try came to, whoever runs the effect by now. Never fenced: a late answer is a fact too.
     Raises ForgottenError where there is nothing to write it beside."""
     found = await connection.fetchrow(
@@ -234,9 +234,9 @@ async def record(
         raise ForgottenError(f"effect {effect_id} is not on record any more, after a failover that lost commits")
     stored = as_stored(found)
     if result.event is Event.PERFORMED and await _is_known(connection, effect_id, attempt, claim):
-        # The answer of `record_plain` was lost, and not what it wrote.
+        # The answer of `record_performed` was lost, and not what it wrote.
         return stored
-    result = replace(result, vendor_ref=kept_reference(result.vendor_ref))
+    result = replace(result, vendor_ref=stored_reference(result.vendor_ref))
     try:
         async with connection.transaction():
             await append(connection, effect_id, attempt, result, claim)
@@ -270,18 +270,18 @@ async def _is_known(connection: Connection, effect_id: UUID, attempt: int, claim
     return known
 
 
-async def record_plain(
+async def record_performed(
     pool: asyncpg.Pool, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
-) -> Stored | None:
+) -> EffectRecord | None:
     """What nearly every try comes to, in one statement: it is still the newest, and was performed. None when it is
     anything else, or when the vendor's answer cannot be kept: `record` has to look."""
     if result.event is not Event.PERFORMED:
         return None
-    performed = writes.Performed(
+    performed = writes.PerformedAttempt(
         effect_id,
         attempt,
         result.outcome,
-        kept_reference(result.vendor_ref),
+        stored_reference(result.vendor_ref),
         redacted(result.detail),
         None if claim is None else claim.message.id,
         None if claim is None else claim.token,
@@ -297,7 +297,7 @@ async def record_plain(
 
 
 async def _record_without_document(
-    connection: Connection, stored: Stored, attempt: int, result: Result, error: Exception, claim: Claim | None
+    connection: Connection, stored: EffectRecord, attempt: int, result: Result, error: Exception, claim: Claim | None
 ) -> Any:
     """That it happened must be on record whatever the vendor said about it: a person is then asked for the outcome."""
     told = f"what the vendor answered could not be kept: {type(error).__name__}: {error}"
@@ -310,7 +310,7 @@ async def _record_without_document(
 
 
 async def _apply(
-    connection: Connection, stored: Stored, attempt: int, to: State, result: Result, cause: Cause | None = None
+    connection: Connection, stored: EffectRecord, attempt: int, to: State, result: Result, cause: Cause | None = None
 ) -> Any:
     ends_the_try = attempt == stored.attempt and result.event in _ENDS_A_TRY
     unsent = ends_the_try and result.event is Event.NOT_SENT and stored.state is State.INTENDED
@@ -333,7 +333,7 @@ async def _apply(
         returning *, payonce.due_now() as now
         """,
         stored.id,
-        checked(stored.state, to),
+        checked_transition(stored.state, to),
         newly_performed,
         result.outcome,
         result.vendor_ref,
@@ -364,14 +364,14 @@ async def append(
     )
 
 
-def did_not_counts(stored: Stored, horizon_s: float) -> float:
+def did_not_counts(stored: EffectRecord, horizon_s: float) -> float:
     """Seconds until a vendor's silence proves anything; 0 or less when it does."""
     if stored.sent_until is None:
         return 0.0
     return (stored.sent_until + timedelta(seconds=horizon_s) - stored.now).total_seconds()
 
 
-def checked(before: State, after: State) -> State:
+def checked_transition(before: State, after: State) -> State:
     if after is not before and after not in TRANSITIONS[before]:
         raise AssertionError(f"an effect does not go from {before} to {after}")
     return after
@@ -381,11 +381,11 @@ def redacted(text: str | None) -> str | None:
     return None if text is None else clean_text(redact(text))
 
 
-def as_stored(row: Any) -> Stored:
-    fields = {name: row[name] for name in Stored.__struct_fields__}
+def as_stored(row: Any) -> EffectRecord:
+    fields = {name: row[name] for name in EffectRecord.__struct_fields__}
     fields["state"] = State(fields["state"])
     fields["review_cause"] = None if fields["review_cause"] is None else Cause(fields["review_cause"])
-    return Stored(**fields)
+    return EffectRecord(**fields)
 
 
 async def _check_scope(connection: Connection, scope: str) -> None:

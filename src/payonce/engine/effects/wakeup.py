@@ -16,7 +16,7 @@ from uuid import UUID
 from payonce.engine.database.connections import Connection
 from payonce.engine.messages.rows import MESSAGE_STARTS_OVER
 from payonce.engine.messages.transaction import Reader, Tx
-from payonce.engine.outbox.durable_copy import wake_kept
+from payonce.engine.outbox.durable_copy import wake_durable
 
 _ANSWERED: Final = """
     exists (select from payonce.effect_attempts a
@@ -52,7 +52,7 @@ async def wake_message(connection: Connection, message_id: UUID) -> str | None:
         """,
         message_id,
     )
-    return queue or await wake_kept(connection, message_id)
+    return queue or await wake_durable(connection, message_id)
 
 
 async def may_be_answered(read: Reader, message_id: UUID, since: datetime | None, seen: Mapping[UUID, int]) -> bool:

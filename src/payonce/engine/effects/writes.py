@@ -7,7 +7,7 @@ from payonce.engine.database.connections import Connection
 from payonce.engine.effects.model import Event
 
 
-class New(NamedTuple):
+class NewEffect(NamedTuple):
     id: UUID
     kind: str
     key: str
@@ -30,7 +30,7 @@ class New(NamedTuple):
     identity: str
 
 
-async def insert(connection: Connection, new: New) -> Any:
+async def insert(connection: Connection, new: NewEffect) -> Any:
     """The new row; None when another run was quicker, or its scope is taken."""
     return await connection.fetchrow(
         """
@@ -59,7 +59,7 @@ async def insert(connection: Connection, new: New) -> Any:
     )
 
 
-class Performed(NamedTuple):
+class PerformedAttempt(NamedTuple):
     id: UUID
     attempt: int
     outcome: str | None
@@ -69,7 +69,7 @@ class Performed(NamedTuple):
     token: int | None
 
 
-async def record_performed(connection: Connection, performed: Performed) -> Any:
+async def record_performed(connection: Connection, performed: PerformedAttempt) -> Any:
     """The row as it is now; None when it is not as the try began it."""
     return await connection.fetchrow(
         """

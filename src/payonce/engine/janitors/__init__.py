@@ -13,10 +13,10 @@ from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.database.leases import TTL_DEFAULT_S, Leadership
 from payonce.engine.database.notifier import Notifier
-from payonce.engine.janitors.gauges import observe
+from payonce.engine.janitors.gauges import refresh_metrics
 from payonce.engine.janitors.orphans import review_orphans
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
-from payonce.engine.janitors.reconcile import observe_unmatched, reconcile_when_due
+from payonce.engine.janitors.reconcile import reconcile_when_due, refresh_reconciliation_metrics
 from payonce.engine.janitors.relay import carry_on
 from payonce.engine.janitors.schedule import Daily, Every, Schedule, Scheduler
 from payonce.engine.janitors.seal import LedgerSeals, Sealer
@@ -115,7 +115,7 @@ async def run_janitors(
                     while_leading(leadership, lambda _: bulk.carry_on(database, admin, feed)),
                 ),
                 Janitor("snapshots", SNAPSHOTS_EVERY_S, while_leading(leadership, lambda _: snapshots.tick())),
-                Janitor("observe", OBSERVE_EVERY_S, lambda: observe(database, admin)),
+                Janitor("observe", OBSERVE_EVERY_S, lambda: refresh_metrics(database, admin)),
                 *(
                     Janitor(f"observe {number}", OBSERVE_EVERY_S, partial(each, database))
                     for number, each in enumerate(observers, start=1)
@@ -130,9 +130,9 @@ async def run_janitors(
                     for each in relays
                 ),
                 Janitor("identity", IDENTITY_EVERY_S, lambda: notice_identity(database, holder)),
-                Janitor("unmatched", OBSERVE_EVERY_S, lambda: observe_unmatched(database)),
+                Janitor("unmatched", OBSERVE_EVERY_S, lambda: refresh_reconciliation_metrics(database)),
                 *reconciling,
-                *(replace(each, tick=while_leading(leadership, _unled(each.tick))) for each in led),
+                *(replace(each, tick=while_leading(leadership, _without_lease(each.tick))) for each in led),
             ],
             notifier,
         )
@@ -157,7 +157,7 @@ def while_leading(
     return tick
 
 
-def _unled(tick: Callable[[], Awaitable[object]]) -> Callable[[Lease], Awaitable[object]]:
+def _without_lease(tick: Callable[[], Awaitable[object]]) -> Callable[[Lease], Awaitable[object]]:
     return lambda _: tick()
 
 
@@ -190,7 +190,7 @@ async def _tick_for_ever(janitor: Janitor, notifier: Notifier | None) -> None:
             except Exception as error:
                 failures += 1
                 rest_s = max(rest_s, min(BACK_OFF_S * 2.0 ** min(failures - 1, 10), BACK_OFF_MAX_S))
-                _tell(janitor, error, failures)
+                _log_failure(janitor, error, failures)
             await _rest(moved, rest_s)
     finally:
         if notifier is not None:
@@ -204,6 +204,6 @@ async def _rest(moved: asyncio.Event, rest_s: float) -> None:
             await moved.wait()
 
 
-def _tell(janitor: Janitor, error: Exception, failures: int) -> None:
+def _log_failure(janitor: Janitor, error: Exception, failures: int) -> None:
     level = log.warning if is_transient(error) else log.error
     level("janitor_failed", janitor=janitor.name, failures=failures, error=redact(f"{type(error).__name__}: {error}"))

@@ -29,18 +29,18 @@ from payonce.kit.money import Amount, Asset
 STATES: Final = ("ready", "delayed", "alone", "leased", "parked")
 
 
-async def observe(database: Database, admin: Admin) -> None:
-    _show([await admin.depth(queue) for queue in await admin.queues()])
-    _show_outbox(await lag(database))
+async def refresh_metrics(database: Database, admin: Admin) -> None:
+    _set_queue_gauges([await admin.depth(queue) for queue in await admin.queues()])
+    _set_outbox_gauges(await lag(database))
     OLDEST_SNAPSHOT_SECONDS.set(await oldest_snapshot_s(database))
     DATABASE_WEAKNESSES.set(len(await weaknesses(database.engine)))
-    await observe_effects(database)
-    await observe_controls(database)
+    await refresh_effect_metrics(database)
+    await refresh_control_metrics(database)
     # Last, and only when all of it succeeded: a gauge that nobody refreshes looks like a quiet day.
     OBSERVED_TIMESTAMP_SECONDS.set_to_current_time()
 
 
-async def observe_effects(database: Database) -> None:
+async def refresh_effect_metrics(database: Database) -> None:
     """Effects whose end is open; those that ended are counted as they end. In an hour of trouble there may be many, and
     yet one pass over their own index tells all."""
     rows = await database.engine.fetch(
@@ -64,7 +64,7 @@ async def observe_effects(database: Database) -> None:
         OLDEST_OPEN_EFFECT_SECONDS.labels(state).set(age_s)
 
 
-async def observe_controls(database: Database) -> None:
+async def refresh_control_metrics(database: Database) -> None:
     row = await database.engine.fetchrow(
         """
         select (select count(*) from payonce.freezes
@@ -95,7 +95,7 @@ async def oldest_snapshot_s(database: Database) -> float:
     return float(age_s)
 
 
-def _show(depths: Iterable[Depth]) -> None:
+def _set_queue_gauges(depths: Iterable[Depth]) -> None:
     for depth in depths:
         for state in STATES:
             DEPTH.labels(depth.queue, state).set(getattr(depth, state))
@@ -103,7 +103,7 @@ def _show(depths: Iterable[Depth]) -> None:
         PAUSED.labels(depth.queue).set(depth.paused)
 
 
-def _show_outbox(relays: Iterable[Lag]) -> None:
+def _set_outbox_gauges(relays: Iterable[Lag]) -> None:
     for each in relays:
         OUTBOX_WAITING.labels(each.relay).set(each.waiting)
         OUTBOX_PARKED.labels(each.relay).set(each.parked)

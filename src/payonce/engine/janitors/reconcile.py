@@ -26,7 +26,7 @@ async def reconcile_when_due(database: Database, feed: NotifyingFeed, source: St
     log.info("reconciled", vendor=run.vendor, lines=run.lines, unmatched=run.unmatched, missing=run.missing)
 
 
-async def observe_unmatched(database: Database) -> None:
+async def refresh_reconciliation_metrics(database: Database) -> None:
     """Refreshes the gauges of reconciliation and quarantine."""
     rows = await database.engine.fetch(
         """

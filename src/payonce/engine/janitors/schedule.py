@@ -109,7 +109,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Planned:
+class ScheduleStatus:
     """A schedule as the store remembers it."""
 
     name: str
@@ -118,12 +118,12 @@ class Planned:
     last_at: datetime | None
 
 
-async def planned(read: Reads, limit: int = PLANNED_MAX) -> list[Planned]:
+async def schedule_statuses(read: Reads, limit: int = PLANNED_MAX) -> list[ScheduleStatus]:
     """Every schedule that was ever begun, by name."""
     rows = await read.fetch(
         "select name, rule, next_at, last_at from payonce.schedules order by name limit $1", min(limit, PLANNED_MAX)
     )
-    return [Planned(**dict(row)) for row in rows]
+    return [ScheduleStatus(**dict(row)) for row in rows]
 
 
 class Scheduler:
@@ -196,7 +196,7 @@ class Scheduler:
             if row is None:
                 return False
             following = schedule.every.after(row["due_now"])
-            if row["last_at"] is not None and await _waits(tx, schedule, row["last_at"]):
+            if row["last_at"] is not None and await _is_waiting(tx, schedule, row["last_at"]):
                 await tx.execute("update payonce.schedules set next_at = $2 where name = $1", schedule.name, following)
                 return False
             key = schedule.key(row["next_at"])
@@ -210,7 +210,7 @@ class Scheduler:
         return True
 
 
-async def _waits(tx: Tx, schedule: Schedule, due_at: datetime) -> bool:
+async def _is_waiting(tx: Tx, schedule: Schedule, due_at: datetime) -> bool:
     """Whether nobody has begun the message of that time."""
     found: bool = await tx.fetchval(
         """

@@ -2,7 +2,7 @@
 
 from payonce.engine.ledger.audit import Finding, audit_ledger
 from payonce.engine.ledger.model import Account, Line, Overdrawn, Posting, PostingId, Reference, moved
-from payonce.engine.ledger.posting import declare, guard, post, post_all
+from payonce.engine.ledger.postings import declare, guard, post, post_all
 from payonce.engine.ledger.queries import Cursor, Entry, Page, balance, statement, trial_balance
 from payonce.engine.ledger.snapshots import snapshot_balances
 

@@ -67,11 +67,11 @@ class Contract:
         return f"{message.queue} takes no {_named(message.action)}; it takes: {known}; {_WAY_OUT}"
 
 
-class Fetches(Protocol):
+class ValueReader(Protocol):
     async def fetchval(self, sql: str, /, *arguments: Any) -> Any: ...
 
 
-async def is_known_elsewhere(read: Fetches, message: Message) -> bool:
+async def is_known_elsewhere(read: ValueReader, message: Message) -> bool:
     """Whether any release, newer or older than this one, has declared the action for the queue."""
     if clean_text(message.action) != message.action:
         # The store cannot hold such a name.

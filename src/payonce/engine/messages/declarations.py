@@ -23,14 +23,14 @@ class UnknownQueue(Invalid):
 
 
 @dataclass(frozen=True)
-class Declared:
+class QueueDeclaration:
     policy: Policy | None
     """None when it was declared by a payonce whose words this one does not know."""
     on_give_up: str
     paused_reason: str | None
 
 
-async def declared(read: Reads, queue: str) -> Declared | None:
+async def queue_declaration(read: Reads, queue: str) -> QueueDeclaration | None:
     """None when no service has declared the queue in this database."""
     row = await read.fetchrow("select policy, paused_reason from payonce.queues where name = $1", queue)
     if row is None:
@@ -40,7 +40,7 @@ async def declared(read: Reads, queue: str) -> Declared | None:
         policy = policy_as_described(said)
     except (Invalid, TypeError):
         policy = None
-    return Declared(policy, str(said.get("on_give_up", "park")), row["paused_reason"])
+    return QueueDeclaration(policy, str(said.get("on_give_up", "park")), row["paused_reason"])
 
 
 async def queue_names(source: asyncpg.Pool | Connection) -> list[str]:

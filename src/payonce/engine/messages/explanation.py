@@ -7,7 +7,7 @@ from typing import Final
 from payonce.engine.messages.job_log import Entry, Status
 from payonce.engine.messages.model import State
 from payonce.engine.messages.policy import Exponential, Policy, planned_delay_s
-from payonce.engine.messages.ports import Stored
+from payonce.engine.messages.ports import QueuedMessage
 from payonce.kit.words import counted
 
 ROUNDING_S: Final = 2.0
@@ -15,7 +15,7 @@ ROUNDING_S: Final = 2.0
 
 
 def why_next(
-    stored: Stored, policy: Policy | None, runs: Sequence[Entry], now: datetime, paused_reason: str | None = None
+    stored: QueuedMessage, policy: Policy | None, runs: Sequence[Entry], now: datetime, paused_reason: str | None = None
 ) -> list[str]:
     """Sentences, the most important first. `runs` are the ended runs of the message in time order."""
     match stored.state:
@@ -42,13 +42,13 @@ def why_next(
     return said
 
 
-def _leased(stored: Stored, policy: Policy | None) -> str:
+def _leased(stored: QueuedMessage, policy: Policy | None) -> str:
     who = stored.worker or "a worker"
     limit = f" A run is broken off after {_duration(policy.run_limit_s)}." if policy is not None else ""
     return f"{who} works on it now. If that worker dies, another takes over when the lease ends.{limit}"
 
 
-def _due(stored: Stored, now: datetime) -> str:
+def _due(stored: QueuedMessage, now: datetime) -> str:
     if not stored.due_known:
         return "It was pushed by hand, so since when it is due is not known yet. It waits for a worker that has room."
     wait_s = (stored.ready_at - now).total_seconds()
@@ -61,7 +61,7 @@ def _due(stored: Stored, now: datetime) -> str:
     return f"It has been due for {_duration(-wait_s)}, and waits for a worker that has room."
 
 
-def _delay(stored: Stored, policy: Policy | None, runs: Sequence[Entry]) -> str:
+def _delay(stored: QueuedMessage, policy: Policy | None, runs: Sequence[Entry]) -> str:
     """Whether the policy chose the delay, or the handler or vendor asked for another one."""
     last = next((run for run in reversed(runs) if run.status is Status.RETRY and run.next_retry_at), None)
     if last is None or last.next_retry_at is None or policy is None:
@@ -88,7 +88,7 @@ def _formula(backoff: Exponential, run: int) -> str:
     return words + (f", plus up to {backoff.jitter_seconds:g} s of jitter" if backoff.jitter_seconds else "")
 
 
-def _limits(stored: Stored, policy: Policy, runs: Sequence[Entry]) -> str:
+def _limits(stored: QueuedMessage, policy: Policy, runs: Sequence[Entry]) -> str:
     limit = stored.message.max_attempts or policy.max_attempts
     done = stored.message.attempts
     first = next((run.started_at for run in runs if run.started_at is not None), None)

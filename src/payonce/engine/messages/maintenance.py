@@ -20,24 +20,24 @@ class Task(StrEnum):
     """Messages of workers whose lease ended went back, or were parked when they had run alone."""
 
 
-TELLING: Final = {
+DESCRIPTIONS: Final = {
     Task.PUMP: ("{} message came from the delayed ones", "{} messages came from the delayed ones"),
     Task.SWEEP: ("{} message taken from dead or stopped workers", "{} messages taken from dead or stopped workers"),
 }
 
 
-def entry_of(queue: str, task: Task) -> Message:
+def synthetic_message(queue: str, task: Task) -> Message:
     """No message was there: this one gives its run an id. The name is also the correlation, by which the log has an
     index: the runs of a task are found in a log of any length."""
     return Message(queue=queue, action=task.value, correlation_id=task.value)
 
 
-def told(task: Task, moved: int) -> str:
-    one, many = TELLING[task]
+def describe(task: Task, moved: int) -> str:
+    one, many = DESCRIPTIONS[task]
     return (one if moved == 1 else many).format(moved)
 
 
-async def write_upkeep(source: Database | Connection, entry: Message, info: str, worker: str) -> None:
+async def write_maintenance_run(source: Database | Connection, entry: Message, info: str, worker: str) -> None:
     """One row of the job log, as of a run that succeeded."""
     await (source.engine if isinstance(source, Database) else source).execute(
         """

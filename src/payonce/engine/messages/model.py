@@ -58,7 +58,7 @@ class Ending(StrEnum):
     """Given back untouched: this worker does not know the action. Not counted, not logged."""
 
 
-class Answer(StrEnum):
+class SettleAnswer(StrEnum):
     """What the store says to a settlement."""
 
     SETTLED = "settled"

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from payonce.engine.database.connections import Connection
 from payonce.engine.messages.maintenance import Task
-from payonce.engine.messages.model import Answer, Claim, Message, Settlement, State
+from payonce.engine.messages.model import Claim, Message, SettleAnswer, Settlement, State
 from payonce.engine.messages.policy import Policy
 
 POLL_S: Final = 0.25
@@ -32,7 +32,7 @@ POLL_S: Final = 0.25
 class Exchange:
     """The answer to one round trip that settles and claims."""
 
-    answers: Sequence[Answer] = ()
+    answers: Sequence[SettleAnswer] = ()
     """One per settlement, in order."""
     claims: Sequence[Claim] = ()
     rest_s: float | None = None
@@ -70,7 +70,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Stored:
+class QueuedMessage:
     """A message as it lies in the store, for people to look at."""
 
     message: Message
@@ -91,7 +91,7 @@ class Preview:
     """What a redrive or purge would touch."""
 
     count: int
-    samples: Sequence[Stored] = field(default_factory=tuple)
+    samples: Sequence[QueuedMessage] = field(default_factory=tuple)
     with_open_effects: int = 0
     """Of these money may be under way: a purge leaves them."""
     in_review: int = 0
@@ -152,7 +152,7 @@ class PullQueue(Protocol):
         """Takes messages from claimers whose lease ended. Answers how many."""
         ...
 
-    async def log_upkeep(self, task: Task, moved: int) -> None:
+    async def log_maintenance(self, task: Task, moved: int) -> None:
         """A line of the job log on what was done to keep this queue moving, wherever people read that log."""
         ...
 
@@ -177,7 +177,7 @@ class Admin(Protocol):
 
     async def depth(self, queue: str) -> Depth: ...
 
-    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]: ...
+    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]: ...
 
     async def pause(self, queue: str, reason: str, by: str = ...) -> None: ...
 

@@ -15,16 +15,16 @@ from payonce.engine.messages.runs import Gate, Run
 from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.engine.messages.work import Handler
 from payonce.engine.messages.worker import FLUSH_LOOK_S, LEASE_MARGIN, Bound, QueueServer
-from payonce.engine.monitoring.metrics import REAPED, UPKEEP
+from payonce.engine.monitoring.metrics import MAINTENANCE_MOVES, REAPED
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
 SWEEP_EVERY_S: Final = 0.5
 """With the wake-up that follows, a dead worker's message is picked up within a second after its lease."""
-PUMP_TOLD_EVERY_S: Final = 5.0
+PUMP_LOG_EVERY_S: Final = 5.0
 """What was taken up again within this time is one line of the job log."""
-UPKEEP_LOG_LIMIT_S: Final = 2.0
+MAINTENANCE_LOG_LIMIT_S: Final = 2.0
 """A line of a log holds up neither the sweep nor the end of a process for longer."""
 HEARTBEAT_MAX_S: Final = 1.0
 DEFAULT_SLOTS: Final = 100
@@ -74,7 +74,7 @@ class Worker:
 
     async def run(self) -> None:
         """Returns after stop(), when everything in flight is settled or left to its lease."""
-        loops = (self._watch(), self._heartbeat(), self._sweep(), self._tell_pump(), self._look_for_suspects())
+        loops = (self._watch(), self._heartbeat(), self._sweep(), self._log_pump(), self._look_for_suspects())
         keepers = [asyncio.create_task(loop) for loop in loops]
         try:
             async with asyncio.TaskGroup() as group:
@@ -84,7 +84,7 @@ class Worker:
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
-            await self.tell_taken_up()
+            await self.log_taken_up()
             await outcomes_written()
 
     async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
@@ -116,9 +116,9 @@ class Worker:
                 try:
                     # One queue's silent store must not keep the others' leases from being renewed.
                     async with asyncio.timeout(server.policy.lease_s / 3):
-                        await beat(server)
+                        await renew_leases(server)
                 except Exception as error:
-                    _tell("heartbeat_failed", server, error)
+                    _log_failure("heartbeat_failed", server, error)
 
     async def _sweep(self) -> None:
         hold_off_until: dict[int, float] = {}
@@ -134,24 +134,24 @@ class Worker:
                         continue
                     if reaped := await server.queue.reap():
                         REAPED.labels(server.policy.queue).inc(reaped)
-                        await _tell_upkeep(server, Task.SWEEP, reaped)
+                        await _log_maintenance(server, Task.SWEEP, reaped)
                 except Exception as error:
                     # Whoever lives had no way to renew either: they get one lease to do so.
                     hold_off_until[id(server)] = time.monotonic() + server.policy.lease_s
-                    _tell("sweep_failed", server, error)
+                    _log_failure("sweep_failed", server, error)
             await asyncio.sleep(SWEEP_EVERY_S)
 
-    async def _tell_pump(self) -> None:
+    async def _log_pump(self) -> None:
         while True:
-            await asyncio.sleep(PUMP_TOLD_EVERY_S)
-            await self.tell_taken_up()
+            await asyncio.sleep(PUMP_LOG_EVERY_S)
+            await self.log_taken_up()
 
-    async def tell_taken_up(self) -> None:
+    async def log_taken_up(self) -> None:
         """Writes down what came from the delayed messages of each queue since this was last told."""
         for server in self._servers:
             taken_up, server.taken_up = server.taken_up, 0
             if taken_up:
-                await _tell_upkeep(server, Task.PUMP, taken_up)
+                await _log_maintenance(server, Task.PUMP, taken_up)
 
     async def _look_for_suspects(self) -> None:
         while True:
@@ -159,7 +159,7 @@ class Worker:
                 try:
                     await self._run_suspects(server)
                 except Exception as error:
-                    _tell("suspects_not_run", server, error)
+                    _log_failure("suspects_not_run", server, error)
             await asyncio.sleep(SWEEP_EVERY_S)
 
     async def _run_suspects(self, server: QueueServer) -> None:
@@ -194,14 +194,14 @@ def cancel_overdue(server: QueueServer) -> None:
     policy, now = server.policy, time.monotonic()
     for run in list(server.runs.values()):
         if run.cancelled_because is not None:
-            _insist(run, server)
+            _cancel_again(run, server)
         elif run.task is not None and now - run.started_at > policy.run_limit_s:
             _cancel(run, f"the run limit of {policy.run_limit_s:g} s was reached")
         elif now > run.renewed_at + policy.lease_s * (1 - LEASE_MARGIN):
             _lose(run, "its lease could not be renewed in time", server)
 
 
-async def beat(server: QueueServer) -> None:
+async def renew_leases(server: QueueServer) -> None:
     """Renews leases that are a third used up; cancels runs whose lease has passed on."""
     policy, now = server.policy, time.monotonic()
     due = [run for run in server.runs.values() if not run.lost and now - run.renewed_at > policy.lease_s / 3]
@@ -222,7 +222,7 @@ def _cancel(run: Run, because: str) -> None:
         run.task.cancel()
 
 
-def _insist(run: Run, server: QueueServer) -> None:
+def _cancel_again(run: Run, server: QueueServer) -> None:
     """A handler may swallow its cancellation: cancel again, and in the end leave the run to its lease."""
     assert run.task is not None
     if time.monotonic() - run.cancelled_at < ABANDON_AFTER_S:
@@ -256,14 +256,14 @@ async def _has_stepped(clock: ClockWatch) -> bool:
     return by_s > 0
 
 
-async def _tell_upkeep(server: QueueServer, task: Task, moved: int) -> None:
+async def _log_maintenance(server: QueueServer, task: Task, moved: int) -> None:
     """It is done already: a log that cannot be written undoes nothing."""
-    UPKEEP.labels(task.value, server.policy.queue).inc(moved)
+    MAINTENANCE_MOVES.labels(task.value, server.policy.queue).inc(moved)
     try:
-        async with asyncio.timeout(UPKEEP_LOG_LIMIT_S):
-            await server.queue.log_upkeep(task, moved)
+        async with asyncio.timeout(MAINTENANCE_LOG_LIMIT_S):
+            await server.queue.log_maintenance(task, moved)
     except Exception as error:
-        _tell("upkeep_not_logged", server, error)
+        _log_failure("upkeep_not_logged", server, error)
 
 
 def _policy_of(queue_name: str, handlers: Sequence[Handler]) -> Policy:
@@ -284,6 +284,6 @@ def _bound_by_queue(handlers: Sequence[Handler], resources: Sequence[object]) ->
     return bound
 
 
-def _tell(event: str, server: QueueServer, error: Exception) -> None:
+def _log_failure(event: str, server: QueueServer, error: Exception) -> None:
     level = log.warning if is_transient(error) else log.error
     level(event, queue=server.policy.queue, error=redact(f"{type(error).__name__}: {error}"))

@@ -14,7 +14,7 @@ from payonce.engine.messages.model import Message, message_to_wire
 from payonce.kit.outcomes import Invalid
 
 
-class Arrived(msgspec.Struct, frozen=True):
+class DecodedTask(msgspec.Struct, frozen=True):
     """What a body says that was brought."""
 
     id: UUID
@@ -30,7 +30,7 @@ class Codec(Protocol):
         """The body of a task; made anew for every delivery."""
         ...
 
-    def decode(self, body: bytes, headers: Mapping[str, str]) -> Arrived:
+    def decode(self, body: bytes, headers: Mapping[str, str]) -> DecodedTask:
         """Raises Invalid for anything that `encode` of this queue's sender did not make. Names in `headers` are in
         lower case."""
         ...
@@ -58,12 +58,12 @@ class EnvelopeCodec:
     def encode(self, message: Message) -> bytes:
         return message_to_wire(message)
 
-    def decode(self, body: bytes, headers: Mapping[str, str]) -> Arrived:
+    def decode(self, body: bytes, headers: Mapping[str, str]) -> DecodedTask:
         try:
-            return Arrived(msgspec.json.decode(body, type=_Named).id)
+            return DecodedTask(msgspec.json.decode(body, type=_EnvelopeId).id)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Invalid("the body is not an envelope with an id; send what the task was made with") from error
 
 
-class _Named(msgspec.Struct):
+class _EnvelopeId(msgspec.Struct):
     id: UUID

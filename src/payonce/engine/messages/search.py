@@ -3,10 +3,10 @@
 from uuid import UUID
 
 from payonce.engine.messages.model import State
-from payonce.engine.messages.ports import Admin, Filter, Stored
+from payonce.engine.messages.ports import Admin, Filter, QueuedMessage
 
 
-async def find(admin: Admin, queue: str, message_id: UUID) -> Stored | None:
+async def find(admin: Admin, queue: str, message_id: UUID) -> QueuedMessage | None:
     """Wherever it lies. It may move while it is looked for, so what was looked at first is looked at once more."""
     for state in (*State, State.READY, State.LEASED):
         preview = await admin.preview(queue, state, Filter(ids=[message_id]))
@@ -15,7 +15,7 @@ async def find(admin: Admin, queue: str, message_id: UUID) -> Stored | None:
     return None
 
 
-async def find_anywhere(admin: Admin, what: str) -> Stored | None:
+async def find_anywhere(admin: Admin, what: str) -> QueuedMessage | None:
     """The message with this id, in whichever queue; None also for what is no id."""
     try:
         message_id = UUID(what)

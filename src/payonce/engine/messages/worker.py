@@ -14,7 +14,7 @@ from payonce.engine.database.commits import outside_transactions
 from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.messages.admission import admit
-from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.messages.model import Claim, Ending, Message, SettleAnswer, Settlement
 from payonce.engine.messages.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.messages.ports import POLL_S, Exchange, PullQueue
 from payonce.engine.messages.runs import Gate, Run, timeline_of
@@ -348,9 +348,9 @@ class QueueServer:
             for settlement, answer in zip(batch, exchange.answers, strict=True)
             if not settlement.recorded
         ).items():
-            if answer is Answer.STALE:
+            if answer is SettleAnswer.STALE:
                 metrics.STALE_SETTLES.labels(queue).inc(count)
-            elif answer is Answer.SETTLED:
+            elif answer is SettleAnswer.SETTLED:
                 metrics.SETTLES.labels(queue, ending.value).inc(count)
                 if ending is Ending.RETRY:
                     metrics.RETRIES.labels(queue).inc(count)

@@ -22,5 +22,5 @@ class Attention:
     """Why most of them wait."""
 
 
-Attentive = Callable[[Reads], Awaitable[Sequence[Attention]]]
+AttentionSource = Callable[[Reads], Awaitable[Sequence[Attention]]]
 """Answers with nothing in a database that does not have the service's tables."""

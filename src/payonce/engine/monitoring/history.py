@@ -21,7 +21,7 @@ ENDINGS: Final = ("success", "retry", "failed", "parked")
 
 
 @dataclass(frozen=True)
-class Minute:
+class QueueMinute:
     """One minute of one queue, or of all together. What nobody saw is None, which is not zero."""
 
     minute: datetime
@@ -105,7 +105,7 @@ async def sample_depths(database: Database, depths: Sequence[Depth]) -> None:
     )
 
 
-async def history(read: Reads, minutes: int = 60, queue: str | None = None) -> list[Minute]:
+async def history(read: Reads, minutes: int = 60, queue: str | None = None) -> list[QueueMinute]:
     """The last minutes, the oldest first, without gaps: of one queue, or of all added up."""
     _check(minutes)
     rows = await read.fetch(
@@ -122,7 +122,7 @@ async def history(read: Reads, minutes: int = 60, queue: str | None = None) -> l
     return [_minute(row) for row in rows]
 
 
-async def runs_by_queue(read: Reads, minutes: int = 60) -> dict[str, list[Minute]]:
+async def runs_by_queue(read: Reads, minutes: int = 60) -> dict[str, list[QueueMinute]]:
     """The same for every queue that has any row in that time. Gaps are filled with empty minutes."""
     _check(minutes)
     rows = await read.fetch(
@@ -132,14 +132,14 @@ async def runs_by_queue(read: Reads, minutes: int = 60) -> dict[str, list[Minute
         """,
         minutes,
     )
-    found: dict[str, dict[datetime, Minute]] = {}
+    found: dict[str, dict[datetime, QueueMinute]] = {}
     for row in rows:
         found.setdefault(row["queue"], {})[row["minute"]] = _minute(row)
     if not rows:
         return {}
     last: datetime = rows[0]["last_minute"]
     clock = [last - timedelta(minutes=back) for back in range(minutes - 1, -1, -1)]
-    return {queue: [seen.get(minute, Minute(minute)) for minute in clock] for queue, seen in found.items()}
+    return {queue: [seen.get(minute, QueueMinute(minute)) for minute in clock] for queue, seen in found.items()}
 
 
 _SUMS: Final = """coalesce(sum(m.success), 0)::bigint as success, coalesce(sum(m.retry), 0)::bigint as retry,
@@ -157,8 +157,8 @@ def _counted() -> dict[tuple[str, str], float]:
     }
 
 
-def _minute(row: Any) -> Minute:
-    return Minute(**{name: row[name] for name in Minute.__dataclass_fields__})
+def _minute(row: Any) -> QueueMinute:
+    return QueueMinute(**{name: row[name] for name in QueueMinute.__dataclass_fields__})
 
 
 def _check(minutes: int) -> None:

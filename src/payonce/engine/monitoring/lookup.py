@@ -16,7 +16,7 @@ MATCHES_MAX: Final = 20
 
 
 @dataclass(frozen=True)
-class Match:
+class LookupResult:
     kind: str
     """In words: transfer, order, customer."""
     name: str
@@ -30,26 +30,26 @@ class Match:
     """Under which its messages run; None when it has none of its own."""
 
 
-Lookup = Callable[[Reads, str], Awaitable[Sequence[Match]]]
+Lookup = Callable[[Reads, str], Awaitable[Sequence[LookupResult]]]
 """Answers with nothing in a database that does not have the service's tables. The newest first, at most MATCHES_MAX."""
 
 
-async def engine_matches(read: Reads, admin: Admin, what: str) -> list[Match]:
+async def engine_matches(read: Reads, admin: Admin, what: str) -> list[LookupResult]:
     """Queues whose name contains it, the message and the effect with this id, and effects that a vendor calls so."""
     return [*await _queues(admin, what), *await _message(read, what), *await _effects(read, what)]
 
 
-async def _queues(admin: Admin, what: str) -> list[Match]:
+async def _queues(admin: Admin, what: str) -> list[LookupResult]:
     wanted = what.lower()
     found = sorted((queue for queue in await admin.queues() if wanted in queue.lower()), key=lambda q: (q != what, q))
-    return [Match("queue", queue, f"/queues/{queue}", None, "name") for queue in found[:MATCHES_MAX]]
+    return [LookupResult("queue", queue, f"/queues/{queue}", None, "name") for queue in found[:MATCHES_MAX]]
 
 
-async def _message(read: Reads, what: str) -> list[Match]:
+async def _message(read: Reads, what: str) -> list[LookupResult]:
     """One that lives. One that was put directly into Redis is not seen here before its first run."""
     rows = await read.fetch("select id, queue, state from payonce.live_messages where id = $1 limit 1", _parsed(what))
     return [
-        Match(
+        LookupResult(
             "message",
             f"{row['id']} in {row['queue']}",
             f"/queues/{row['queue']}/messages/{row['id']}",
@@ -61,7 +61,7 @@ async def _message(read: Reads, what: str) -> list[Match]:
     ]
 
 
-async def _effects(read: Reads, what: str) -> list[Match]:
+async def _effects(read: Reads, what: str) -> list[LookupResult]:
     """By the vendor's reference the index leads, kind by kind: there are few kinds and many effects."""
     rows = await read.fetch(
         """
@@ -82,7 +82,7 @@ async def _effects(read: Reads, what: str) -> list[Match]:
         MATCHES_MAX,
     )
     return [
-        Match(
+        LookupResult(
             "effect",
             f"{row['kind']} {row['key']}:{row['generation']}",
             f"/effects/{row['id']}",

@@ -58,7 +58,7 @@ SETTLES = Counter("payonce_settles_total", "Runs ended, by outcome.", ["queue", 
 STALE_SETTLES = Counter("payonce_stale_settles_total", "Settlements that came too late.", ["queue"], registry=REGISTRY)
 RETRIES = Counter("payonce_retries_total", "Runs that will be tried again.", ["queue"], registry=REGISTRY)
 REAPED = Counter("payonce_reaped_total", "Messages taken from dead or stopped workers.", ["queue"], registry=REGISTRY)
-UPKEEP = Counter(
+MAINTENANCE_MOVES = Counter(
     "payonce_upkeep_total", "Messages moved by what keeps queues moving.", ["task", "queue"], registry=REGISTRY
 )
 RETRY_LATENCY_SECONDS = Histogram(

@@ -57,7 +57,7 @@ class VendorCalls:
         return ", ".join(f"{count:,} {LOST_WORDS[name]}" for count, name in found if count)
 
 
-def watching(vendor: str) -> Callable[[str, str, float], None]:
+def call_observer(vendor: str) -> Callable[[str, str, float], None]:
     """What a vendor's client tells of each request: the call, how it was answered, and the seconds that took."""
 
     def observe(call: str, outcome: str, seconds: float) -> None:

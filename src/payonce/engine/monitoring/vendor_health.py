@@ -15,7 +15,7 @@ ENDINGS: Final = ("performed", "refused", "not_sent", "unknown")
 
 
 @dataclass(frozen=True)
-class Tries:
+class AttemptStats:
     """What the tries of one kind of effect came to, over all processes."""
 
     vendor: str
@@ -28,7 +28,7 @@ class Tries:
 
 
 @dataclass(frozen=True)
-class Calls:
+class CallStats:
     """Requests to a vendor that this process made since it began, questions included."""
 
     vendor: str
@@ -50,7 +50,7 @@ class BudgetUse:
     """The vendor asked for rest until then."""
 
 
-async def tries(read: Reads) -> list[Tries]:
+async def attempt_stats(read: Reads) -> list[AttemptStats]:
     """By vendor and kind."""
     rows = await read.fetch(
         """
@@ -74,14 +74,14 @@ async def tries(read: Reads) -> list[Tries]:
         WINDOW_S,
     )
     return [
-        Tries(
+        AttemptStats(
             row["vendor"], row["kind"], row["count"], {name: row[name] for name in ENDINGS}, row["p50_s"], row["p95_s"]
         )
         for row in rows
     ]
 
 
-def calls() -> list[Calls]:
+def call_stats() -> list[CallStats]:
     """Of this process alone: a process without the vendor's roles has none."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
     buckets: dict[tuple[str, str], dict[float, float]] = {}
@@ -94,7 +94,7 @@ def calls() -> list[Calls]:
             bound = float(sample.labels["le"])
             below[bound] = below.get(bound, 0) + sample.value
     return [
-        Calls(*about, sum(found.values()), found, quantile(buckets[about], 0.5), quantile(buckets[about], 0.95))
+        CallStats(*about, sum(found.values()), found, quantile(buckets[about], 0.5), quantile(buckets[about], 0.95))
         for about, found in sorted(counts.items())
         if sum(found.values())
     ]

@@ -1,23 +1,23 @@
 """Who may use the console: people with a role and a password, their sessions, and the bound on guessing."""
 
 from payonce.engine.operators.model import LOCAL_OPERATOR, Person, Role
-from payonce.engine.operators.sessions import NotAdmitted, Session, Standing, log_in, log_out, standing
-from payonce.engine.operators.store import Listed, add_person, people, remove_person, set_password, set_role
+from payonce.engine.operators.sessions import LoginRefused, Session, SessionStatus, log_in, log_out, session_status
+from payonce.engine.operators.store import PersonSummary, add_person, people, remove_person, set_password, set_role
 
 __all__ = [
     "LOCAL_OPERATOR",
-    "Listed",
-    "NotAdmitted",
+    "LoginRefused",
     "Person",
+    "PersonSummary",
     "Role",
     "Session",
-    "Standing",
+    "SessionStatus",
     "add_person",
     "log_in",
     "log_out",
     "people",
     "remove_person",
+    "session_status",
     "set_password",
     "set_role",
-    "standing",
 ]

@@ -30,7 +30,7 @@ USED_TO_THE_S: Final = 3_600.0
 
 _KEY: Final = re.compile(r"sk_(?P<prefix>[a-z2-7]{8})_[A-Za-z0-9_-]{43}", re.ASCII)
 _SCOPE: Final = re.compile(r"[a-z][a-z0-9-]{0,40}:[a-z][a-z0-9-]{0,40}", re.ASCII)
-_NOBODY: Final = bytes(32)
+_NO_DIGEST: Final = bytes(32)
 """Compared where there is no key, so that finding none takes as long as finding another."""
 
 
@@ -55,7 +55,7 @@ class ApiKey:
 
 
 @dataclass(frozen=True)
-class Made:
+class NewApiKey:
     key: ApiKey
     secret: str
     """The only time that anybody sees it."""
@@ -67,7 +67,7 @@ def digest_of(text: str) -> bytes:
 
 async def make_key(
     tx: Tx, holder: str, scopes: Sequence[str], by: str, *, tenant: str | None = None, lifetime_s: float | None = None
-) -> Made:
+) -> NewApiKey:
     holder, by = texts.name(holder, "the holder"), texts.name(by, "by")
     tenant = None if tenant is None else texts.name(tenant, "the tenant")
     wanted = _checked_scopes(scopes)
@@ -93,7 +93,7 @@ async def make_key(
     whose = holder if tenant is None else f"{holder} of tenant {tenant}"
     text = f"made key {prefix} for {whose}: {', '.join(wanted)}"
     await note(tx.connection, "keys.add", prefix, text, actor=by, severity=Severity.WARNING)
-    return Made(_as_key(row), secret)
+    return NewApiKey(_as_key(row), secret)
 
 
 async def revoke_key(tx: Tx, prefix: str, by: str, why: str) -> ApiKey:
@@ -135,7 +135,7 @@ async def keys(read: Reader | Tx, *, holder: str | None = None, also_ended: bool
     return [_as_key(row) for row in rows]
 
 
-async def recognised(database: Database, text: str) -> ApiKey | None:
+async def authenticate(database: Database, text: str) -> ApiKey | None:
     """The live key that this text is. Unknown, expired, revoked and malformed ones are told apart by nothing: one
     question to the store and one comparison whatever it is."""
     match = _KEY.fullmatch(text)
@@ -148,18 +148,18 @@ async def recognised(database: Database, text: str) -> ApiKey | None:
         match["prefix"] if match else "",
         USED_TO_THE_S,
     )
-    same = hmac.compare_digest(_NOBODY if row is None else row["digest"], digest_of(text))
+    same = hmac.compare_digest(_NO_DIGEST if row is None else row["digest"], digest_of(text))
     if row is None or not same:
         return None
     known = _as_key(row)
     if not known.live:
         return None
     if row["use_is_news"]:
-        await _note_use(database, known.prefix)
+        await _record_use(database, known.prefix)
     return known
 
 
-async def _note_use(database: Database, prefix: str) -> None:
+async def _record_use(database: Database, prefix: str) -> None:
     # Whoever comes second at the same moment leaves the row alone.
     await database.work.execute(
         """

@@ -37,11 +37,11 @@ WINDOW_S: Final = 15 * 60
 """Guesses and turns are counted so far back."""
 
 
-class TooMany(PayonceError):
+class TooManyAttempts(PayonceError):
     """What comes now is not judged at all."""
 
     def __init__(self, wait_s: int, what: str = "too many logins failed", *, of_address: bool = False) -> None:
-        super().__init__(f"{what}; wait {told(wait_s)}")
+        super().__init__(f"{what}; wait {wait_text(wait_s)}")
         self.wait_s = wait_s
         self.of_address = of_address
         """Logins for other names count along: a new password does not end the wait."""
@@ -96,9 +96,9 @@ async def count_attempt(database: Database, name: str, address: str, endpoint: s
         wait_s = NAME_PAUSE_S
     if wait_s:
         # What is refused unseen does not prolong the wait.
-        await take_back(database.work, attempt)
+        await remove_attempt(database.work, attempt)
         what = "too many logins failed from this address" if of_address else "too many logins failed"
-        raise TooMany(wait_s, what, of_address=of_address)
+        raise TooManyAttempts(wait_s, what, of_address=of_address)
     return attempt
 
 
@@ -123,11 +123,11 @@ async def remember_network(connection: Connection, name: str, address: str, endp
     )
 
 
-async def take_back(connection: Connection | asyncpg.Pool, attempt: int) -> None:
+async def remove_attempt(connection: Connection | asyncpg.Pool, attempt: int) -> None:
     await connection.execute("delete from payonce.login_failures where id = $1", attempt)
 
 
-async def take_turn(connection: Connection, what: str, whose: str, most: int) -> None:
+async def count_action(connection: Connection, what: str, whose: str, most: int) -> None:
     """One more of what somebody may do `most` times within the window, counted in the caller's transaction: refused, it
     leaves nothing. No guess is counted along, and this along with none: no network has a blank in it, and no digest is
     empty."""
@@ -143,11 +143,11 @@ async def take_turn(connection: Connection, what: str, whose: str, most: int) ->
         WINDOW_S,
     )
     if taken >= most:
-        raise TooMany(WINDOW_S, f"too many {what}")
+        raise TooManyAttempts(WINDOW_S, f"too many {what}")
     await connection.execute("insert into payonce.login_failures (name, address) values ('', $1)", key)
 
 
-def told(wait_s: int) -> str:
+def wait_text(wait_s: int) -> str:
     return f"{wait_s // 60} minutes" if wait_s >= 60 else f"{wait_s} seconds"
 
 

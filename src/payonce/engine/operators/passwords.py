@@ -15,8 +15,8 @@ from typing import Final
 from payonce.engine.operators.login_limits import CONSOLE
 from payonce.kit.outcomes import Invalid, PayonceError
 
-LEAST_LENGTH: Final = 12
-MOST_LENGTH: Final = 1_000
+LENGTH_MIN: Final = 12
+LENGTH_MAX: Final = 1_000
 COST, BLOCK, LANES = 2**15, 8, 1
 """32 MiB and about 0.1 s for one; OWASP's second choice for scrypt takes as long and less memory."""
 MEMORY_MAX_BYTES: Final = 64 * 1024 * 1024
@@ -25,28 +25,28 @@ AT_ONCE: Final = 2
 WAITING_MAX: Final = 40
 """Hashes of an endpoint that wait for their turn: two seconds' work. Whoever comes then is sent away at once, not kept
 for longer."""
-CROWD_WAIT_S: Final = 5
+QUEUE_FULL_WAIT_S: Final = 5
 
 _SALT_BYTES, _HASH_BYTES = 16, 32
 
 
-class Crowded(PayonceError):
+class PasswordQueueFull(PayonceError):
     """The password was not looked at."""
 
     def __init__(self) -> None:
-        super().__init__(f"too many passwords are being checked; wait {CROWD_WAIT_S} seconds")
-        self.wait_s = CROWD_WAIT_S
+        super().__init__(f"too many passwords are being checked; wait {QUEUE_FULL_WAIT_S} seconds")
+        self.wait_s = QUEUE_FULL_WAIT_S
 
 
 def check_password(password: str) -> None:
-    if not LEAST_LENGTH <= len(password) <= MOST_LENGTH:
+    if not LENGTH_MIN <= len(password) <= LENGTH_MAX:
         raise Invalid(
-            f"the password has {len(password):,} characters; give it {LEAST_LENGTH} to {MOST_LENGTH:,}, "
+            f"the password has {len(password):,} characters; give it {LENGTH_MIN} to {LENGTH_MAX:,}, "
             "a few words are easier than signs"
         )
 
 
-class _Crowd:
+class _HashQueue:
     """The hashes of one endpoint."""
 
     def __init__(self, endpoint: str) -> None:
@@ -54,7 +54,7 @@ class _Crowd:
         self.under_way: set[Future[bytes]] = set()
 
 
-_crowd_of = cache(_Crowd)
+_hash_queue = cache(_HashQueue)
 
 
 async def hash_password(password: str, endpoint: str = CONSOLE) -> str:
@@ -67,11 +67,11 @@ async def hash_password(password: str, endpoint: str = CONSOLE) -> str:
 async def is_password(password: str, stored: str | None, endpoint: str = CONSOLE) -> bool:
     """Takes as long for a name that nobody has: the time must not tell which names exist."""
     if stored is None:
-        await _digest(endpoint, password[:MOST_LENGTH], bytes(_SALT_BYTES), COST, BLOCK, LANES)
+        await _digest(endpoint, password[:LENGTH_MAX], bytes(_SALT_BYTES), COST, BLOCK, LANES)
         return False
     _, cost, block, lanes, salt, digest = stored.split("$")
-    found = await _digest(endpoint, password[:MOST_LENGTH], _bytes(salt), int(cost), int(block), int(lanes))
-    return hmac.compare_digest(found, _bytes(digest)) and len(password) <= MOST_LENGTH
+    found = await _digest(endpoint, password[:LENGTH_MAX], _bytes(salt), int(cost), int(block), int(lanes))
+    return hmac.compare_digest(found, _bytes(digest)) and len(password) <= LENGTH_MAX
 
 
 async def _digest(endpoint: str, password: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
@@ -86,9 +86,9 @@ async def _digest(endpoint: str, password: str, salt: bytes, cost: int, block: i
             dklen=_HASH_BYTES,
         )
 
-    crowd = _crowd_of(endpoint)
+    crowd = _hash_queue(endpoint)
     if len(crowd.under_way) >= AT_ONCE + WAITING_MAX:
-        raise Crowded
+        raise PasswordQueueFull
     hashing = crowd.threads.submit(compute)
     crowd.under_way.add(hashing)
     # When the hash ends, and not when its caller goes away: a thread that has begun it ends it.

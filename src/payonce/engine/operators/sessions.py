@@ -10,9 +10,9 @@ from payonce.engine.audit import Severity, note
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.model import NAME_MAX_LENGTH, clean_text
 from payonce.engine.messages.transaction import Reader
-from payonce.engine.operators.login_limits import TooMany, count_attempt, remember_network, take_back
+from payonce.engine.operators.login_limits import TooManyAttempts, count_attempt, remember_network, remove_attempt
 from payonce.engine.operators.model import Person, Role
-from payonce.engine.operators.passwords import Crowded, is_password
+from payonce.engine.operators.passwords import PasswordQueueFull, is_password
 from payonce.kit.outcomes import PayonceError
 
 IDLE_S: Final = 2 * 3_600
@@ -23,7 +23,7 @@ SEEN_EVERY_S: Final = 60
 TOKEN_BYTES: Final = 32
 
 
-class NotAdmitted(PayonceError):
+class LoginRefused(PayonceError):
     """A login that was refused. The sentence does not tell whether the name exists."""
 
     def __init__(self, sentence: str, *, too_many: bool = False) -> None:
@@ -38,7 +38,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SessionStatus:
     """What the door needs to know, read at once."""
 
     now: datetime
@@ -54,9 +54,9 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
     stored = await database.work.fetchval("select password from payonce.people where name = $1", name)
     try:
         right = await is_password(password, stored)
-    except Crowded as error:
-        await take_back(database.work, attempt)
-        raise NotAdmitted(str(error), too_many=True) from None
+    except PasswordQueueFull as error:
+        await remove_attempt(database.work, attempt)
+        raise LoginRefused(str(error), too_many=True) from None
     if not right:
         # A name that nobody has may be a password that was typed a field too early: it is kept nowhere.
         reference, actor = ("unknown name", "nobody") if stored is None else (name, name)
@@ -69,10 +69,10 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
                 actor=actor,
                 severity=Severity.WARNING,
             )
-        raise NotAdmitted("the name or the password is wrong")
+        raise LoginRefused("the name or the password is wrong")
     token = secrets.token_urlsafe(TOKEN_BYTES)
     async with database.transaction() as connection:
-        await take_back(connection, attempt)
+        await remove_attempt(connection, attempt)
         await remember_network(connection, name, address)
         await connection.execute(
             """
@@ -95,7 +95,7 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
             stored,
         )
         if opened is None:
-            raise NotAdmitted("the name or the password is wrong")
+            raise LoginRefused("the name or the password is wrong")
         await note(connection, "console.login", name, f"logged in from {address}", actor=name)
     return token
 
@@ -104,7 +104,7 @@ async def log_out(database: Database, token: str) -> None:
     await database.work.execute("delete from payonce.sessions where token_hash = $1", _hash(token))
 
 
-async def standing(read: Reader, token: str | None, *, active: bool = True) -> Standing:
+async def session_status(read: Reader, token: str | None, *, active: bool = True) -> SessionStatus:
     """Unless `active`, a page renewed itself: that nobody sits before it must be able to end the session."""
     row = await read.fetchrow(
         """
@@ -119,19 +119,19 @@ async def standing(read: Reader, token: str | None, *, active: bool = True) -> S
         IDLE_S,
     )
     if row["name"] is None:
-        return Standing(row["now"], None, row["anybody"])
+        return SessionStatus(row["now"], None, row["anybody"])
     assert token is not None
     if active and (row["now"] - row["seen_at"]).total_seconds() > SEEN_EVERY_S:
         await read.fetch("update payonce.sessions set seen_at = payonce.due_now() where token_hash = $1", _hash(token))
-    return Standing(row["now"], Session(Person(row["name"], Role(row["role"])), row["ends_at"]), row["anybody"])
+    return SessionStatus(row["now"], Session(Person(row["name"], Role(row["role"])), row["ends_at"]), row["anybody"])
 
 
 async def _count_attempt(database: Database, name: str, address: str) -> int:
     try:
         return await count_attempt(database, name, address)
-    except TooMany as error:
+    except TooManyAttempts as error:
         way = "log in from another one" if error.of_address else "set a new password with: payonce users passwd NAME"
-        raise NotAdmitted(f"{error}, or {way}", too_many=True) from None
+        raise LoginRefused(f"{error}, or {way}", too_many=True) from None
 
 
 def _hash(token: str) -> bytes:

@@ -17,7 +17,7 @@ LOCATION: Final = "console.people"
 
 
 @dataclass(frozen=True)
-class Listed:
+class PersonSummary:
     name: str
     role: Role
     added_by: str
@@ -82,7 +82,7 @@ async def remove_person(tx: Tx, name: str, by: str) -> None:
     await note(tx.connection, LOCATION, name, "removed", actor=by, severity=Severity.WARNING)
 
 
-async def people(read: Reader | Tx) -> list[Listed]:
+async def people(read: Reader | Tx) -> list[PersonSummary]:
     rows = await read.fetch(
         f"""
         select p.name, p.role, p.added_by, p.added_at, max(s.seen_at) as seen_at
@@ -90,7 +90,9 @@ async def people(read: Reader | Tx) -> list[Listed]:
         group by p.name order by p.name limit {PEOPLE_MAX}
         """
     )
-    return [Listed(row["name"], Role(row["role"]), row["added_by"], row["added_at"], row["seen_at"]) for row in rows]
+    return [
+        PersonSummary(row["name"], Role(row["role"]), row["added_by"], row["added_at"], row["seen_at"]) for row in rows
+    ]
 
 
 async def _unknown(tx: Tx, name: str) -> Invalid:

@@ -61,7 +61,7 @@ class Lag:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredEntry:
     """An entry as it lies in the store, for people to look at."""
 
     message: Message
@@ -95,7 +95,7 @@ async def lag(database: Database) -> list[Lag]:
 
 async def parked_entries(
     database: Database, relay: str, limit: int = PAGE_MAX, after: UUID | None = None
-) -> list[Stored]:
+) -> list[StoredEntry]:
     """What the relay gave up, in the order it did; `after` the given one, for the next page."""
     if not 1 <= limit <= PAGE_MAX:
         raise Invalid(f"limit is {limit}; it must be between 1 and {PAGE_MAX:,}")
@@ -114,7 +114,7 @@ async def parked_entries(
             after,
         )
     return [
-        Stored(
+        StoredEntry(
             message_shown(row),
             State(row["state"]),
             row["tries"],
@@ -128,7 +128,7 @@ async def parked_entries(
     ]
 
 
-class ParkedThen(msgspec.Struct, frozen=True):
+class ParkedSelection(msgspec.Struct, frozen=True):
     """All parked entries of a relay when somebody looked: so many, and exactly these. What is parked later is not
     meant."""
 
@@ -137,16 +137,16 @@ class ParkedThen(msgspec.Struct, frozen=True):
     parked_before: datetime
 
 
-async def all_parked(database: Database, relay: str) -> ParkedThen:
+async def all_parked(database: Database, relay: str) -> ParkedSelection:
     """What a redrive of all would be now, to be shown and then asked for."""
     async with database.engine.acquire() as connection:
         await _known(connection, relay)
         end = await connection.fetchval("select payonce.due_now()") + timedelta(microseconds=1)
         ids = await _parked_ids(connection, relay, end)
-    return ParkedThen(len(ids), fingerprint(ids), end)
+    return ParkedSelection(len(ids), fingerprint(ids), end)
 
 
-async def redrive_all(database: Database, notifier: Notifier, relay: str, shown: ParkedThen, *, by: str) -> int:
+async def redrive_all(database: Database, notifier: Notifier, relay: str, shown: ParkedSelection, *, by: str) -> int:
     """Exactly those that were shown start over, or none and Stale."""
     async with database.engine.acquire() as connection:
         await _known(connection, relay)

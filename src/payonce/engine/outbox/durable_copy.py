@@ -18,7 +18,7 @@ from payonce.engine.database.connections import Connection, Database
 from payonce.engine.messages.idempotency import first_ids, take_keys
 from payonce.engine.messages.model import Claim, Message, Settlement
 from payonce.engine.outbox.entries import STATEMENT_MAX_ENTRIES, put_once, put_out
-from payonce.engine.outbox.model import State, told, wake_name
+from payonce.engine.outbox.model import State, stored_reason, wake_name
 from payonce.kit.outcomes import Invalid
 
 OVERDUE_MAX: Final = 10_000
@@ -33,7 +33,7 @@ STARTS_OVER: Final = """state = 'waiting', token = entry.token + 1, try_at = pay
 """Of a row `entry` of payonce.outbox that a person, or an answer, wakes."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class OverdueEntry(msgspec.Struct, frozen=True):
     """A delivered entry that is not settled, as far as a refill needs it."""
 
     id: UUID
@@ -42,7 +42,7 @@ class Kept(msgspec.Struct, frozen=True):
     ready_at: datetime
 
 
-class Standing(msgspec.Struct, frozen=True):
+class EntryStatus(msgspec.Struct, frozen=True):
     """What the outbox says of a message that somebody is about to run."""
 
     state: State
@@ -56,7 +56,7 @@ class Standing(msgspec.Struct, frozen=True):
     """Nothing of its queue may begin to run."""
 
 
-class Fate(StrEnum):
+class SettleOutcome(StrEnum):
     """What became of a settlement."""
 
     RECORDED = "recorded"
@@ -68,7 +68,7 @@ class Fate(StrEnum):
     """It has no entry: the queue elsewhere is all that knows of it."""
 
 
-async def put_kept(connection: Connection, relay: str, messages: Sequence[Message]) -> list[UUID]:
+async def put_durable(connection: Connection, relay: str, messages: Sequence[Message]) -> list[UUID]:
     """Entries that exist if and only if the caller's transaction commits; each idempotency key is accepted once.
     Answers with each message's id, or the first id of its key."""
     if len(messages) <= STATEMENT_MAX_ENTRIES:
@@ -83,7 +83,7 @@ async def put_kept(connection: Connection, relay: str, messages: Sequence[Messag
     return await first_ids(connection, messages, accepted)
 
 
-async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict[UUID, Standing]:
+async def entry_statuses(database: Database, relay: str, ids: Sequence[UUID]) -> dict[UUID, EntryStatus]:
     """Of these messages those that are not settled."""
     rows = await database.engine.fetch(
         """
@@ -94,10 +94,10 @@ async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict
         relay,
         list(ids),
     )
-    return {row["id"]: Standing(State(row["state"]), *tuple(row)[2:]) for row in rows}
+    return {row["id"]: EntryStatus(State(row["state"]), *tuple(row)[2:]) for row in rows}
 
 
-async def hold_kept(connection: Connection, relay: str, claim: Claim, lease_s: float) -> bool:
+async def hold_durable(connection: Connection, relay: str, claim: Claim, lease_s: float) -> bool:
     """The fence of a transaction that does not end the run: False unless the message is this claim's to work on.
 
     A message that its queue alone knows gets its entry now: nothing may be sent for one that could vanish.
@@ -117,7 +117,7 @@ async def hold_kept(connection: Connection, relay: str, claim: Claim, lease_s: f
     return held is not None
 
 
-async def settle_kept(connection: Connection, relay: str, settlements: Sequence[Settlement]) -> list[Fate]:
+async def settle_durable(connection: Connection, relay: str, settlements: Sequence[Settlement]) -> list[SettleOutcome]:
     """Ends runs in the caller's transaction: the id goes into the inbox with a success or failure, the next time and
     attempt into the entry with a retry, the reason with a parking. One fate per settlement, in order.
 
@@ -132,26 +132,26 @@ async def settle_kept(connection: Connection, relay: str, settlements: Sequence[
         [settlement.ending.value for settlement in ordered],
         [settlement.claim.message.attempts for settlement in ordered],
         [settlement.delay_s for settlement in ordered],
-        [None if settlement.reason is None else told(settlement.reason) for settlement in ordered],
+        [None if settlement.reason is None else stored_reason(settlement.reason) for settlement in ordered],
         [settlement.claim.first_attempt_at for settlement in ordered],
     )
     recorded = {row["id"] for row in rows}
     left = [settlement for settlement in ordered if settlement.claim.message.id not in recorded]
-    fates = dict.fromkeys(recorded, Fate.RECORDED)
+    fates = dict.fromkeys(recorded, SettleOutcome.RECORDED)
     if left:
-        fates |= await _fates_of_others(connection, relay, left)
+        fates |= await _outcomes_of_others(connection, relay, left)
     return [fates[settlement.claim.message.id] for settlement in settlements]
 
 
-async def accept_unkept(connection: Connection, relay: str, message: Message) -> Fate:
+async def accept_without_entry(connection: Connection, relay: str, message: Message) -> SettleOutcome:
     """The end of a run of a message without an entry: gone when it was settled before, stale when it has one by now."""
     await _lock(connection, message.id)
     if await connection.fetchval(_ACCEPT, relay, message.id, consumer(message.queue)):
-        return Fate.RECORDED
-    return Fate.GONE if await settled_before(connection, [message]) else Fate.STALE
+        return SettleOutcome.RECORDED
+    return SettleOutcome.GONE if await settled_before(connection, [message]) else SettleOutcome.STALE
 
 
-async def end_kept(connection: Connection, queue: str, correlation_id: str, info: str) -> int:
+async def end_durable(connection: Connection, queue: str, correlation_id: str, info: str) -> int:
     """Ends the messages of a queue that somebody outside has worked off, as successes that say so; one in a run's hands
     is left to it. Answers how many."""
     ended: int = await connection.fetchval(
@@ -181,7 +181,7 @@ async def end_kept(connection: Connection, queue: str, correlation_id: str, info
     return ended
 
 
-async def wake_kept(connection: Connection, message_id: UUID) -> str | None:
+async def wake_durable(connection: Connection, message_id: UUID) -> str | None:
     """Lets a parked entry start over, whichever relay it has; one that waits for its next attempt is brought at once.
     Answers what to ring after the commit; None when a run has it, it is due, or there is none."""
     relay: str | None = await connection.fetchval(
@@ -215,9 +215,9 @@ async def wake_kept(connection: Connection, message_id: UUID) -> str | None:
     return None if relay is None else wake_name(relay)
 
 
-async def overdue_kept(
-    database: Database, relay: str, *, late_s: float, limit: int, after: Kept | None = None
-) -> list[Kept]:
+async def overdue_entries(
+    database: Database, relay: str, *, late_s: float, limit: int, after: OverdueEntry | None = None
+) -> list[OverdueEntry]:
     """Delivered, unsettled, unparked, and due since `late_s` or longer: what a refill looks for on the other side.
     In the order they fell due; `after` the given one, for the next page."""
     if not 1 <= limit <= OVERDUE_MAX:
@@ -235,10 +235,10 @@ async def overdue_kept(
         None if after is None else after.ready_at,
         None if after is None else after.id,
     )
-    return [Kept(row["id"], row["queue"], row["attempts"], row["ready_at"]) for row in rows]
+    return [OverdueEntry(row["id"], row["queue"], row["attempts"], row["ready_at"]) for row in rows]
 
 
-async def put_back(database: Database, relay: str, absent: Sequence[Kept]) -> int:
+async def put_back(database: Database, relay: str, absent: Sequence[OverdueEntry]) -> int:
     """Lets entries that the other side has lost be delivered again, with attempts and due time as they are.
     What was settled, retried or parked since it was looked at stays as it is, and so does a run's hold: the run may
     still be going on. An entry whose message the inbox has is over, and goes. Answers how many are delivered again."""
@@ -275,7 +275,9 @@ def consumer(queue: str) -> str:
     return CONSUMER_PREFIX + queue
 
 
-async def _fates_of_others(connection: Connection, relay: str, settlements: Sequence[Settlement]) -> dict[UUID, Fate]:
+async def _outcomes_of_others(
+    connection: Connection, relay: str, settlements: Sequence[Settlement]
+) -> dict[UUID, SettleOutcome]:
     """Asked after the settling: whoever was waited for has committed by now."""
     messages = [settlement.claim.message for settlement in settlements]
     gone = await settled_before(connection, messages)
@@ -284,7 +286,11 @@ async def _fates_of_others(connection: Connection, relay: str, settlements: Sequ
     )
     there = {row["id"] for row in rows}
     return {
-        message.id: Fate.GONE if message.id in gone else Fate.STALE if message.id in there else Fate.UNKNOWN
+        message.id: SettleOutcome.GONE
+        if message.id in gone
+        else SettleOutcome.STALE
+        if message.id in there
+        else SettleOutcome.UNKNOWN
         for message in messages
     }
 

@@ -31,12 +31,12 @@ async def declare_relays(database: Database, relays: Sequence[Relay]) -> None:
             returning xmax <> 0
             """,
             relay.name,
-            relay.terms.keeps,
-            relay.terms.ahead_s,
+            relay.config.keeps,
+            relay.config.ahead_s,
         )
         if changed:
-            # Meant after a change of settings; told, because another process may still relay by the old terms.
-            log.warning("relay_changed", relay=relay.name, keeps=relay.terms.keeps, ahead_s=relay.terms.ahead_s)
+            # Meant after a change of settings; told, because another process may still relay by the old config.
+            log.warning("relay_changed", relay=relay.name, keeps=relay.config.keeps, ahead_s=relay.config.ahead_s)
 
 
 async def put_out(connection: Connection, relay: str, messages: Sequence[Message]) -> list[UUID]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from payonce.engine.outbox.model import EVENTS, Answer, Delivered, Entry, Terms
+from payonce.engine.outbox.model import EVENTS, Answer, Delivered, Entry, RelayConfig
 from payonce.kit.log import get_logger
 
 log = get_logger(__name__)
@@ -13,7 +13,7 @@ class LogRelay:
 
     def __init__(self, name: str = EVENTS) -> None:
         self.name = name
-        self.terms = Terms()
+        self.config = RelayConfig()
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
         for entry in entries:

@@ -57,7 +57,7 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 
 
 @dataclass(frozen=True)
-class Terms:
+class RelayConfig:
     """How the entries of one relay are treated."""
 
     keeps: bool = False
@@ -117,14 +117,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class NotNow:
+class Deferred:
     """Later, as often as it takes: the other side is away, full or busy."""
 
     reason: str
     after_s: float | None = None
 
 
-Answer = Delivered | Refusal | NotNow
+Answer = Delivered | Refusal | Deferred
 
 
 class Relay(Protocol):
@@ -134,10 +134,10 @@ class Relay(Protocol):
     def name(self) -> str: ...
 
     @property
-    def terms(self) -> Terms: ...
+    def config(self) -> RelayConfig: ...
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
-        """One answer per entry, in order. Called outside any transaction, within `terms.timeout_s`."""
+        """One answer per entry, in order. Called outside any transaction, within `config.timeout_s`."""
         ...
 
 
@@ -151,7 +151,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DeliveryDecision:
     """What becomes of a claimed entry. `to` None: it goes."""
 
     outcome: str
@@ -164,18 +164,18 @@ class Verdict:
     name: str | None = None
 
 
-def verdict(terms: Terms, claimed: Claimed, answer: Answer) -> Verdict:
+def decide(config: RelayConfig, claimed: Claimed, answer: Answer) -> DeliveryDecision:
     """Pure and total: what an answer means for an entry."""
     tries = claimed.entry.tries + 1
     match answer:
         case Delivered(name):
-            return Verdict("delivered", State.DELIVERED if terms.keeps else None, name=name)
-        case NotNow(reason, after_s):
-            delay_s = terms.backoff.delay_s(tries, 0.0) if after_s is None else after_s
-            return Verdict(
+            return DeliveryDecision("delivered", State.DELIVERED if config.keeps else None, name=name)
+        case Deferred(reason, after_s):
+            delay_s = config.backoff.delay_s(tries, 0.0) if after_s is None else after_s
+            return DeliveryDecision(
                 "not_now",
                 State.WAITING,
-                told(reason),
+                stored_reason(reason),
                 min(max(delay_s, DELAY_LEAST_S), DELAY_MAX_S),
                 tries,
                 claimed.refusals,
@@ -183,21 +183,25 @@ def verdict(terms: Terms, claimed: Claimed, answer: Answer) -> Verdict:
             )
         case Refusal(reason):
             refusals = claimed.refusals + 1
-            if refusals >= terms.refusals_max:
-                why = told(f"refused {refusals} times: {reason}")
-                return Verdict("parked", State.PARKED, why, 0.0, tries, refusals, claimed.suspect)
-            delay_s = max(terms.backoff.delay_s(tries, 0.0), DELAY_LEAST_S)
-            return Verdict("refused", State.WAITING, told(reason), delay_s, tries, refusals, claimed.suspect)
+            if refusals >= config.refusals_max:
+                why = stored_reason(f"refused {refusals} times: {reason}")
+                return DeliveryDecision("parked", State.PARKED, why, 0.0, tries, refusals, claimed.suspect)
+            delay_s = max(config.backoff.delay_s(tries, 0.0), DELAY_LEAST_S)
+            return DeliveryDecision(
+                "refused", State.WAITING, stored_reason(reason), delay_s, tries, refusals, claimed.suspect
+            )
 
 
-def suspected(terms: Terms, claimed: Claimed, reason: str) -> Verdict:
+def decide_suspect(config: RelayConfig, claimed: Claimed, reason: str) -> DeliveryDecision:
     """It was in a batch that broke, and may be the one that breaks every batch it is in."""
     tries = claimed.entry.tries + 1
-    delay_s = max(terms.backoff.delay_s(tries, 0.0), DELAY_LEAST_S)
-    return Verdict("failed", State.WAITING, told(reason), delay_s, tries, claimed.refusals, suspect=True)
+    delay_s = max(config.backoff.delay_s(tries, 0.0), DELAY_LEAST_S)
+    return DeliveryDecision(
+        "failed", State.WAITING, stored_reason(reason), delay_s, tries, claimed.refusals, suspect=True
+    )
 
 
-def told(reason: str) -> str:
+def stored_reason(reason: str) -> str:
     """A reason as it may be kept and shown."""
     return clean_text(redact(reason))
 

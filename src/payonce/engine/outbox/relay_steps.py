@@ -18,15 +18,15 @@ from payonce.engine.monitoring.metrics import OUTBOX_DELIVERIES
 from payonce.engine.outbox.model import (
     REPEAT_FOR_S,
     Claimed,
+    Deferred,
+    DeliveryDecision,
     Entry,
-    NotNow,
     Refusal,
     Relay,
     State,
-    Verdict,
-    suspected,
-    told,
-    verdict,
+    decide,
+    decide_suspect,
+    stored_reason,
 )
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import NotSent, Retry, Unknown
@@ -75,7 +75,7 @@ async def hand_over(database: Database, relay: Relay) -> Progress:
     # Both are rare, and one look for them is cheaper than two statements that find nothing.
     [odd] = await database.engine.fetch(_ODD, relay.name)
     reaped = await reap(database, relay) if odd["dead"] else 0
-    batch = await _relay(database, relay, relay.terms.batch, suspects=False)
+    batch = await _relay(database, relay, relay.config.batch, suspects=False)
     taken, put_off, alone = batch.taken, batch.put_off, Progress()
     if (odd["suspects"] or reaped or batch.has_suspects) and (batch.gets_through or not batch.taken):
         for _ in range(SUSPECTS_PER_STEP):
@@ -98,9 +98,9 @@ async def reap(database: Database, relay: Relay) -> int:
 
 async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool) -> tuple[int, list[Claimed]]:
     """How many entries were taken up, and those of them that are to be handed over."""
-    terms = relay.terms
+    config = relay.config
     rows = await database.engine.fetch(
-        _CLAIM, relay.name, suspects, limit, terms.lease_s, None if terms.keeps else REPEAT_FOR_S
+        _CLAIM, relay.name, suspects, limit, config.lease_s, None if config.keeps else REPEAT_FOR_S
     )
     claims = []
     for row in rows:
@@ -123,7 +123,9 @@ async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool)
     return len(rows), claims
 
 
-async def record(database: Database, relay: Relay, claims: Sequence[Claimed], verdicts: Sequence[Verdict]) -> set[UUID]:
+async def record(
+    database: Database, relay: Relay, claims: Sequence[Claimed], verdicts: Sequence[DeliveryDecision]
+) -> set[UUID]:
     """Writes down what became of claimed entries. Answers with those that were still this relay's to decide on."""
     # Everybody locks in this order, so that two batches with entries in common cannot deadlock.
     decided = sorted(zip(claims, verdicts, strict=True), key=lambda pair: pair[0].entry.message.id)
@@ -156,48 +158,48 @@ async def _relay(database: Database, relay: Relay, limit: int, *, suspects: bool
     taken, claims = await claim(database, relay, limit, suspects=suspects)
     if not claims:
         return Progress(taken, is_full=taken == limit)
-    if time.monotonic() > sent_at + relay.terms.lease_s - relay.terms.timeout_s:
+    if time.monotonic() > sent_at + relay.config.lease_s - relay.config.timeout_s:
         # Stopped or starved since: another process may have these entries before a delivery of ours would end.
-        late = NotNow("the lease was nearly over before the delivery began", 0.0)
-        verdicts = [verdict(relay.terms, claimed, late) for claimed in claims]
+        late = Deferred("the lease was nearly over before the delivery began", 0.0)
+        verdicts = [decide(relay.config, claimed, late) for claimed in claims]
     else:
         verdicts = await _deliver(relay, claims)
     recorded = await record(database, relay, claims, verdicts)
     for claimed, each in zip(claims, verdicts, strict=True):
-        _tell(relay, claimed, each, claimed.entry.message.id in recorded)
+        _record_outcome(relay, claimed, each, claimed.entry.message.id in recorded)
     put_off = sum(each.outcome == "not_now" for each in verdicts)
     return Progress(taken, put_off, taken == limit, any(each.suspect for each in verdicts))
 
 
-async def _deliver(relay: Relay, claims: Sequence[Claimed]) -> list[Verdict]:
-    terms = relay.terms
+async def _deliver(relay: Relay, claims: Sequence[Claimed]) -> list[DeliveryDecision]:
+    config = relay.config
     try:
-        async with asyncio.timeout(terms.timeout_s):
+        async with asyncio.timeout(config.timeout_s):
             answers = await relay.deliver([claimed.entry for claimed in claims])
         if len(answers) != len(claims):
             raise ValueError(f"{len(answers)} answers to {len(claims)} entries")
-        return [verdict(terms, *pair) for pair in zip(claims, answers, strict=True)]
+        return [decide(config, *pair) for pair in zip(claims, answers, strict=True)]
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         if is_transient(error) or isinstance(error, (NotSent, Retry, Unknown)):
-            log.warning("outbox_not_delivered", relay=relay.name, entries=len(claims), error=told(reason))
-            return [verdict(terms, claimed, NotNow(reason)) for claimed in claims]
-        log.error("outbox_delivery_failed", relay=relay.name, entries=len(claims), error=told(reason))
+            log.warning("outbox_not_delivered", relay=relay.name, entries=len(claims), error=stored_reason(reason))
+            return [decide(config, claimed, Deferred(reason)) for claimed in claims]
+        log.error("outbox_delivery_failed", relay=relay.name, entries=len(claims), error=stored_reason(reason))
         if len(claims) > 1:
-            return [suspected(terms, claimed, reason) for claimed in claims]
-        return [verdict(terms, claims[0], Refusal(reason))]
+            return [decide_suspect(config, claimed, reason) for claimed in claims]
+        return [decide(config, claims[0], Refusal(reason))]
 
 
 async def _park_unreadable(database: Database, relay: Relay, row: Record, error: Exception) -> None:
     """One entry that cannot be read does not hold up the others."""
-    reason = told(f"this entry cannot be read: {error}")
+    reason = stored_reason(f"this entry cannot be read: {error}")
     log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=reason)
     await database.engine.fetch(
         _MOVE, relay.name, row["id"], row["token"], State.PARKED, reason, 0.0, row["tries"], row["refusals"], True, None
     )
 
 
-def _tell(relay: Relay, claimed: Claimed, decided: Verdict, in_time: bool) -> None:
+def _record_outcome(relay: Relay, claimed: Claimed, decided: DeliveryDecision, in_time: bool) -> None:
     OUTBOX_DELIVERIES.labels(relay.name, decided.outcome if in_time else "stale").inc()
     if decided.outcome == "parked" and in_time:
         log.error(

@@ -1,6 +1,6 @@
 """Vendors' statements held against our effects, both ways; what does not match is in suspense until it is explained."""
 
-from payonce.engine.reconcile.books import Books, equal_books
+from payonce.engine.reconcile.balance_comparison import BalanceComparison, compare_balances
 from payonce.engine.reconcile.match import assign
 from payonce.engine.reconcile.run import reconcile
 from payonce.engine.reconcile.runs import Coverage, Run, coverages, is_due, last_runs, register
@@ -18,7 +18,7 @@ from payonce.engine.reconcile.suspense import (
 )
 
 __all__ = [
-    "Books",
+    "BalanceComparison",
     "Coverage",
     "Direction",
     "Entry",
@@ -28,9 +28,9 @@ __all__ = [
     "Run",
     "StatementSource",
     "assign",
+    "compare_balances",
     "coverages",
     "describe",
-    "equal_books",
     "explain",
     "is_due",
     "item_of",

@@ -10,11 +10,11 @@ from uuid import UUID
 from payonce.engine.audit import Severity, note
 from payonce.engine.effects.adopt import adopt, contradict, find_on_statement
 from payonce.engine.effects.declaration import encode, encode_stated
-from payonce.engine.effects.model import Cause, State, Stored
+from payonce.engine.effects.model import Cause, EffectRecord, State
 from payonce.engine.effects.store import as_stored
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.reconcile.source import Entry, Flow, StatementSource, split_reference
-from payonce.engine.reconcile.suspense import Direction, Item, ItemState, Subject, cover, settle_missing
+from payonce.engine.reconcile.suspense import Direction, Item, ItemState, Subject, hold_in_suspense, settle_missing
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Stale
 
@@ -33,13 +33,13 @@ class Line:
 class Candidate:
     """An effect that a line may be about."""
 
-    stored: Stored
+    stored: EffectRecord
     amount: Amount | None
 
 
 async def match_entry(tx: Tx, source: StatementSource, entry: Entry, run_id: UUID, by: str) -> Counter[str]:
     """Takes a line on record, says what it means for our effects and books, and counts what it changed."""
-    line = await _keep(tx, source.vendor, entry, run_id, by)
+    line = await _store_line(tx, source.vendor, entry, run_id, by)
     return await _match(tx, source, line, run_id, by)
 
 
@@ -95,7 +95,7 @@ async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str,
         )
 
 
-async def known_already(read: Reader, vendor: str, entries: Sequence[Entry]) -> set[tuple[str, str]]:
+async def matched_lines(read: Reader, vendor: str, entries: Sequence[Entry]) -> set[tuple[str, str]]:
     """Lines, by kind and reference of the vendor, that are on record as they are and matched: nothing is to be done."""
     rows = await read.fetch(
         """
@@ -127,7 +127,7 @@ async def _match(
     if flow is not None and flow.fits(entry.amount):
         candidates = await _candidates(tx, entry)
         if candidates:
-            explained = await _tell(tx, line, candidates, by, changed)
+            explained = await _match_effect(tx, line, candidates, by, changed)
         elif entry.key_and_generation is not None and (expected or await source.expects(tx, entry)):
             explained = await _adopt(tx, line, run_id, by, changed)
     changed["explained"] += explained is not None
@@ -138,11 +138,11 @@ async def _match(
         entry.vendor_ref,
         None if explained is None else explained.stored.id,
     )
-    await _balance(tx, source, line, flow, explained, by, changed)
+    await _update_suspense(tx, source, line, flow, explained, by, changed)
     return changed
 
 
-async def _balance(
+async def _update_suspense(
     tx: Tx,
     source: StatementSource,
     line: Line,
@@ -155,19 +155,19 @@ async def _balance(
     entry, effect_id = line.entry, None if explained is None else explained.stored.id
     subject = Subject(source.vendor, source.mirror, entry.kind, entry.vendor_ref, entry.reference, effect_id, entry.at)
     if explained is None:
-        if await cover(tx, subject, Direction.THEIRS, entry.amount, by):
+        if await hold_in_suspense(tx, subject, Direction.THEIRS, entry.amount, by):
             changed["unmatched"] += 1
         return
     assert flow is not None
     ours = entry.amount if explained.amount is None else flow.signed(explained.amount)
     difference = entry.amount - ours
-    if await cover(tx, subject, Direction.DIFFERENCE, difference, by):
+    if await hold_in_suspense(tx, subject, Direction.DIFFERENCE, difference, by):
         changed["unmatched" if difference else "settled"] += 1
     if await settle_missing(tx, explained.stored.id, by, "the statement shows it after all"):
         changed["settled"] += 1
 
 
-async def _tell(
+async def _match_effect(
     tx: Tx, line: Line, candidates: Sequence[Candidate], by: str, changed: Counter[str]
 ) -> Candidate | None:
     """What the line says about an effect on record. None when it does not explain the line."""
@@ -176,12 +176,12 @@ async def _tell(
     chosen, *others = [*named, *(each for each in candidates if each not in named)]
     stored = chosen.stored
     for other in others if line.news else ():
-        await _object(
+        await _open_contradiction(
             tx, other.stored, f"the vendor names it {entry.vendor_ref}, as it does another", by, Cause.SAME_REFERENCE
         )
     if await _is_taken(tx, line, stored) or stored.vendor_ref not in (None, entry.vendor_ref):
         if line.news:
-            await _object(tx, stored, f"the vendor shows it twice, also as {entry.vendor_ref}", by)
+            await _open_contradiction(tx, stored, f"the vendor shows it twice, also as {entry.vendor_ref}", by)
         return None
     if chosen.amount is not None and chosen.amount.asset != entry.amount.asset:
         return None
@@ -197,7 +197,9 @@ async def _tell(
     return Candidate(after, chosen.amount)
 
 
-async def _object(tx: Tx, stored: Stored, why: str, by: str, cause: Cause = Cause.CONTRADICTION) -> None:
+async def _open_contradiction(
+    tx: Tx, stored: EffectRecord, why: str, by: str, cause: Cause = Cause.CONTRADICTION
+) -> None:
     await contradict(tx.connection, stored, why, cause)
     text = f"{stored.label}: {why}"
     await note(tx.connection, "reconcile.contradiction", str(stored.id), text, actor=by, severity=Severity.ERROR)
@@ -242,7 +244,7 @@ async def _candidates(tx: Tx, entry: Entry) -> list[Candidate]:
     return [Candidate(as_stored(row), _amount_of(row)) for row in rows]
 
 
-async def _is_taken(tx: Tx, line: Line, stored: Stored) -> bool:
+async def _is_taken(tx: Tx, line: Line, stored: EffectRecord) -> bool:
     """Whether another line explains itself by this effect: then the vendor did it twice."""
     return bool(
         await tx.fetchval(
@@ -257,7 +259,7 @@ async def _is_taken(tx: Tx, line: Line, stored: Stored) -> bool:
     )
 
 
-async def _keep(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) -> Line:
+async def _store_line(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) -> Line:
     """Puts the line on record, or what the vendor changed about it since. What a person assigned stays, also when the
     vendor repeats that it knows no reference."""
     outcome = None if entry.outcome is None else encode(entry.outcome, Any, f"the outcome of line {entry.vendor_ref}")

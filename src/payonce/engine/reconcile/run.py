@@ -16,8 +16,8 @@ from uuid import UUID
 from payonce.engine.database.connections import Database
 from payonce.engine.database.leases import Leadership, fence
 from payonce.engine.messages.transaction import NotifyingFeed, Reader, Tx, begin
-from payonce.engine.reconcile import missing, runs
-from payonce.engine.reconcile.match import known_already, match_again, match_entry
+from payonce.engine.reconcile import missing_effects, runs
+from payonce.engine.reconcile.match import match_again, match_entry, matched_lines
 from payonce.engine.reconcile.runs import Run
 from payonce.engine.reconcile.source import Entry, StatementSource
 from payonce.engine.reconcile.suspense import Direction, unmatched
@@ -111,17 +111,17 @@ class _Walk:
     async def look_for_missing(self) -> None:
         read, last = Reader(self.database), None
         covered_since = await runs.covered_since(read, self.run)
-        while page := await missing.missing_effects(read, self.source, self.run, covered_since, PAGE_LINES):
+        while page := await missing_effects.find_missing(read, self.source, self.run, covered_since, PAGE_LINES):
             if page == last:
                 raise AssertionError(f"effects of {self.source.vendor} are missing and cannot be put into suspense")
             for effect_id in page:
                 await self._step(
-                    partial(missing.put_into_suspense, source=self.source, effect_id=effect_id, by=self.by)
+                    partial(missing_effects.put_into_suspense, source=self.source, effect_id=effect_id, by=self.by)
                 )
             last = page
 
     async def _match(self, page: list[Entry]) -> None:
-        known = await known_already(Reader(self.database), self.source.vendor, page)
+        known = await matched_lines(Reader(self.database), self.source.vendor, page)
         for entry in page:
             if (entry.kind, entry.vendor_ref) not in known:
                 await self._step(partial(match_entry, source=self.source, entry=entry, run_id=self.run.id, by=self.by))

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from payonce.engine.effects.model import kept_reference
+from payonce.engine.effects.model import stored_reference
 from payonce.engine.ledger.model import Account, Reads
 from payonce.engine.messages.model import NAME_MAX_LENGTH
 from payonce.kit.money import Amount, Asset
@@ -48,7 +48,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         # As it is kept with the effect: a vendor's name may be longer than the column, and must still be found.
-        object.__setattr__(self, "vendor_ref", kept_reference(self.vendor_ref))
+        object.__setattr__(self, "vendor_ref", stored_reference(self.vendor_ref))
         for what, text in (("vendor_ref", self.vendor_ref), ("kind", self.kind), ("reference", self.reference)):
             if text is not None and (not 1 <= len(text) <= NAME_MAX_LENGTH or "\x00" in text):
                 raise Invalid(

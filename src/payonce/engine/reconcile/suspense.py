@@ -87,7 +87,7 @@ async def unmatched(
 
 
 @dataclass(frozen=True)
-class Total:
+class SuspenseTotal:
     """What is open of one vendor and asset."""
 
     vendor: str
@@ -97,7 +97,7 @@ class Total:
     oldest_s: float
 
 
-async def suspense_totals(read: Reads) -> list[Total]:
+async def suspense_totals(read: Reads) -> list[SuspenseTotal]:
     """By vendor and asset. An item and its opposite cancel in the amount, and not in the count."""
     rows = await read.fetch(
         """
@@ -108,7 +108,7 @@ async def suspense_totals(read: Reads) -> list[Total]:
         """
     )
     return [
-        Total(
+        SuspenseTotal(
             row["vendor"],
             row["count"],
             row["unexplained"],
@@ -126,9 +126,9 @@ async def item_of(read: Reads, item_id: UUID) -> Item:
     return _item(row)
 
 
-async def cover(tx: Tx, subject: Subject, direction: Direction, wanted: Amount, by: str) -> bool:
+async def hold_in_suspense(tx: Tx, subject: Subject, direction: Direction, wanted: Amount, by: str) -> bool:
     """Sees that exactly `wanted` is in suspense for the subject. True when that changed anything."""
-    current = await _covering(tx, subject)
+    current = await _open_item(tx, subject)
     if current is not None:
         if current.direction is direction and current.amount == wanted:
             return False
@@ -264,7 +264,7 @@ async def _did_not_happen(tx: Tx, item: Item) -> bool:
     )
 
 
-async def _covering(tx: Tx, subject: Subject) -> Item | None:
+async def _open_item(tx: Tx, subject: Subject) -> Item | None:
     mine = "vendor = $1 and kind = $2 and vendor_ref = $3" if subject.vendor_ref else "effect_id = $1"
     arguments = (subject.vendor, subject.kind, subject.vendor_ref) if subject.vendor_ref else (subject.effect_id,)
     which = "direction <> 'ours'" if subject.vendor_ref else "direction = 'ours'"

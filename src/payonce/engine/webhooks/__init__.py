@@ -11,9 +11,9 @@ pruning     old events leave
 
 from payonce.engine.webhooks.delivery_attempt import DELIVERIES, Sender, deliver, webhook_client
 from payonce.engine.webhooks.events import announce, announce_to
-from payonce.engine.webhooks.incoming import Received, Receiver
 from payonce.engine.webhooks.model import Attempt, Delivery, DeliveryState, Endpoint, EndpointState
 from payonce.engine.webhooks.queries import attempts, deliveries, delivery, endpoints, event_body
+from payonce.engine.webhooks.receiver import Received, Receiver
 from payonce.engine.webhooks.registry import (
     OVERLAP_S,
     add_endpoint,

@@ -53,7 +53,7 @@ async def give_up(work: Work) -> None:
         await _end(tx, work.message.id, DeliveryState.FAILED, f"given up after {work.message.attempts + 1} attempts")
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Deliver an event to an endpoint: the delivery that is on record under the message's id."""
 
     event: str
@@ -69,7 +69,7 @@ DELIVERIES: Final = Policy(
     run_limit_s=60.0,
     lanes=True,
     on_give_up=give_up,
-    contract=Contract({"deliver": Delivery}),
+    contract=Contract({"deliver": DeliveryMessage}),
 )
 
 
@@ -102,7 +102,7 @@ def webhook_client(*, allow_private: bool) -> "HttpClient":
 
 
 @dataclass(frozen=True)
-class Came:
+class AttemptResult:
     """What came of one attempt."""
 
     status: int | None
@@ -151,7 +151,7 @@ async def deliver(work: Work, sender: Sender) -> None:
     raise Retry(came.error, _after_s(sender.policy, work, came))
 
 
-def _after_s(policy: Policy, work: Work, came: Came) -> float | None:
+def _after_s(policy: Policy, work: Work, came: AttemptResult) -> float | None:
     """By the policy; later when the receiver asks for it, within a bound."""
     if came.retry_after_s is None:
         return None
@@ -159,7 +159,7 @@ def _after_s(policy: Policy, work: Work, came: Came) -> float | None:
     return max(planned_s, float(min(came.retry_after_s, RETRY_AFTER_MAX_S)))
 
 
-async def _attempt(sender: Sender, read: Reader, due: Any) -> Came:
+async def _attempt(sender: Sender, read: Reader, due: Any) -> AttemptResult:
     from payonce.kit.http import BodyTooLarge, NotPublic
     from payonce.kit.webhooks import signed_headers
 
@@ -171,14 +171,14 @@ async def _attempt(sender: Sender, read: Reader, due: Any) -> Came:
             "POST", due["url"], body=body, headers={"Content-Type": "application/json", **signatures}
         )
     except BodyTooLarge as long:
-        return _judged(long.status, time.monotonic() - started, f"an answer over {ANSWER_MAX_BYTES} bytes", None)
+        return _result_of(long.status, time.monotonic() - started, f"an answer over {ANSWER_MAX_BYTES} bytes", None)
     except NotPublic as private:
         # A tenant who may choose the name must not learn from us what is where in our network.
         log.warning("webhook_not_public", endpoint=str(due["endpoint_id"]), reason=private.reason)
-        return Came(None, time.monotonic() - started, "not sent: the host is not at a public address")
+        return AttemptResult(None, time.monotonic() - started, "not sent: the host is not at a public address")
     except (NotSent, Unknown) as failed:
-        return Came(None, time.monotonic() - started, redact(failed.reason))
-    return _judged(answer.status, answer.elapsed_s, answer.excerpt(), _patience_s(answer))
+        return AttemptResult(None, time.monotonic() - started, redact(failed.reason))
+    return _result_of(answer.status, answer.elapsed_s, answer.excerpt(), _retry_after_s(answer))
 
 
 async def _secrets(sender: Sender, read: Reader, endpoint_id: UUID) -> "list[Secret]":
@@ -193,15 +193,15 @@ async def _secrets(sender: Sender, read: Reader, endpoint_id: UUID) -> "list[Sec
         raise Held(f"the secrets of endpoint {endpoint_id} cannot be read: {problem}", NO_KEYS_LOOK_S) from None
 
 
-def _judged(status: int, latency_s: float, excerpt: str, retry_after_s: int | None) -> Came:
+def _result_of(status: int, latency_s: float, excerpt: str, retry_after_s: int | None) -> AttemptResult:
     """2xx is done, everything else is not; a redirect is not followed, for it may lead where nothing may be sent."""
     if 200 <= status < 300:
-        return Came(status, latency_s, None, excerpt)
+        return AttemptResult(status, latency_s, None, excerpt)
     remark = ", and redirects are not followed" if 300 <= status < 400 else ""
-    return Came(status, latency_s, f"answered {status}{remark}", excerpt, retry_after_s)
+    return AttemptResult(status, latency_s, f"answered {status}{remark}", excerpt, retry_after_s)
 
 
-def _patience_s(answer: "Response") -> int | None:
+def _retry_after_s(answer: "Response") -> int | None:
     return answer.retry_after_s if answer.status in (429, 503) else None
 
 
@@ -219,7 +219,7 @@ async def _due(read: Reader, delivery_id: UUID) -> Any:
     )
 
 
-async def _record(connection: Connection, work: Work, due: Any, came: Came) -> None:
+async def _record(connection: Connection, work: Work, due: Any, came: AttemptResult) -> None:
     await connection.execute(
         """
         insert into payonce.webhook_attempts (delivery_id, number, at, status, latency_ms, error, excerpt)

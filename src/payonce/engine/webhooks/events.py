@@ -49,7 +49,7 @@ async def announce(
         checked_type(event_type),
     )
     if rows:
-        await _keep_event(tx, event_id, tenant, event_type, rows[0]["now"], encoded, trace_id)
+        await _store_event(tx, event_id, tenant, event_type, rows[0]["now"], encoded, trace_id)
     for row in rows:
         if row["state"] == EndpointState.ENABLED:
             await send_delivery(tx, event_id, event_type, row["id"], trace_id=trace_id)
@@ -70,7 +70,7 @@ async def announce_to(
         raise Invalid(f"endpoint {endpoint_id} is {found.state}: {found.reason}; enable it first")
     event_id = f"evt_{new_id().hex}"
     now = await tx.fetchval("select payonce.due_now()")
-    await _keep_event(tx, event_id, found.tenant, checked_type(event_type), now, _encoded(data), None)
+    await _store_event(tx, event_id, found.tenant, checked_type(event_type), now, _encoded(data), None)
     await send_delivery(tx, event_id, event_type, endpoint_id)
     return event_id
 
@@ -89,15 +89,15 @@ async def send_delivery(
     delivery_id = await tx.send(
         DELIVERIES, about, action="deliver", lane=str(endpoint_id), correlation_id=event_id, trace_id=trace_id
     )
-    await _keep_delivery(tx, delivery_id, event_id, endpoint_id, DeliveryState.PENDING, None, replay_of)
+    await _store_delivery(tx, delivery_id, event_id, endpoint_id, DeliveryState.PENDING, None, replay_of)
     return delivery_id
 
 
 async def _skip(tx: Tx, event_id: str, endpoint_id: UUID, reason: str) -> None:
-    await _keep_delivery(tx, new_id(), event_id, endpoint_id, DeliveryState.SKIPPED, reason, None)
+    await _store_delivery(tx, new_id(), event_id, endpoint_id, DeliveryState.SKIPPED, reason, None)
 
 
-async def _keep_event(
+async def _store_event(
     tx: Tx,
     event_id: str,
     tenant: str,
@@ -122,7 +122,7 @@ async def _keep_event(
     )
 
 
-async def _keep_delivery(
+async def _store_delivery(
     tx: Tx,
     delivery_id: UUID,
     event_id: str,

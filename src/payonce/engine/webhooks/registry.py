@@ -73,7 +73,7 @@ async def add_endpoint(
         *values,
     )
     made = as_endpoint(row)
-    await _keep(tx, keys, made.id, 1, secret)
+    await _store_secret(tx, keys, made.id, 1, secret)
     await _note(tx, made, f"added for {', '.join(made.events)} of {tenant}", by)
     return made, secret
 
@@ -98,7 +98,7 @@ async def rotate_secret(
         endpoint_id,
         float(overlap_s),
     )
-    await _keep(tx, keys, endpoint_id, number + 1, secret)
+    await _store_secret(tx, keys, endpoint_id, number + 1, secret)
     in_force = await tx.fetchval(f"select count(*) from payonce.webhook_secrets where {IN_FORCE}", endpoint_id)
     if in_force > SECRETS_MAX:
         raise Invalid(
@@ -155,7 +155,7 @@ async def secrets_in_force(read: Reader | Tx, keys: "Keyring", endpoint_id: UUID
     return [Secret(keys.derive(PURPOSE).open(row["sealed"], _bound_to(endpoint_id)).decode()) for row in rows]
 
 
-async def _keep(tx: Tx, keys: "Keyring", endpoint_id: UUID, number: int, secret: Secret) -> None:
+async def _store_secret(tx: Tx, keys: "Keyring", endpoint_id: UUID, number: int, secret: Secret) -> None:
     await tx.execute(
         "insert into payonce.webhook_secrets (endpoint_id, number, sealed) values ($1, $2, $3)",
         endpoint_id,

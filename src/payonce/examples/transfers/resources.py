@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from payonce.engine.database.connections import Database
 from payonce.engine.database.rate_limits import SharedBudget
-from payonce.engine.monitoring.vendor_calls import watching
+from payonce.engine.monitoring.vendor_calls import call_observer
 from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
 from payonce.examples.transfers.store import post_opening
 from payonce.kit.log import get_logger
@@ -41,7 +41,9 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
             async with database.transaction() as connection:
                 await post_opening(connection, OPENING)
         yield [
-            client(http, SharedBudget(database, name, BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S), watch=watching(name))
+            client(
+                http, SharedBudget(database, name, BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S), watch=call_observer(name)
+            )
             for client, http, name in (
                 (NorthbankClient, northbank, "northbank"),
                 (SouthbankClient, southbank, "southbank"),

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from payonce.engine.database.connections import Database
-from payonce.engine.effects import Answer, Review, Stored
+from payonce.engine.effects import Answer, EffectRecord, Review
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
@@ -79,7 +79,7 @@ class TransfersScenario:
             raise AssertionError(f"{reference} is in the bank's books: nobody should have to be asked")
         return Answer.DID_NOT, None, None
 
-    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+    async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
         return None
 
     def happened(self, simulators: Simulators) -> Counter[str]:

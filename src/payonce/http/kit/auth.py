@@ -10,7 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
 from payonce.engine.monitoring.metrics import TOKEN_FAILURES
-from payonce.engine.operators.api_keys import digest_of, recognised
+from payonce.engine.operators.api_keys import authenticate, digest_of
 from payonce.http.kit.attempts import Attempts
 from payonce.http.kit.context import context_of
 from payonce.http.kit.problems import Problem
@@ -77,7 +77,7 @@ async def identified(
         TOKEN_FAILURES.labels("missing").inc()
         raise unknown(wanted)
     digest = heard(request, given, API_KEYS)
-    key = await recognised(context_of(request).database, given.credentials)
+    key = await authenticate(context_of(request).database, given.credentials)
     if key is None:
         refused(request, digest, API_KEYS)
         raise unknown(wanted)

@@ -10,7 +10,7 @@ from payonce.engine.database.connections import Connection, Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import check_known, queue_names, set_paused, unknown_queue
 from payonce.engine.messages.model import State, clean_text
-from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
+from payonce.engine.messages.ports import Depth, Filter, Preview, QueuedMessage
 from payonce.engine.messages.rows import MESSAGE_COLUMNS, message_shown
 from payonce.engine.outbox import wake_name
 from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX, STARTS_OVER
@@ -62,7 +62,7 @@ class CloudTasksAdmin:
             row["paused"],
         )
 
-    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
+    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]:
         """In the order they fall due; `after` the given message, for the next page."""
         await check_known(self._pool, queue)
         check_page(limit)
@@ -195,8 +195,8 @@ class CloudTasksAdmin:
             return len(await connection.fetch(_PURGE, [row["id"] for row in rows], clean_text(by)))
 
 
-def _stored(row: Any, state: State) -> Stored:
-    return Stored(
+def _stored(row: Any, state: State) -> QueuedMessage:
+    return QueuedMessage(
         message_shown(row), state, row["at"], row["run_crashes"], row["held_until"], row["worker"], row["last_error"]
     )
 

@@ -8,7 +8,7 @@ from payonce.engine.database.connections import Connection, Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
-from payonce.engine.outbox import put_kept, wake_name
+from payonce.engine.outbox import put_durable, wake_name
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.declarations import check_limits, declare_queues
@@ -40,10 +40,10 @@ class CloudTasksFeed:
             raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
         if within is not None:
             await self._know_queues(within, messages)
-            return await put_kept(within, RELAY, messages)
+            return await put_durable(within, RELAY, messages)
         async with self._database.transaction() as connection:
             await self._know_queues(connection, messages)
-            ids = await put_kept(connection, RELAY, messages)
+            ids = await put_durable(connection, RELAY, messages)
         self.notify({message.queue for message in messages})
         return ids
 

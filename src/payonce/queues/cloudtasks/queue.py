@@ -13,15 +13,14 @@ import msgspec
 
 from payonce.engine.database.connections import Connection, Database, is_transient
 from payonce.engine.database.notifier import Notifier
-from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
-from payonce.engine.messages.maintenance import told as told_of
-from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.messages.maintenance import Task, describe, synthetic_message, write_maintenance_run
+from payonce.engine.messages.model import Claim, Ending, Message, SettleAnswer, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import Exchange
 from payonce.engine.messages.rows import UNREADABLE, message_of
-from payonce.engine.outbox import hold_kept, wake_name
+from payonce.engine.outbox import hold_durable, wake_name
 from payonce.engine.outbox.durable_copy import consumer
-from payonce.engine.outbox.model import told
+from payonce.engine.outbox.model import stored_reason
 from payonce.kit.ids import drawn_token
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks import deliveries as replies
@@ -185,7 +184,7 @@ class CloudTasksQueue:
             now = await connection.fetchval("select payonce.due_now()")
             named = msgspec.structs.replace(message, id=delivery.id, queue=self.policy.queue, created_at=now)
             claim = Claim(named, token, 0, now, now, first=True)
-            if not await hold_kept(connection, RELAY, claim, self.policy.lease_s):
+            if not await hold_durable(connection, RELAY, claim, self.policy.lease_s):
                 delivery.answer(replies.HELD)
                 return []
             await connection.execute(
@@ -201,7 +200,7 @@ class CloudTasksQueue:
         self._unanswered[delivery.id, token] = delivery
         return [claim]
 
-    async def _settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
+    async def _settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         """In one statement; only when it is committed does the task service hear of it."""
         ends = {
             settlement.claim.message.id: self._end(settlement) for settlement in settlements if not settlement.recorded
@@ -217,11 +216,11 @@ class CloudTasksQueue:
         for settlement in settlements:
             message_id, token = settlement.claim.message.id, settlement.claim.token
             if settlement.recorded or message_id in recorded:
-                answers.append(Answer.SETTLED)
+                answers.append(SettleAnswer.SETTLED)
                 anew = not settlement.recorded and ends[message_id].anew
                 self._answer(message_id, token, self._reply(settlement, anew))
             else:
-                answers.append(Answer.ALREADY if message_id in gone else Answer.STALE)
+                answers.append(SettleAnswer.ALREADY if message_id in gone else SettleAnswer.STALE)
                 self._answer(message_id, token, replies.KNOWN if message_id in gone else replies.STALE)
         return answers
 
@@ -259,7 +258,7 @@ class CloudTasksQueue:
             [end.token for end in ordered],
             [end.ending.value for end in ordered],
             [end.delay_s for end in ordered],
-            [None if end.reason is None else told(end.reason) for end in ordered],
+            [None if end.reason is None else stored_reason(end.reason) for end in ordered],
             [end.anew for end in ordered],
             AHEAD_S,
             self.policy.log == "all",
@@ -322,7 +321,7 @@ class CloudTasksQueue:
                 end.id,
                 end.token,
                 end.ending.value,
-                None if end.reason is None else told(end.reason),
+                None if end.reason is None else stored_reason(end.reason),
                 end.ending is Ending.FAILED or self.policy.log == "all",
             )
             settled = tag == "SELECT 1"
@@ -342,8 +341,10 @@ class CloudTasksQueue:
         """The task service repeats what a dead process left, and the next run finds its lease ended."""
         return 0
 
-    async def log_upkeep(self, task: Task, moved: int) -> None:
-        await write_upkeep(self._database, entry_of(self.policy.queue, task), told_of(task, moved), self._worker)
+    async def log_maintenance(self, task: Task, moved: int) -> None:
+        await write_maintenance_run(
+            self._database, synthetic_message(self.policy.queue, task), describe(task, moved), self._worker
+        )
 
     async def wait(self, timeout_s: float, room: int = 0) -> None:
         await self._box.wait(timeout_s)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from payonce.engine.outbox import Answer, Delivered, Entry, NotNow, Refusal, Terms
+from payonce.engine.outbox import Answer, Deferred, Delivered, Entry, Refusal, RelayConfig
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.cloudtasks.client import (
@@ -43,7 +43,7 @@ log = get_logger(__name__)
 
 class CloudTasksRelay:
     name = RELAY
-    terms = Terms(keeps=True, ahead_s=AHEAD_S, batch=BATCH)
+    config = RelayConfig(keeps=True, ahead_s=AHEAD_S, batch=BATCH)
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class CloudTasksRelay:
         pushed = self._pushed.get(message.queue)
         reached = None if pushed is None else pushed.reached_at(self._own_address())
         if pushed is None or reached is None:
-            return NotNow(f"queue {message.queue} is served elsewhere, and this process does not know where", LATER_S)
+            return Deferred(f"queue {message.queue} is served elsewhere, and this process does not know where", LATER_S)
         try:
             body = pushed.target.codec.encode(message)
         except Invalid as error:
@@ -91,7 +91,7 @@ class CloudTasksRelay:
             async with self._calls:
                 said = await self._service.create(self._pushed[queue].there, [errand for _, errand in part])
         except Unavailable as error:
-            return {position: NotNow(str(error)) for position, _ in part}
+            return {position: Deferred(str(error)) for position, _ in part}
         if any(each.code == NOT_FOUND for each in said):
             self._queue_missing()
         return {
@@ -102,12 +102,12 @@ class CloudTasksRelay:
         if said.code in (OK, ALREADY_EXISTS):
             return Delivered(errand.name)
         if said.code == NOT_FOUND:
-            return NotNow(f"the task service has no queue {queue}; {SYNC_HINT}", LATER_S)
+            return Deferred(f"the task service has no queue {queue}; {SYNC_HINT}", LATER_S)
         if said.code in _LOUD:
             log.error("tasks_not_permitted", queue=queue, account=self._service.config.account, said=said.text)
-            return NotNow(f"the task service does not let us make tasks in {queue}: {said.text}")
+            return Deferred(f"the task service does not let us make tasks in {queue}: {said.text}")
         if said.code in _NOT_NOW:
-            return NotNow(f"the task service said {said.code}: {said.text}")
+            return Deferred(f"the task service said {said.code}: {said.text}")
         return Refusal(f"the task service said {said.code}: {said.text}")
 
 

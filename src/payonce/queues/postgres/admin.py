@@ -10,7 +10,7 @@ from payonce.engine.database.connections import Connection, Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import check_known, queue_names, set_paused, unknown_queue
 from payonce.engine.messages.model import State, clean_text
-from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
+from payonce.engine.messages.ports import Depth, Filter, Preview, QueuedMessage
 from payonce.engine.messages.rows import MESSAGE_COLUMNS, MESSAGE_STARTS_OVER
 from payonce.queues.operations import (
     CHANGE_BATCH,
@@ -70,7 +70,7 @@ class PostgresAdmin:
             row["paused"],
         )
 
-    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
+    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]:
         """In the order they fall due; `after` the given message, for the next page."""
         await check_known(self._pool, queue)
         check_page(limit)

@@ -15,8 +15,8 @@ from payonce.engine.database.commits import token_to_write
 from payonce.engine.database.connections import Connection, Database, is_transient
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import plain
-from payonce.engine.messages.maintenance import Task, entry_of, told, write_upkeep
-from payonce.engine.messages.model import Answer, Claim, Ending, Settlement, State, clean_text
+from payonce.engine.messages.maintenance import Task, describe, synthetic_message, write_maintenance_run
+from payonce.engine.messages.model import Claim, Ending, SettleAnswer, Settlement, State, clean_text
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import POLL_S, Exchange
 from payonce.engine.messages.rows import UNREADABLE
@@ -157,14 +157,18 @@ class PostgresQueue:
 
     async def _answers(
         self, connection: Connection, settlements: Sequence[Settlement], settled: set[UUID]
-    ) -> list[Answer]:
+    ) -> list[SettleAnswer]:
         if len(settled) == len(settlements):
-            return [Answer.SETTLED] * len(settlements)
+            return [SettleAnswer.SETTLED] * len(settlements)
         asked = [settlement.claim.message.id for settlement in settlements]
         missed = [message_id for message_id in asked if message_id not in settled]
         alive = {row["id"] for row in await connection.fetch(statements.ALIVE, missed)}
         return [
-            Answer.SETTLED if message_id in settled else Answer.STALE if message_id in alive else Answer.ALREADY
+            SettleAnswer.SETTLED
+            if message_id in settled
+            else SettleAnswer.STALE
+            if message_id in alive
+            else SettleAnswer.ALREADY
             for message_id in asked
         ]
 
@@ -261,8 +265,10 @@ class PostgresQueue:
             self._notifier.notify({self.policy.queue})
         return {row["id"] for row in rows}
 
-    async def log_upkeep(self, task: Task, moved: int) -> None:
-        await write_upkeep(self._database, entry_of(self.policy.queue, task), told(task, moved), self._worker)
+    async def log_maintenance(self, task: Task, moved: int) -> None:
+        await write_maintenance_run(
+            self._database, synthetic_message(self.policy.queue, task), describe(task, moved), self._worker
+        )
 
     async def wait(self, timeout_s: float, room: int = 0) -> None:
         try:

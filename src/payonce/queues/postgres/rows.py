@@ -3,7 +3,7 @@
 from asyncpg import Record
 
 from payonce.engine.messages.model import Claim, State
-from payonce.engine.messages.ports import Stored
+from payonce.engine.messages.ports import QueuedMessage
 from payonce.engine.messages.rows import message_of, message_shown
 
 
@@ -11,8 +11,8 @@ def claim_of(row: Record) -> Claim:
     return Claim(message_of(row), row["token"], row["crashes"], row["claimed_at"], row["first_attempt_at"])
 
 
-def stored_of(row: Record) -> Stored:
-    return Stored(
+def stored_of(row: Record) -> QueuedMessage:
+    return QueuedMessage(
         message=message_shown(row),
         state=State(row["state"]),
         ready_at=row["ready_at"],

@@ -10,7 +10,7 @@ from payonce.engine.database.connections import Connection
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import check_known, queue_names, set_paused
 from payonce.engine.messages.model import State, clean_text
-from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
+from payonce.engine.messages.ports import Depth, Filter, Preview, QueuedMessage
 from payonce.engine.outbox import wake_name
 from payonce.queues.operations import COUNT_MAX, SAMPLES, check_page, check_purged
 from payonce.queues.redis import scripts
@@ -44,11 +44,11 @@ class RedisAdmin:
         ready, delayed, alone, leased, parked, oldest_us, paused = await self._store.run(scripts.DEPTH, queue)
         return Depth(queue, ready, delayed, alone, leased, parked, int(oldest_us) / US, bool(paused))
 
-    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
+    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]:
         """In the order they fall due; `after` the given message, for the next page."""
         await check_known(self._pool, queue)
         check_page(limit)
-        page: list[Stored] = []
+        page: list[QueuedMessage] = []
         passed = after is None
         async for found in self._walk(queue, state):
             if passed:
@@ -73,7 +73,7 @@ class RedisAdmin:
     async def preview(self, queue: str, state: State, which: Filter) -> Preview:
         await check_known(self._pool, queue)
         count, with_open_effects, in_review, unreadable = 0, 0, 0, 0
-        samples: list[Stored] = []
+        samples: list[QueuedMessage] = []
         async for page in self.matching(queue, state, which):
             count += len(page)
             unreadable += sum(not found.readable for found in page)

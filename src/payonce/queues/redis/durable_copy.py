@@ -12,7 +12,7 @@ import msgspec
 from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection, Database, is_transient
 from payonce.engine.messages.model import Claim, Message, Settlement
-from payonce.engine.outbox import Fate, Standing, put_out, settle_kept, standings
+from payonce.engine.outbox import EntryStatus, SettleOutcome, entry_statuses, put_out, settle_durable
 from payonce.engine.outbox import State as Entry
 from payonce.engine.outbox.durable_copy import STARTS_OVER, consumer, settled_before
 from payonce.kit.log import get_logger
@@ -64,7 +64,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
     """All of one queue."""
-    known = await standings(database, RELAY, [claim.message.id for claim in claims])
+    known = await entry_statuses(database, RELAY, [claim.message.id for claim in claims])
     if any(standing.paused for standing in known.values()):
         return Checked((), (), (), paused=True)
     doubtful = [claim for claim in claims if claim.kind == MAYBE_KEPT and claim.message.id not in known]
@@ -84,11 +84,11 @@ async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
     return Checked(run, gone, outdated)
 
 
-def _same(standing: Standing, claim: Claim) -> bool:
+def _same(standing: EntryStatus, claim: Claim) -> bool:
     return standing.state is not Entry.PARKED and standing.attempts == claim.message.attempts
 
 
-async def _forged(database: Database, claims: Sequence[Claim], known: Mapping[UUID, Standing]) -> set[UUID]:
+async def _forged(database: Database, claims: Sequence[Claim], known: Mapping[UUID, EntryStatus]) -> set[UUID]:
     """Bodies that somebody pushed under the id of a message, and that say something else than it does."""
     suspects = {
         claim.message.id: claim.message
@@ -155,14 +155,14 @@ async def bring_again(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) ->
     return {row["id"] for row in rows}
 
 
-async def record(database: Database, batch: Sequence[tuple[Settlement, EndedRun | None]]) -> dict[UUID, Fate]:
+async def record(database: Database, batch: Sequence[tuple[Settlement, EndedRun | None]]) -> dict[UUID, SettleOutcome]:
     """Ends runs in one transaction, with their rows in the job log. One that is refused does not hold up the others."""
     if not batch:
         return {}
     try:
         async with database.engine.acquire() as connection, settled_transaction(database, connection):
-            fates = await settle_kept(connection, RELAY, [settlement for settlement, _ in batch])
-            ended = [run for (_, run), fate in zip(batch, fates, strict=True) if fate is Fate.RECORDED]
+            fates = await settle_durable(connection, RELAY, [settlement for settlement, _ in batch])
+            ended = [run for (_, run), fate in zip(batch, fates, strict=True) if fate is SettleOutcome.RECORDED]
             await write_runs(connection, [run for run in ended if run is not None])
         return {settlement.claim.message.id: fate for (settlement, _), fate in zip(batch, fates, strict=True)}
     except asyncpg.PostgresError as error:
@@ -171,7 +171,7 @@ async def record(database: Database, batch: Sequence[tuple[Settlement, EndedRun 
         if len(batch) == 1:
             message = batch[0][0].claim.message
             log.error("row_refused", queue=message.queue, message_id=str(message.id), error=str(error))
-            return {message.id: Fate.STALE}
+            return {message.id: SettleOutcome.STALE}
     middle = len(batch) // 2
     return await record(database, batch[:middle]) | await record(database, batch[middle:])
 

@@ -12,7 +12,7 @@ from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import queue_names
 from payonce.engine.messages.model import Message, check_message
 from payonce.engine.messages.policy import Policy
-from payonce.engine.outbox import put_kept, wake_name
+from payonce.engine.outbox import put_durable, wake_name
 from payonce.kit.outcomes import Invalid
 from payonce.queues.declarations import check_limits, declare_queues
 from payonce.queues.redis import scripts
@@ -55,7 +55,7 @@ class RedisFeed:
         await self._know_queues(messages)
         if within is not None:
             laned = [in_a_lane(each) if self._lanes_by_queue[each.queue] else each for each in messages]
-            return await put_kept(within, RELAY, laned)
+            return await put_durable(within, RELAY, laned)
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for position, message in enumerate(messages):
             by_queue[message.queue].append(position)

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from payonce.engine.database.connections import Connection
 from payonce.engine.database.notifier import Notifier
-from payonce.engine.messages.maintenance import Task, entry_of, told, write_upkeep
-from payonce.engine.messages.model import Answer, Claim, Ending, Settlement
+from payonce.engine.messages.maintenance import Task, describe, synthetic_message, write_maintenance_run
+from payonce.engine.messages.model import Claim, Ending, SettleAnswer, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import POLL_S, Exchange
 from payonce.engine.messages.rows import UNREADABLE
-from payonce.engine.outbox import Fate, accept_unkept, hold_kept, settle_kept, wake_name
+from payonce.engine.outbox import SettleOutcome, accept_without_entry, hold_durable, settle_durable, wake_name
 from payonce.kit.ids import drawn_token, new_id
 from payonce.kit.log import get_logger
 from payonce.queues.redis import scripts
@@ -51,7 +51,7 @@ from payonce.queues.redis.wait import CLAIMING_LOOK_S, ArrivalWatcher, Caught
 
 REAP_BATCH: Final = 200
 SETTLE_MAX: Final = 1_000
-ANSWERS: Final = {ord("S"): Answer.SETTLED, ord("A"): Answer.ALREADY, ord("T"): Answer.STALE}
+ANSWERS: Final = {ord("S"): SettleAnswer.SETTLED, ord("A"): SettleAnswer.ALREADY, ord("T"): SettleAnswer.STALE}
 PLAIN: Final = "p"
 LEASE_MIN_S: Final = 10 * CLAIMING_LOOK_S
 """A shorter lease is not taken behind a look, which may have begun that much earlier."""
@@ -78,7 +78,7 @@ class RedisQueue:
         self._doorbell = ArrivalWatcher(store, policy.queue, self._rung, self._claim_one, self._uncatch)
         self._held: set[UUID] = set()
         """Messages that were put straight into Redis, and that a run of this process has given a row in the outbox."""
-        self._fates: dict[tuple[UUID, int], Fate] = {}
+        self._fates: dict[tuple[UUID, int], SettleOutcome] = {}
         """What PostgreSQL has recorded and Redis may not know yet: a batch that is sent again is not recorded again."""
         notifier.subscribe(policy.queue, self._rung)
 
@@ -91,7 +91,7 @@ class RedisQueue:
         return replace(rest, claims=[*claims, *rest.claims], asked_at=caught.asked_at)
 
     async def _exchange_in_parts(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
-        answers: list[Answer] = []
+        answers: list[SettleAnswer] = []
         while len(settlements) > SETTLE_MAX:
             answers += (await self._exchange(settlements[:SETTLE_MAX], 0)).answers
             settlements = settlements[SETTLE_MAX:]
@@ -105,9 +105,9 @@ class RedisQueue:
         places: list[tuple[bool, int] | None] = []
         for settlement in settlements:
             fate = fates.get(settlement.claim.message.id)
-            if fate is Fate.STALE:
+            if fate is SettleOutcome.STALE:
                 places.append(None)
-            elif fate in (Fate.GONE, Fate.UNKNOWN):
+            elif fate in (SettleOutcome.GONE, SettleOutcome.UNKNOWN):
                 places.append((False, len(others)))
                 others.append(silently_gone(settlement.claim.message.id, settlement.claim.token))
             elif settlement.ending is Ending.SUCCESS:
@@ -120,7 +120,7 @@ class RedisQueue:
         now_us, rest, said, *claimed = await self._run(token, limit, "ready", done, others)
         now = moment(now_us)
         answers = [
-            Answer.STALE if place is None else ANSWERS[said[place[1] if place[0] else len(done) + place[1]]]
+            SettleAnswer.STALE if place is None else ANSWERS[said[place[1] if place[0] else len(done) + place[1]]]
             for place in places
         ]
         rest_s = POLL_S if rest == b"paused" else int(rest) / US if rest else None
@@ -130,9 +130,9 @@ class RedisQueue:
         claims = await self._readable(claimed, token, now)
         return Exchange(_as_recorded(settlements, fates, answers), claims, rest_s)
 
-    async def _record(self, settlements: Sequence[Settlement]) -> dict[UUID, Fate]:
+    async def _record(self, settlements: Sequence[Settlement]) -> dict[UUID, SettleOutcome]:
         """What PostgreSQL keeps ends there first. One that never had a row is left out: Redis alone has it."""
-        fates: dict[UUID, Fate] = {}
+        fates: dict[UUID, SettleOutcome] = {}
         batch: list[Settlement] = []
         for settlement in settlements:
             claim = settlement.claim
@@ -144,16 +144,16 @@ class RedisQueue:
         if not batch:
             return fates
         taken_over = await self._taken_over([settlement.claim for settlement in batch])
-        fates |= dict.fromkeys(taken_over, Fate.STALE)
+        fates |= dict.fromkeys(taken_over, SettleOutcome.STALE)
         mine = [settlement for settlement in batch if settlement.claim.message.id not in taken_over]
         recorded = await self._record_mine(mine) if mine else {}
         for settlement in mine:
             claim, fate = settlement.claim, recorded[settlement.claim.message.id]
-            if fate is not Fate.UNKNOWN or self._kind(claim) == KEPT:
+            if fate is not SettleOutcome.UNKNOWN or self._kind(claim) == KEPT:
                 fates[claim.message.id] = self._fates[claim.message.id, claim.token] = fate
         return fates
 
-    async def _record_mine(self, settlements: Sequence[Settlement]) -> dict[UUID, Fate]:
+    async def _record_mine(self, settlements: Sequence[Settlement]) -> dict[UUID, SettleOutcome]:
         now = await self._database.engine.fetchval("select payonce.due_now()")
         batch = [
             (settlement, run_of(settlement, now, self._worker) if self._is_logged(settlement) else None)
@@ -176,7 +176,11 @@ class RedisQueue:
         return MAYBE_KEPT if claim.message.id in self._held else None
 
     async def _end(
-        self, settlements: Sequence[Settlement], fates: dict[UUID, Fate], answers: Sequence[Answer], now: datetime
+        self,
+        settlements: Sequence[Settlement],
+        fates: dict[UUID, SettleOutcome],
+        answers: Sequence[SettleAnswer],
+        now: datetime,
     ) -> None:
         """Both stores know; the rows of the job log that PostgreSQL does not have yet are written."""
         runs = []
@@ -185,7 +189,7 @@ class RedisQueue:
             self._held.discard(claim.message.id)
             self._fates.pop((claim.message.id, claim.token), None)
             direct = claim.message.id not in fates and not settlement.recorded
-            if direct and answer is Answer.SETTLED and settlement.ending is not Ending.SUCCESS:
+            if direct and answer is SettleAnswer.SETTLED and settlement.ending is not Ending.SUCCESS:
                 runs.append(run_of(settlement, now, self._worker))
         await try_to_write_runs(self._database, [run for run in runs if run is not None])
 
@@ -296,17 +300,17 @@ class RedisQueue:
         claim, kind = settlement.claim, self._kind(settlement.claim)
         if await self._taken_over([claim]):
             return False
-        fate = Fate.UNKNOWN
+        fate = SettleOutcome.UNKNOWN
         if kind is not None:
-            [fate] = await settle_kept(connection, RELAY, [settlement])
-        if fate is Fate.UNKNOWN and kind == KEPT:
-            fate = Fate.GONE
-        elif fate is Fate.UNKNOWN and settlement.ending in ENDS:
-            fate = await accept_unkept(connection, RELAY, claim.message)
-        if fate is Fate.GONE:
+            [fate] = await settle_durable(connection, RELAY, [settlement])
+        if fate is SettleOutcome.UNKNOWN and kind == KEPT:
+            fate = SettleOutcome.GONE
+        elif fate is SettleOutcome.UNKNOWN and settlement.ending in ENDS:
+            fate = await accept_without_entry(connection, RELAY, claim.message)
+        if fate is SettleOutcome.GONE:
             # It would run again each time that its lease ends, and be parked in the end although it is done.
             await self._run(drawn_token(), 0, "ready", (), [silently_gone(claim.message.id, claim.token)])
-        if fate is not Fate.RECORDED:
+        if fate is not SettleOutcome.RECORDED:
             return False
         if self._is_logged(settlement):
             run = run_of(settlement, await connection.fetchval("select payonce.due_now()"), self._worker)
@@ -321,7 +325,7 @@ class RedisQueue:
         if not live:
             return False
         self._held.add(claim.message.id)
-        return await hold_kept(connection, RELAY, claim, self.policy.lease_s)
+        return await hold_durable(connection, RELAY, claim, self.policy.lease_s)
 
     async def reap(self) -> int:
         now_us, incomplete, *dead = await self._store.run(scripts.DEAD, self.policy.queue, REAP_BATCH)
@@ -362,10 +366,10 @@ class RedisQueue:
             await self._run(drawn_token(), 0, "ready", (), gone)
         return parked, dropped
 
-    async def log_upkeep(self, task: Task, moved: int) -> None:
-        entry, info = entry_of(self.policy.queue, task), told(task, moved)
+    async def log_maintenance(self, task: Task, moved: int) -> None:
+        entry, info = synthetic_message(self.policy.queue, task), describe(task, moved)
         await self._store.run(scripts.LOG, self.policy.queue, line(entry, "success", 1, info))
-        await write_upkeep(self._database, entry, info, self._worker)
+        await write_maintenance_run(self._database, entry, info, self._worker)
 
     async def wait(self, timeout_s: float, room: int = 0) -> None:
         if not room:
@@ -387,14 +391,20 @@ class RedisQueue:
         self._rung.set()
 
 
-def _as_recorded(settlements: Sequence[Settlement], fates: dict[UUID, Fate], answers: Sequence[Answer]) -> list[Answer]:
+def _as_recorded(
+    settlements: Sequence[Settlement], fates: dict[UUID, SettleOutcome], answers: Sequence[SettleAnswer]
+) -> list[SettleAnswer]:
     """What PostgreSQL has recorded is settled, whether or not Redis still had its copy."""
     if not fates:
         return list(answers)
-    said = {Fate.RECORDED: Answer.SETTLED, Fate.GONE: Answer.ALREADY, Fate.UNKNOWN: Answer.ALREADY}
+    said = {
+        SettleOutcome.RECORDED: SettleAnswer.SETTLED,
+        SettleOutcome.GONE: SettleAnswer.ALREADY,
+        SettleOutcome.UNKNOWN: SettleAnswer.ALREADY,
+    }
     return [
         answer
         if settlement.ending is Ending.RELEASED
-        else said.get(fates.get(settlement.claim.message.id, Fate.STALE), answer)
+        else said.get(fates.get(settlement.claim.message.id, SettleOutcome.STALE), answer)
         for settlement, answer in zip(settlements, answers, strict=True)
     ]

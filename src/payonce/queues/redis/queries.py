@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.messages.model import State
-from payonce.engine.messages.ports import Filter, Stored
+from payonce.engine.messages.ports import Filter, QueuedMessage
 from payonce.queues.redis.codec import UNREADABLE_KEYS, id_text, shown
 from payonce.queues.redis.durable_copy import KEPT, MAYBE_KEPT
 
@@ -21,7 +21,7 @@ class Found:
 
     id: str
     """As the scripts know it."""
-    stored: Stored
+    stored: QueuedMessage
     body: bytes
     known: bytes
     readable: bool
@@ -62,11 +62,13 @@ def found_of(
     until = _moment(round(float(deadline) * 1_000)) if deadline else None
     worker = fields[5] if len(fields) == 6 else None
     readable = message.payload.keys() != UNREADABLE_KEYS
-    stored = Stored(message, state, ready_at, crashes, until, worker, error, readable, due_known=told is not None)
+    stored = QueuedMessage(
+        message, state, ready_at, crashes, until, worker, error, readable, due_known=told is not None
+    )
     return Found(message_id.decode("utf-8", "replace"), stored, body, known, readable)
 
 
-def matches(stored: Stored, which: Filter) -> bool:
+def matches(stored: QueuedMessage, which: Filter) -> bool:
     message = stored.message
     return (
         (not which.ids or message.id in which.ids)

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.messages.rows import MESSAGE_COLUMNS, message_of
-from payonce.engine.outbox import Kept, overdue_kept, put_back
+from payonce.engine.outbox import OverdueEntry, overdue_entries, put_back
 from payonce.kit.log import get_logger
 from payonce.queues.declarations import claimed_queues
 from payonce.queues.redis import scripts
@@ -78,7 +78,7 @@ async def _drop_ended(store: RedisStore, queue: str) -> None:
 
 async def _put_back(store: RedisStore, late_s: float) -> int:
     count, last = 0, None
-    while page := await overdue_kept(store.database, RELAY, late_s=late_s, limit=PAGE, after=last):
+    while page := await overdue_entries(store.database, RELAY, late_s=late_s, limit=PAGE, after=last):
         last = page[-1]
         absent = await _absent(store, page)
         if absent:
@@ -86,9 +86,9 @@ async def _put_back(store: RedisStore, late_s: float) -> int:
     return count
 
 
-async def _absent(store: RedisStore, page: Sequence[Kept]) -> list[Kept]:
+async def _absent(store: RedisStore, page: Sequence[OverdueEntry]) -> list[OverdueEntry]:
     """Those that will not run: they are not there, or lie parked. A live one waits, or somebody works on it."""
-    by_queue: defaultdict[str, list[Kept]] = defaultdict(list)
+    by_queue: defaultdict[str, list[OverdueEntry]] = defaultdict(list)
     for kept in page:
         by_queue[kept.queue].append(kept)
     absent = []

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from payonce.engine.messages.model import DELAY_MAX_S
-from payonce.engine.outbox import Answer, Delivered, Entry, NotNow, Refusal, Terms
+from payonce.engine.outbox import Answer, Deferred, Delivered, Entry, Refusal, RelayConfig
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.redis import scripts
 from payonce.queues.redis.codec import encode_bodies, parts_of
@@ -24,18 +24,18 @@ class RedisRelay:
     """Entries live until they are settled, and Redis keeps their delays."""
 
     name = RELAY
-    terms = Terms(keeps=True, ahead_s=DELAY_MAX_S, batch=BATCH)
+    config = RelayConfig(keeps=True, ahead_s=DELAY_MAX_S, batch=BATCH)
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
         """What the line is too slow for is put off: what arrived is not sent again with it."""
-        stop_at = time.monotonic() + self.terms.timeout_s * BEGIN_SHARE
+        stop_at = time.monotonic() + self.config.timeout_s * BEGIN_SHARE
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for position, entry in enumerate(entries):
             by_queue[entry.message.queue].append(position)
-        answers: list[Answer] = [NotNow("the line to Redis is slow, and others went first", 0.0)] * len(entries)
+        answers: list[Answer] = [Deferred("the line to Redis is slow, and others went first", 0.0)] * len(entries)
         for queue, positions in by_queue.items():
             bodies = encode_bodies([entries[position].message for position in positions])
             for part in parts_of(list(zip(positions, bodies, strict=True)), BATCH, lambda each: len(each[1])):
@@ -56,7 +56,7 @@ class RedisRelay:
         except Invalid as error:
             return Refusal(str(error))
         except Unavailable as error:
-            return NotNow(str(error))
+            return Deferred(str(error))
         return Delivered()
 
 

@@ -16,8 +16,8 @@ from starlette.requests import Request
 
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.monitoring.metrics import TOKEN_FAILURES
-from payonce.engine.operators.login_limits import TooMany, take_turn
-from payonce.engine.operators.passwords import Crowded
+from payonce.engine.operators.login_limits import TooManyAttempts, count_action
+from payonce.engine.operators.passwords import PasswordQueueFull
 from payonce.http.kit.auth import Caller, attempts_of, heard, identified, refused, unknown
 from payonce.http.kit.context import AppContext, context_of
 from payonce.http.kit.idempotency import Once, once_by
@@ -132,12 +132,12 @@ async def take_try(tx: Tx, who: Who) -> None:
     if who.operator or who.account_id is None:
         return
     try:
-        await take_turn(tx.connection, "cards and payments of this account", who.account_id, TRIES_MAX)
-    except TooMany as no:
+        await count_action(tx.connection, "cards and payments of this account", who.account_id, TRIES_MAX)
+    except TooManyAttempts as no:
         raise too_many(no) from no
 
 
-def too_many(no: TooMany | Crowded) -> Problem:
+def too_many(no: TooManyAttempts | PasswordQueueFull) -> Problem:
     return Problem(HTTPStatus.TOO_MANY_REQUESTS, str(no), headers={"Retry-After": str(no.wait_s)})
 
 

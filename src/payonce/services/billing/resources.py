@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from payonce.engine.database.connections import Database
 from payonce.engine.database.rate_limits import SharedBudget, turns_of
 from payonce.engine.messages.transaction import Reader
-from payonce.engine.monitoring.vendor_calls import watching
+from payonce.engine.monitoring.vendor_calls import call_observer
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.service import Forwarding, Service
@@ -127,11 +127,11 @@ async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[
     if key is not None:
         # The operator wrote the address: it may well lie in their own network.
         async with HttpClient("gateway", url, timeout_s=billing.gateway_answer_s, allow_private=True) as http:
-            yield [GatewayClient(http, key, budget, watch=watching("gateway"))]
+            yield [GatewayClient(http, key, budget, watch=call_observer("gateway"))]
         return
     with simulated_gateway(settings) as simulator:
         async with HttpClient("gateway", "https://gateway.example", transport=simulator) as http:
-            yield [GatewayClient(http, SIMULATED_KEY, budget, watch=watching("gateway")), simulator]
+            yield [GatewayClient(http, SIMULATED_KEY, budget, watch=call_observer("gateway")), simulator]
 
 
 @contextmanager

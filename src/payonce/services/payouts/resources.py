@@ -12,7 +12,7 @@ from payonce.engine.database.connections import Database
 from payonce.engine.database.rate_limits import SharedBudget, turns_of
 from payonce.engine.messages.push import Target
 from payonce.engine.messages.transaction import Reader
-from payonce.engine.monitoring.vendor_calls import watching
+from payonce.engine.monitoring.vendor_calls import call_observer
 from payonce.kit.ids import process_name
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent, Unavailable, Unknown
@@ -115,7 +115,7 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
     budget = SharedBudget(database, "changenow", *turns_of(port, settings.payouts.changenow_per_s), port.TURN_MAX_S)
 
     def client(http: HttpClient, its_key: str) -> ChangeNowClient:
-        return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=watching("changenow"))
+        return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=call_observer("changenow"))
 
     if key is not None:
         root = (url or CHANGENOW_ADDRESS).rstrip("/").removesuffix("/v2")
@@ -231,7 +231,7 @@ async def _wallet_at(url: str) -> AsyncIterator["EvmClient"]:
     from payonce.vendors.evm.simulated_key import SimulatedKey
 
     async with HttpClient("chain", url, timeout_s=VENDOR_TIMEOUT_S, allow_private=True) as http:
-        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, CHAIN_ID), watch=watching(CHAIN))
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, CHAIN_ID), watch=call_observer(CHAIN))
 
 
 @asynccontextmanager
@@ -244,7 +244,7 @@ async def _simulated_wallet(settings: Settings, changenow: "ChangeNowSimulator")
         simulated_chain(settings, changenow) as node,
         HttpClient("chain", "https://chain.example", transport=node) as http,
     ):
-        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, node.chain.chain_id), watch=watching(CHAIN))
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, node.chain.chain_id), watch=call_observer(CHAIN))
 
 
 @asynccontextmanager

@@ -18,7 +18,17 @@ from payonce.engine.database.connections import Database
 from payonce.engine.effects import resolve, send, store
 from payonce.engine.effects import run as running
 from payonce.engine.effects.declaration import Effect
-from payonce.engine.effects.model import OPEN, Event, Move, Result, State, Step, Stored, next_move, state_after
+from payonce.engine.effects.model import (
+    OPEN,
+    EffectRecord,
+    Event,
+    NextAction,
+    Result,
+    State,
+    Step,
+    next_action,
+    state_after,
+)
 from payonce.engine.effects.send import Run
 from payonce.engine.ledger import Posting, PostingId
 from payonce.engine.messages.model import Claim, Ending, Settlement
@@ -73,7 +83,7 @@ def no_intent_on_record() -> None:
     put(Run, "record", _record_nowhere)
 
 
-async def _record_nowhere(run: Run, stored: Stored, result: Result) -> Stored:
+async def _record_nowhere(run: Run, stored: EffectRecord, result: Result) -> EffectRecord:
     return msgspec.structs.replace(stored, state=State.PERFORMED)
 
 
@@ -173,11 +183,11 @@ def unknown_taken_for_not_sent() -> None:
 def blind_effects_repeated() -> None:
     """What can neither be asked for nor repeated is repeated."""
 
-    def again(stored: Stored, *arguments: Any) -> Move:
-        move = next_move(stored, *arguments)
-        return Move(Step.REPLAY) if move.step is Step.REVIEW else move
+    def again(stored: EffectRecord, *arguments: Any) -> NextAction:
+        move = next_action(stored, *arguments)
+        return NextAction(Step.REPLAY) if move.step is Step.REVIEW else move
 
-    put(running, "next_move", again)
+    put(running, "next_action", again)
 
 
 def horizon_ignored() -> None:
@@ -193,7 +203,7 @@ def vendors_fence_skipped() -> None:
         return None
 
     async def unfenced(
-        run: Run, effect: Effect[Any, Any], stored: Stored, request: Any, fence: object, burns: bool
+        run: Run, effect: Effect[Any, Any], stored: EffectRecord, request: Any, fence: object, burns: bool
     ) -> Any:
         return await fence_and_send(run, effect, stored, request, believe, burns)
 
@@ -215,7 +225,7 @@ def new_key_with_every_try() -> None:
 def outcomes_fenced_away() -> None:
     """What nearly everybody does: a run that lost its lease is not listened to."""
 
-    async def fenced(run: Run, stored: Stored, result: Result) -> Stored:
+    async def fenced(run: Run, stored: EffectRecord, result: Result) -> EffectRecord:
         try:
             async with run.database.transaction() as connection:
                 if not await run.queue.hold_within(connection, run.claim):
@@ -230,7 +240,7 @@ def outcomes_fenced_away() -> None:
 def contradictions_dropped() -> None:
     """Once an effect has ended, what comes late changes nothing."""
 
-    def ended_is_ended(stored: Stored, attempt: int, result: Result) -> State:
+    def ended_is_ended(stored: EffectRecord, attempt: int, result: Result) -> State:
         return state_after(stored, attempt, result) if stored.state in OPEN else stored.state
 
     put(store, "state_after", ended_is_ended)

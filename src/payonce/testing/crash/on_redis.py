@@ -21,7 +21,7 @@ from payonce.engine.messages.declarations import queue_names
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.transaction import NotifyingFeed
-from payonce.engine.outbox import declare_relays, put_kept
+from payonce.engine.outbox import declare_relays, put_durable
 from payonce.queues.declarations import declare_queues
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, refill
 from payonce.queues.redis.durable_copy import RELAY
@@ -88,7 +88,7 @@ class OutboxFeed:
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         assert within is not None, "a scenario's first messages are put with its rows"
-        return await put_kept(within, RELAY, messages)
+        return await put_durable(within, RELAY, messages)
 
     def notify(self, queues: set[str]) -> None:
         return None

@@ -4,7 +4,7 @@ failover."""
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.controls import Done, ReviewAnswer, answering, ask
+from payonce.engine.controls import Executed, ReviewAnswer, answer_review_action, submit
 from payonce.engine.controls.quarantine import blockers, open_quarantine, release
 from payonce.engine.database.connections import Database
 from payonce.engine.effects import Answer, store
@@ -31,8 +31,8 @@ async def answer(
         given = ReviewAnswer(
             decided.effect_id, decided.revision, said, BY_THE_BOOKS, decided.outcome, decided.vendor_ref
         )
-        end = await ask(tx, answering(admin), given, PERSON, BY_THE_BOOKS)
-        assert isinstance(end, Done), "a scenario has no thresholds"
+        end = await submit(tx, answer_review_action(admin), given, PERSON, BY_THE_BOOKS)
+        assert isinstance(end, Executed), "a scenario has no thresholds"
         await scenario.answered(tx, shown, said)
     return True
 

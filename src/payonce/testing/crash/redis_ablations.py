@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from payonce.engine.messages.model import Claim, Ending, Settlement
 from payonce.engine.messages.ports import Exchange
-from payonce.engine.outbox import Fate, settle_kept
+from payonce.engine.outbox import SettleOutcome, settle_durable
 from payonce.queues.redis import RedisQueue, durable_copy, pull
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.refill import Refilled
@@ -36,11 +36,11 @@ def redis_alone_is_asked() -> None:
 
     put(pull, "check", all_of_them)
 
-    async def recorded_anyway(connection: Any, relay: str, settlements: Sequence[Settlement]) -> list[Fate]:
-        await settle_kept(connection, relay, settlements)
-        return [Fate.RECORDED] * len(settlements)
+    async def recorded_anyway(connection: Any, relay: str, settlements: Sequence[Settlement]) -> list[SettleOutcome]:
+        await settle_durable(connection, relay, settlements)
+        return [SettleOutcome.RECORDED] * len(settlements)
 
-    put(pull, "settle_kept", recorded_anyway)
+    put(pull, "settle_durable", recorded_anyway)
 
 
 def acknowledged_before_the_work() -> None:

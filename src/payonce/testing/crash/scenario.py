@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol, runtime_checkable
 
 from payonce.engine.database.connections import Database
-from payonce.engine.effects import Answer, Review, Stored
+from payonce.engine.effects import Answer, EffectRecord, Review
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.transaction import NotifyingFeed, Tx
@@ -72,7 +72,7 @@ class Scenario(Protocol):
         """What a truthful person answers, who can see the vendors' books."""
         ...
 
-    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+    async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
         """What the person does beside answering, in the same commit; the message is redriven if it is parked."""
         ...
 
@@ -135,7 +135,7 @@ class PlainScenario:
     def decide(self, review: Review, simulators: Simulators) -> Decision:
         raise AssertionError(f"nobody is there to answer: {review.question}")
 
-    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+    async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
         return None
 
     def expected_parked(self) -> int:

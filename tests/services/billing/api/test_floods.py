@@ -115,14 +115,14 @@ async def test_passwords_wait_for_a_thread_in_bounded_number_and_who_is_sent_awa
         finally:
             go.set()
         assert {(answer.status, answer.headers["retry-after"]) for answer in away} == {
-            (429, str(passwords.CROWD_WAIT_S))
+            (429, str(passwords.QUEUE_FULL_WAIT_S))
         }
         statuses = [(await each).status for each in asking]
         assert statuses.count(429) == CROWD - room
         assert set(statuses) <= {201, 401, 429}
         counted = await ask.app.read.fetchval("select count(*) from payonce.login_failures where name <> ''")
         assert counted == statuses.count(401)
-        assert not passwords._crowd_of(accounts.LOGIN_ENDPOINT).under_way
+        assert not passwords._hash_queue(accounts.LOGIN_ENDPOINT).under_way
 
 
 async def test_a_crowd_of_customers_does_not_keep_operators_out_of_the_console(
@@ -203,11 +203,11 @@ async def _nothing(*_: Any) -> None:
 
 ABLATIONS: Ablations = {
     "the bound on registrations": (
-        patched(accounts, "take_turn", _nothing),
+        patched(accounts, "count_action", _nothing),
         [given(test_of_many_registrations_from_one_address_a_few_are_carried_out)],
     ),
     "the bound on tokens": (
-        patched(refresh_tokens, "take_turn", _nothing),
+        patched(refresh_tokens, "count_action", _nothing),
         [given(test_one_account_gets_so_many_tokens_and_keeps_the_last_of_them)],
     ),
 }

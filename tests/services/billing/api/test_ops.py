@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from payonce.console.auth import FORWARDED
-from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
+from payonce.engine.messages.maintenance import Task, synthetic_message, write_maintenance_run
 from payonce.http.application import build_web
 from payonce.services.billing import QUEUES
 from payonce.services.billing.api.operations import OURS
@@ -51,7 +51,9 @@ async def test_the_job_log_is_searched_by_everything_that_is_known_of_a_run(shop
         page = (await crm.get(f"{OPS}/job-logs?limit=1")).json
         following = (await crm.get(f"{OPS}/job-logs?limit=1&before={page['next_before']}")).json
         assert following["jobs"][0]["id"] < page["jobs"][0]["id"]
-        await write_upkeep(ask.app.database, entry_of(QUEUE, Task.SWEEP), "2 messages taken", "worker-1")
+        await write_maintenance_run(
+            ask.app.database, synthetic_message(QUEUE, Task.SWEEP), "2 messages taken", "worker-1"
+        )
         [swept] = (await crm.get(f"{OPS}/job-logs?action={Task.SWEEP}")).json["jobs"]
         assert (swept["status"], swept["last_error"], swept["info"]) == ("success", None, "2 messages taken")
 

@@ -48,7 +48,7 @@ async def _nothing(*_: object) -> None:
 
 ABLATIONS: Ablations = {
     "the bound on tries": (
-        patched(callers, "take_turn", _nothing),
+        patched(callers, "count_action", _nothing),
         [test_a_customer_tries_so_many_cards_and_no_more],
     )
 }

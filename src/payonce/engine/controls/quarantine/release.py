@@ -54,7 +54,7 @@ async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | 
         raise Invalid("the database is not in quarantine; there is nothing to release")
     standing = await blockers(tx, quarantine)
     if standing and accept_unreconciled is None:
-        raise Invalid(f"the quarantine cannot be released: {_told(standing)}; or say why with --accept-unreconciled")
+        raise Invalid(f"the quarantine cannot be released: {_listed(standing)}; or say why with --accept-unreconciled")
     accepted = None if accept_unreconciled is None else clean_text(redact(accept_unreconciled))
     row = await tx.fetchrow(
         "select * from payonce.release_quarantine($1, $2, $3, $4, $5)",
@@ -62,7 +62,7 @@ async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | 
         revision,
         clean_text(by),
         accepted,
-        clean_text(redact(_told(standing))) if standing else None,
+        clean_text(redact(_listed(standing))) if standing else None,
     )
     if row is None:
         raise Stale("the quarantine has changed since it was shown; look again")
@@ -129,5 +129,5 @@ def _of_kinds(row: Any) -> Blocker:
     )
 
 
-def _told(standing: Sequence[Blocker]) -> str:
+def _listed(standing: Sequence[Blocker]) -> str:
     return "; ".join(f"{blocker.reason} ({blocker.way_out})" for blocker in standing)

@@ -11,7 +11,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.services.billing.cli.subscriptions import opened_subscriptions
 
 if TYPE_CHECKING:
-    from payonce.engine.controls import Approval, Done
+    from payonce.engine.controls import Approval, Executed
     from payonce.kit.money import Amount
     from payonce.services.billing.subscriptions.model import CreditEntry
     from payonce.services.billing.subscriptions.store.credit import Balance
@@ -135,7 +135,7 @@ def _change(
     wanted = parsed_amount(amount, currency, None)
 
     async def act() -> None:
-        from payonce.engine.controls import ask, preview
+        from payonce.engine.controls import preview, submit
         from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
         from payonce.services.billing.subscriptions.store import credit
 
@@ -156,16 +156,16 @@ def _change(
                 found = await preview(tx, app.actions[ACTION], asked, somebody(by))
             confirm("a change of credit", f"{found.weighed.text}: do it?", yes=yes, as_json=as_json)
             async with app.begin() as tx:
-                end = await ask(tx, app.actions[ACTION], asked, somebody(by), why)
+                end = await submit(tx, app.actions[ACTION], asked, somebody(by), why)
         _tell(end, wanted, as_json)
 
     run_async(act())
 
 
-def _tell(end: "Done | Approval", wanted: "Amount", as_json: bool) -> None:
-    from payonce.engine.controls import Done
+def _tell(end: "Executed | Approval", wanted: "Amount", as_json: bool) -> None:
+    from payonce.engine.controls import Executed
 
-    if not isinstance(end, Done):
+    if not isinstance(end, Executed):
         told = f"{wanted} waits for a second person: payonce approvals grant {end.id}"
         show({"approval": end.id, "expires_at": end.expires_at}, as_json, told)
         return

@@ -8,7 +8,7 @@ from payonce.console.forms import PAGE_ROWS, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
-from payonce.engine.controls import Done, ask, preview, waiting_about
+from payonce.engine.controls import Executed, preview, submit, waiting_approval
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.billing.console.queries import id_in, nothing_there
@@ -49,12 +49,12 @@ async def change_credit(visit: Visit) -> Response:
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, customer, given)
         async with visit.context.begin(None) as tx:
-            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
+            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
         return await _page(visit, customer, error)
     except Retry as error:
         return await _page(visit, customer, Stale(error.reason))
-    if not isinstance(end, Done):
+    if not isinstance(end, Executed):
         return visit.left_to_another(end.id)
     left = f"{end.result['balance']} {end.result['currency']} of credit is left."
     return visit.done(_path(customer), f"Done: {left}")
@@ -129,7 +129,7 @@ async def _page(visit: Visit, customer: Customer, problem: PayonceError | None =
         entries = await credit.entries(read, customer.id, before, PAGE_ROWS + 1)
         payouts = await credit_payouts.of_account(read, customer.id, None, PAYOUTS)
     found = [
-        await waiting_about(visit.context.read, ACTION, f"{customer.id}:{each.amount.asset.code}")
+        await waiting_approval(visit.context.read, ACTION, f"{customer.id}:{each.amount.asset.code}")
         for each in balances[:CURRENCIES_MAX]
     ]
     waiting = [each for each in found if each]

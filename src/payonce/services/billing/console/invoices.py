@@ -8,7 +8,7 @@ from payonce.console.forms import PAGE_ROWS, choice_of, moment_of, name_of, text
 from payonce.console.links import link
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
-from payonce.engine.controls import waiting_about
+from payonce.engine.controls import waiting_approval
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
 from payonce.services.billing.payments.decisions import ACTION as REFUND
@@ -89,7 +89,7 @@ async def invoice_page(visit: Visit, bill: Bill, problem: PayonceError | None = 
     async with bounded(visit) as read:
         notes = await invoice_queries.credit_notes(read, bill)
         charges = await queries.charges_of_invoice(read, bill.id) if with_payments else []
-    waiting = [found for each in charges if (found := await waiting_about(visit.context.read, REFUND, each.id))]
+    waiting = [found for each in charges if (found := await waiting_approval(visit.context.read, REFUND, each.id))]
     may_go_back = (
         [each for each in charges if each.left.minor] if REFUND in visit.context.actions and not waiting else []
     )

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from payonce.console.forms import number_of, reason_of, text_of
 from payonce.console.page import Visit
-from payonce.engine.controls import Done, ask, preview
+from payonce.engine.controls import Executed, preview, submit
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.billing.console.invoices import invoice_page, known_invoice
@@ -27,12 +27,12 @@ async def refund(visit: Visit) -> Response:
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, bill, charge, given)
         async with visit.context.begin(charge.trace_id) as tx:
-            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
+            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except PayonceError as error:
         if not isinstance(error, (Invalid, Stale, Retry)):
             raise
         return await invoice_page(visit, bill, Stale(error.reason) if isinstance(error, Retry) else error)
-    if isinstance(end, Done):
+    if isinstance(end, Executed):
         follows = "on record" if given.outside else "on its way"
         return visit.done(f"/billing/invoices/{bill.id}", f"Refund {end.result['refund']} is {follows}.")
     return visit.left_to_another(end.id)

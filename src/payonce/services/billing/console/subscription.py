@@ -8,7 +8,7 @@ from starlette.responses import Response
 from payonce.console.forms import number_of, reason_of, text_of
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
-from payonce.engine.controls import Done, ask, preview, waiting_about
+from payonce.engine.controls import Executed, preview, submit, waiting_approval
 from payonce.engine.monitoring.timeline import Kind, read_timeline
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
@@ -59,12 +59,12 @@ async def decide(visit: Visit) -> Response:
             return await _check(visit, seen, given)
         # In the trace that it has: what follows from a decision belongs to the same timeline.
         async with visit.context.begin(seen.trace_id) as tx:
-            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
+            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
         return await _page(visit, await _known(visit), error)
     except Retry as error:
         return await _page(visit, await _known(visit), Stale(error.reason))
-    if not isinstance(end, Done):
+    if not isinstance(end, Executed):
         return visit.left_to_another(end.id)
     said = end.result["state"].replace("_", " ")
     retried = " What it owes is being charged." if given.verdict is Verdict.RETRY else ""
@@ -122,7 +122,7 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
         told = await queries.told_of(read, charged) if with_payments else []
         own, cut = await of_subscriptions.facts(read, seen, [each.event_id for each in told])
         engine = await read_timeline(read, seen.id)
-    waiting = await waiting_about(visit.context.read, ACTION, seen.id)
+    waiting = await waiting_approval(visit.context.read, ACTION, seen.id)
     # Postings and notes are among the facts, by what they are about.
     timeline_entries = [
         timeline_entry for timeline_entry in engine.entries if timeline_entry.kind not in (Kind.POSTING, Kind.NOTE)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from payonce.engine.controls import ask
+from payonce.engine.controls import submit
 from payonce.engine.messages.policy import Exponential, Policy
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
@@ -76,4 +76,4 @@ async def _decide(tx: Tx, verdict: CreditVerdict, account_id: str, minor: int | 
         note="they wrote to us",
     )
     # The action looks at no queue.
-    await ask(tx, changing_credit(cast(Admin, None)), asked, "an operator", asked.note)
+    await submit(tx, changing_credit(cast(Admin, None)), asked, "an operator", asked.note)

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from payonce.engine.database.connections import Database
-from payonce.engine.effects import Answer, Review, Stored
+from payonce.engine.effects import Answer, EffectRecord, Review
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
@@ -155,7 +155,7 @@ class BillingScenario(ABC):
         ]
         return (Answer.HAPPENED, {"id": found[0]}, found[0]) if found else (Answer.DID_NOT, None, None)
 
-    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+    async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
         return None
 
     def happened(self, simulators: Simulators) -> Counter[str]:

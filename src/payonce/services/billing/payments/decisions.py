@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from payonce.engine.audit import note
-from payonce.engine.controls import Action, Link, Weighed
+from payonce.engine.controls import Action, Assessment, Link
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.money import Amount
@@ -66,11 +66,11 @@ async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:
     await note(tx.connection, "billing.notifications", event_id, f"sent again: {why}", actor=by)
 
 
-async def _weigh(tx: Tx, asked: GiveBack) -> Weighed:
+async def _weigh(tx: Tx, asked: GiveBack) -> Assessment:
     transaction = await _known(tx, asked.transaction_id)
     amount = _amount(transaction, asked)
     what = "note as given back outside the gateway" if asked.outside else "give back"
-    return Weighed(transaction.id, f"{what} {amount} of charge {transaction.id} over {transaction.amount}", [amount])
+    return Assessment(transaction.id, f"{what} {amount} of charge {transaction.id} over {transaction.amount}", [amount])
 
 
 async def _execute(tx: Tx, asked: GiveBack, by: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from payonce.engine.controls import Done, ask
+from payonce.engine.controls import Executed, submit
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.monitoring.metrics import SIGNATURE_FAILURES
 from payonce.http.kit.auth import Caller, require
@@ -286,12 +286,12 @@ def _add_deciding(routes: APIRouter) -> None:
                 swap_id=body.swap_id,
             )
             try:
-                end = await ask(tx, context.actions[ACTION], asked, once.caller.holder, body.note)
+                end = await submit(tx, context.actions[ACTION], asked, once.caller.holder, body.note)
             except Stale as error:
                 raise Problem(409, str(error)) from error
             except Invalid as error:
                 raise Problem(422, str(error)) from error
-            if isinstance(end, Done):
+            if isinstance(end, Executed):
                 return Decided(payout=payout_id, done=True, state=end.result["state"])
             return Decided(payout=payout_id, done=False, approval=end.id, expires_at=end.expires_at)
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from payonce.console.forms import name_of, number_of, reason_of, text_of
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
-from payonce.engine.controls import Approval, Done, ask, preview, waiting_about
+from payonce.engine.controls import Approval, Executed, preview, submit, waiting_approval
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.monitoring.timeline import Kind, read_timeline
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
@@ -84,12 +84,12 @@ async def decide(visit: Visit) -> Response:
             return await _check(visit, payout, given)
         # In the trace that it has: what follows from a decision belongs to the same timeline.
         async with visit.context.begin(payout.trace_id) as tx:
-            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
+            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
         return await _page(visit, await payout_of(visit), error)
     except Retry as error:
         return await _page(visit, await payout_of(visit), Stale(error.reason))
-    if isinstance(end, Done):
+    if isinstance(end, Executed):
         return visit.done(f"/payouts/{payout.id}", f"The payout is {_said(end.result['state'])}.")
     return visit.left_to_another(end.id)
 
@@ -191,7 +191,7 @@ async def _waiting(read: Reader, payout: Payout, swaps: list[timeline.Carried]) 
     """What a second person has to decide first."""
     subjects = [(ACTION, payout.id), *((ABOVE_LIMIT, lead) for lead in {each.swap.unique_id: None for each in swaps})]
     for action, subject in subjects:
-        if (found := await waiting_about(read, action, subject)) is not None:
+        if (found := await waiting_approval(read, action, subject)) is not None:
             return found
     return None
 

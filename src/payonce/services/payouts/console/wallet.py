@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from payonce.console.forms import reason_of, text_of
 from payonce.console.page import Visit
-from payonce.engine.controls import Done, ask, preview, waiting_about
+from payonce.engine.controls import Executed, preview, submit, waiting_approval
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts.decisions.wallet_limits import ACTION, limit_change
@@ -26,7 +26,7 @@ async def wallet_shown(visit: Visit) -> Mapping[str, Any] | None:
     return {
         "wallet": wallet,
         "percent": _used_percent(wallet),
-        "waiting": await waiting_about(read, ACTION, ETH.code),
+        "waiting": await waiting_approval(read, ACTION, ETH.code),
         "may_limit": ACTION in visit.context.actions,
     }
 
@@ -41,7 +41,7 @@ async def change_limits(visit: Visit) -> Response:
         change = await limit_change(tx, per_payment, per_day, low or Amount.zero(ETH))
         seen = await preview(tx, action, change, visit.person.name)
         if text_of(visit.form, "sure") == "yes":
-            end = await ask(tx, action, change, visit.person.name, why)
+            end = await submit(tx, action, change, visit.person.name, why)
     if text_of(visit.form, "sure") != "yes":
         return visit.page(
             "check_change.html",
@@ -58,7 +58,7 @@ async def change_limits(visit: Visit) -> Response:
             button="Ask a second person" if seen.because else "Change them",
             hidden={**{name: text_of(visit.form, name) for name in (*BOUNDS, "why")}, "sure": "yes"},
         )
-    if isinstance(end, Done):
+    if isinstance(end, Executed):
         return visit.done("/vendors", f"The wallet pays {end.result['limits']} without being asked.")
     return visit.left_to_another(end.id)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from payonce.engine.messages.model import Message, Settlement, message_from_wire, message_to_wire
-from payonce.engine.messages.push import Arrived
+from payonce.engine.messages.push import DecodedTask
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work
 from payonce.queues.cloudtasks import queue as queues
@@ -42,9 +42,9 @@ def no_inbox() -> None:
     def encode(codec: TokenCodec, message: Message) -> bytes:
         return message_to_wire(message)
 
-    def decode(codec: TokenCodec, body: bytes, headers: Mapping[str, str]) -> Arrived:
+    def decode(codec: TokenCodec, body: bytes, headers: Mapping[str, str]) -> DecodedTask:
         message = message_from_wire(codec._hop.queue, body)
-        return Arrived(message.id, message)
+        return DecodedTask(message.id, message)
 
     put(TokenCodec, "encode", encode)
     put(TokenCodec, "decode", decode)
@@ -156,7 +156,7 @@ ABLATIONS: Final = (
         replaced_although_hostpay_was_told,
         "payout",
         Mode.AFTER,
-        near="record_plain",
+        near="record_performed",
     ),
     Ablation(
         "the next message in the same commit",

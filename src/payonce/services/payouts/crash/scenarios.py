@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from payonce.engine.database.connections import Database
-from payonce.engine.effects import Answer, Review, Stored
+from payonce.engine.effects import Answer, EffectRecord, Review
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
@@ -139,7 +139,7 @@ class PayoutsScenario:
     def decide(self, review: Review, simulators: Simulators) -> tuple[Answer, Any, str | None]:
         raise AssertionError(f"no step of a payout has to ask a person, and this one did: {review.question}")
 
-    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+    async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
         return None
 
     def happened(self, simulators: Simulators) -> Counter[str]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.controls import Action, Link, Weighed, asker_of
+from payonce.engine.controls import Action, Assessment, Link, requester_of
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
@@ -79,7 +79,7 @@ def _page(payout_id: str) -> Link:
     return Link("The payout", f"/payouts/{payout_id}")
 
 
-async def _weigh(tx: Tx, asked: Decision) -> Weighed:
+async def _weigh(tx: Tx, asked: Decision) -> Assessment:
     payout = await _known(tx, asked.payout_id)
     amounts = [] if asked.verdict is Verdict.HOLD else [payout.adjusted]
     if amounts and payout.value is not None:
@@ -88,7 +88,7 @@ async def _weigh(tx: Tx, asked: Decision) -> Weighed:
     text = f"{asked.verdict} payout {payout.id}{where}, which is {payout.state} ({payout.adjusted})"
     if asked.verdict is Verdict.RETURNED:
         text += f", by transaction {asked.transaction}"
-    return Weighed(payout.id, text, amounts, because=_BY_TWO.get(asked.verdict, ""))
+    return Assessment(payout.id, text, amounts, because=_BY_TWO.get(asked.verdict, ""))
 
 
 async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
 async def _release(tx: Tx, payout: Payout, by: str) -> Payout:
     _check(payout, _KEPT, Verdict.RELEASE)
     assert payout.held_from is not None
-    await tx.execute("update payouts.payouts set released_by = $2 where id = $1", payout.id, asker_of(by))
+    await tx.execute("update payouts.payouts set released_by = $2 where id = $1", payout.id, requester_of(by))
     released = await payouts.move(tx, payout, payout.held_from)
     await next_messages.resume(tx, released)
     return released
@@ -148,7 +148,7 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout
         payout.id,
         address,
         asked.extra_id or None,
-        asker_of(by),
+        requester_of(by),
     )
     await tx.execute(
         """

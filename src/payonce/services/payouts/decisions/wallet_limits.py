@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.controls import Action, Link, Weighed
+from payonce.engine.controls import Action, Assessment, Link
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount
@@ -46,11 +46,11 @@ async def limit_change(
     )
 
 
-async def _weigh(_: Tx, asked: LimitChange) -> Weighed:
+async def _weigh(_: Tx, asked: LimitChange) -> Assessment:
     """Whoever could raise a limit alone could pay alone whatever it is there to stop."""
     looser = [name for name in ("per_payment", "per_day") if _looser(getattr(asked.was, name), getattr(asked.to, name))]
     because = "it lets the wallet pay more without being asked" if looser else ""
-    return Weighed(ETH.code, f"let the wallet pay {_said(asked.to)} instead of {_said(asked.was)}", because=because)
+    return Assessment(ETH.code, f"let the wallet pay {_said(asked.to)} instead of {_said(asked.was)}", because=because)
 
 
 async def _execute(tx: Tx, asked: LimitChange, by: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work
-from payonce.engine.outbox import end_kept
+from payonce.engine.outbox import end_durable
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
@@ -87,7 +87,7 @@ async def find_asked_for(work: Work, told: hops.EstimateResponse) -> Payout | No
 async def end_requests(tx: Tx, work: Work, payout: Payout) -> None:
     """An older estimator answers and settles nothing here: without this it would be asked again every minute."""
     if is_from_older_service(work):
-        await end_kept(tx.connection, ESTIMATE.queue, payout.id, "an older service has answered it")
+        await end_durable(tx.connection, ESTIMATE.queue, payout.id, "an older service has answered it")
 
 
 def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> webhook.Asked:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from payonce.engine.ledger.model import Reads
 from payonce.engine.monitoring.attention import Attention
 from payonce.engine.monitoring.causes import causes
-from payonce.engine.monitoring.lookup import MATCHES_MAX, Match
+from payonce.engine.monitoring.lookup import MATCHES_MAX, LookupResult
 from payonce.services.payouts.domain.addresses import SEGWIT, hash_key, in_one_spelling
 from payonce.services.payouts.store.queries import WITH_PEOPLE, is_installed
 
@@ -13,7 +13,7 @@ REASONS_READ_MAX: Final = 1_000
 """Of what waits, the newest: enough to tell why most of it does."""
 
 
-async def find_payouts(read: Reads, what: str) -> list[Match]:
+async def find_payouts(read: Reads, what: str) -> list[LookupResult]:
     """By id, payment id, unique id, exchange, swap, transaction or address, the newest first."""
     if not await is_installed(read):
         return []
@@ -89,5 +89,5 @@ async def waiting_payouts(read: Reads) -> list[Attention]:
     ]
 
 
-def _match(row: Any) -> Match:
-    return Match("payout", row["unique_id"], f"/payouts/{row['id']}", row["state"], row["matched"], row["id"])
+def _match(row: Any) -> LookupResult:
+    return LookupResult("payout", row["unique_id"], f"/payouts/{row['id']}", row["state"], row["matched"], row["id"])

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.controls import Action, Link, Weighed, ask, withdraw
+from payonce.engine.controls import Action, Assessment, Link, submit, withdraw
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
@@ -132,7 +132,7 @@ async def ask_for(tx: Tx, swap: Swap, why: str) -> None:
     await lapse_and_keep(tx, swap, Hold.LIMIT, why)
     if await limit_of(tx, swap.amount.asset) is not None:
         asked = LargePayment(swap.id, (await _whole(tx, swap)).to_minor_text(), swap.address, swap.extra_id)
-        await ask(tx, _ACTION, asked, await _asker(tx, swap), why, lifetime_s=ANSWER_WITHIN_S)
+        await submit(tx, _ACTION, asked, await _asker(tx, swap), why, lifetime_s=ANSWER_WITHIN_S)
 
 
 async def void_clearances(tx: Tx, payout: Payout) -> None:
@@ -148,12 +148,12 @@ def clearing(_: Admin) -> Action[LargePayment]:
     return _ACTION
 
 
-async def _weigh(tx: Tx, asked: LargePayment) -> Weighed:
+async def _weigh(tx: Tx, asked: LargePayment) -> Assessment:
     swap, whole = await _asked_for(tx, asked)
     memo = "" if swap.extra_id is None else f" with the memo {swap.extra_id}"
     where = f"{swap.address}{memo} ({swap.currency} on {swap.network})"
     text = f"let the wallet pay {whole} for {swap.unique_id} to {where}"
-    return Weighed(swap.unique_id, text, [whole], because="it is above a limit of the wallet")
+    return Assessment(swap.unique_id, text, [whole], because="it is above a limit of the wallet")
 
 
 async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from payonce.engine.outbox import EVENTS, Answer, Delivered, Entry, NotNow, Terms
+from payonce.engine.outbox import EVENTS, Answer, Deferred, Delivered, Entry, RelayConfig
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
 
@@ -20,7 +20,7 @@ class NewsRelay:
 
     def __init__(self, host: str, transport: Transport) -> None:
         self.name = EVENTS
-        self.terms = Terms()
+        self.config = RelayConfig()
         self._http = HttpClient(host, f"https://{host}", transport=transport)
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
@@ -30,7 +30,7 @@ class NewsRelay:
         message = entry.message
         told = {"id": str(message.id), "about": message.correlation_id, **message.payload}
         answer = await self._http.request("POST", "/events", json=told)
-        return Delivered() if answer.is_success else NotNow(f"the listener answered {answer.status}")
+        return Delivered() if answer.is_success else Deferred(f"the listener answered {answer.status}")
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from payonce.engine.database.connections import Database
-from payonce.engine.effects import Answer, Review, Stored
+from payonce.engine.effects import Answer, EffectRecord, Review
 from payonce.engine.janitors import PRUNE_EVERY_S, Janitor
 from payonce.engine.janitors.prune import Prune
 from payonce.engine.ledger.model import Reads
@@ -113,7 +113,7 @@ class Play(PlainScenario):
                     return Answer.HAPPENED, {"number": entry.number, "reference": entry.reference}, entry.number
         return Answer.DID_NOT, None, None
 
-    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+    async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
         """Asks for the payment once more if its message is gone: the handler goes by what is on record."""
         if await tx.fetchval("select exists (select from payonce.live_messages where id = $1)", effect.message_id):
             return

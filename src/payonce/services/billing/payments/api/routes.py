@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from starlette.requests import Request
 
-from payonce.engine.controls import Done, ask
+from payonce.engine.controls import Executed, submit
 from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
@@ -207,8 +207,8 @@ async def _give_back(
         outside=body.outside,
         note=body.reason,
     )
-    end = await ask(tx, context.actions[decisions.ACTION], asked, by, body.reason)
-    if not isinstance(end, Done):
+    end = await submit(tx, context.actions[decisions.ACTION], asked, by, body.reason)
+    if not isinstance(end, Executed):
         return RefundAnswer(approval=end.id, expires_at=end.expires_at)
     refund = await refund_store.find(tx, end.result["refund"])
     assert refund is not None

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from payonce.engine.ledger.model import Reads
-from payonce.engine.monitoring.lookup import MATCHES_MAX, Match
+from payonce.engine.monitoring.lookup import MATCHES_MAX, LookupResult
 from payonce.services.billing.payments.store.queries import is_installed
 
 CUSTOMERS: Final = "/billing/customers"
@@ -11,7 +11,7 @@ INVOICES: Final = "/billing/invoices"
 DELIVERIES: Final = "/billing/deliveries"
 
 
-async def find_payments(read: Reads, what: str) -> list[Match]:
+async def find_payments(read: Reads, what: str) -> list[LookupResult]:
     """A charge or a refund by its id, its key or the gateway's id, and a notification by its event id. A charge has no
     page of its own: the match leads to its invoice, or to its customer."""
     if not await is_installed(read):
@@ -37,7 +37,8 @@ async def find_payments(read: Reads, what: str) -> list[Match]:
         what,
     )
     return [
-        Match(row["kind"], row["name"], _path(row), row["state"], row["matched"], row["correlation_id"]) for row in rows
+        LookupResult(row["kind"], row["name"], _path(row), row["state"], row["matched"], row["correlation_id"])
+        for row in rows
     ]
 
 

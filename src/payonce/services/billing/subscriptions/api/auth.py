@@ -10,8 +10,8 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, SecretStr
 from starlette.requests import Request
 
-from payonce.engine.operators.login_limits import TooMany
-from payonce.engine.operators.passwords import Crowded
+from payonce.engine.operators.login_limits import TooManyAttempts
+from payonce.engine.operators.passwords import PasswordQueueFull
 from payonce.http.kit.auth import address_of
 from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import Problem, responses
@@ -232,7 +232,7 @@ def _shown(context: AppContext, account: Account, refreshing: Refreshing) -> Ses
 def _refusals() -> Iterator[None]:
     try:
         yield
-    except (TooMany, Crowded) as no:
+    except (TooManyAttempts, PasswordQueueFull) as no:
         raise too_many(no) from no
     except NotAdmitted as no:
         raise Problem(HTTPStatus.UNAUTHORIZED, str(no), headers=WWW) from no

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from payonce.engine.controls import Done, ask
+from payonce.engine.controls import Executed, submit
 from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once
@@ -271,8 +271,8 @@ async def _change(
         invoice=invoice,
         note=order.reason,
     )
-    end = await ask(tx, context.actions[ACTION], asked, by, order.reason)
-    if not isinstance(end, Done):
+    end = await submit(tx, context.actions[ACTION], asked, by, order.reason)
+    if not isinstance(end, Executed):
         return CreditAnswer(approval=end.id, expires_at=end.expires_at)
     payout_id = end.result["payout"]
     payout = None if payout_id is None else await credit_payouts.find(tx, payout_id)

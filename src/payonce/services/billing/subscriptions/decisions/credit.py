@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.controls import Action, Weighed
+from payonce.engine.controls import Action, Assessment
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
@@ -61,10 +61,10 @@ def changing_credit(_: Admin) -> Action[CreditChange]:
     return Action(ACTION, CreditChange, _weigh, _execute)
 
 
-async def _weigh(tx: Tx, asked: CreditChange) -> Weighed:
+async def _weigh(tx: Tx, asked: CreditChange) -> Assessment:
     has = await credit.balance(tx, asked.account_id, asked.amount.asset)
     text = f"{_WORDS[asked.verdict]}, account {asked.account_id}, which has {has.amount}".format(amount=asked.amount)
-    return Weighed(f"{asked.account_id}:{asked.currency}", text, [asked.amount])
+    return Assessment(f"{asked.account_id}:{asked.currency}", text, [asked.amount])
 
 
 async def _execute(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.controls import Action, Link, Weighed
+from payonce.engine.controls import Action, Assessment, Link
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Stale
@@ -72,12 +72,12 @@ def open_verdicts(seen: Seen, owed: Bill | None) -> list[Verdict]:
     return [verdict for verdict, safe in may.items() if safe]
 
 
-async def _weigh(tx: Tx, asked: Decision) -> Weighed:
+async def _weigh(tx: Tx, asked: Decision) -> Assessment:
     subscription = await _known(tx, asked.subscription_id)
     owed = await invoices.latest_owed(tx, subscription.id) if asked.verdict in _ABOUT_MONEY else None
     about = "" if owed is None else f", invoice {owed.number} over {owed.due}"
     text = f"{asked.verdict.replace('_', ' ')} subscription {subscription.id}, which is {subscription.state}{about}"
-    return Weighed(subscription.id, text, [] if owed is None else [owed.due])
+    return Assessment(subscription.id, text, [] if owed is None else [owed.due])
 
 
 async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:

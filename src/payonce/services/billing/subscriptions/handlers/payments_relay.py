@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from payonce.engine.ledger.model import Reads
-from payonce.engine.outbox import Answer, Delivered, Entry, NotNow, Refusal, Terms
+from payonce.engine.outbox import Answer, Deferred, Delivered, Entry, Refusal, RelayConfig
 from payonce.services.billing.signed_requests import MESSAGES_PATH, SignedClient
 from payonce.services.billing.wire import Forwarded, ForwardedAnswer, ForwardedMessages
 
@@ -19,7 +19,7 @@ class PaymentsRelay:
     """Payments answers when its commit is done. What it may have taken is sent again, and known there by its id."""
 
     name = RELAY
-    terms = Terms(batch=BATCH)
+    config = RelayConfig(batch=BATCH)
 
     def __init__(self, client: SignedClient | None) -> None:
         """None: nothing is delivered from here."""
@@ -27,7 +27,7 @@ class PaymentsRelay:
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
         if self._client is None:
-            return [NotNow("this process has no secret to sign with; set WEBHOOK_SIGNING_SECRET")] * len(entries)
+            return [Deferred("this process has no secret to sign with; set WEBHOOK_SIGNING_SECRET")] * len(entries)
         answer = await self._client.post(MESSAGES_PATH, ForwardedMessages(messages=[_of(each) for each in entries]))
         if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and len(entries) > 1:
             # Whatever was taken before the rest fails is known there by its id.
@@ -35,7 +35,7 @@ class PaymentsRelay:
             return [*await self.deliver(entries[:middle]), *await self.deliver(entries[middle:])]
         if not answer.is_success:
             # A wrong secret or address is mended by a person: until then nothing is parked, and nothing lost.
-            return [NotNow(f"payments answered {answer.status}: {answer.excerpt()}")] * len(entries)
+            return [Deferred(f"payments answered {answer.status}: {answer.excerpt()}")] * len(entries)
         refused = msgspec.json.decode(answer.body, type=ForwardedAnswer).refused
         return [
             Refusal(why) if (why := refused.get(str(each.message.id))) is not None else Delivered() for each in entries

@@ -10,8 +10,8 @@ from typing import Any, Final
 from payonce.engine.audit import Severity, note
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Reader, Tx
-from payonce.engine.operators.login_limits import count_attempt, remember_network, take_back, take_turn
-from payonce.engine.operators.passwords import Crowded, check_password, hash_password, is_password
+from payonce.engine.operators.login_limits import count_action, count_attempt, remember_network, remove_attempt
+from payonce.engine.operators.passwords import PasswordQueueFull, check_password, hash_password, is_password
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, asset_of, render
 from payonce.kit.networks import network_of
@@ -96,7 +96,7 @@ async def register(
     check_password(wanted.password)
     check_place(wanted.time_zone, wanted.locale)
     async with database.transaction() as connection:
-        await take_turn(connection, "registrations from this address", network_of(address), registrations_max)
+        await count_action(connection, "registrations from this address", network_of(address), registrations_max)
     async with _guess(database, email, address):
         known = await database.work.fetchrow("select * from subscriptions.accounts where email = $1", email)
         if known is None:
@@ -270,9 +270,9 @@ async def _guess(database: Database, email: str, address: str) -> AsyncIterator[
     attempt = await count_attempt(database, name, address, LOGIN_ENDPOINT)
     try:
         yield
-    except Crowded:
-        await take_back(database.work, attempt)
+    except PasswordQueueFull:
+        await remove_attempt(database.work, attempt)
         raise
     async with database.transaction() as connection:
-        await take_back(connection, attempt)
+        await remove_attempt(connection, attempt)
         await remember_network(connection, name, address, LOGIN_ENDPOINT)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from payonce.engine.ledger.model import Reads
-from payonce.engine.monitoring.lookup import MATCHES_MAX, Match
+from payonce.engine.monitoring.lookup import MATCHES_MAX, LookupResult
 from payonce.services.billing.subscriptions.store.queries import is_installed
 
 CUSTOMERS: Final = "/billing/customers"
@@ -11,7 +11,7 @@ SUBSCRIPTIONS: Final = "/billing/subscriptions"
 INVOICES: Final = "/billing/invoices"
 
 
-async def find_subscriptions(read: Reads, what: str) -> list[Match]:
+async def find_subscriptions(read: Reads, what: str) -> list[LookupResult]:
     """A customer by id, external id or e-mail address, a subscription by id, an invoice by id or number, also by that
     of a credit note; the newest first within each kind."""
     if not await is_installed(read):
@@ -38,4 +38,4 @@ async def find_subscriptions(read: Reads, what: str) -> list[Match]:
         """,
         what,
     )
-    return [Match(**row) for row in rows]
+    return [LookupResult(**row) for row in rows]

@@ -8,7 +8,7 @@ from typing import Final
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.messages.transaction import Tx
-from payonce.engine.operators.login_limits import take_turn
+from payonce.engine.operators.login_limits import count_action
 from payonce.kit.ids import new_id
 from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.subscriptions.store.accounts import LOCATION, account_from
@@ -75,7 +75,7 @@ async def end_login(tx: Tx, token: str) -> None:
 
 
 async def _issue(tx: Tx, account_id: str, family: str, days: int) -> Refreshing:
-    await take_turn(tx.connection, "logins of this account", account_id, TOKENS_MAX)
+    await count_action(tx.connection, "logins of this account", account_id, TOKENS_MAX)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     expires_at: datetime = await tx.fetchval(
         """

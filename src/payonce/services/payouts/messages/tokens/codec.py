@@ -18,7 +18,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import msgspec
 
 from payonce.engine.messages.model import Message
-from payonce.engine.messages.push import Arrived
+from payonce.engine.messages.push import DecodedTask
 from payonce.kit.crypto import from_base64url, to_base64url
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
@@ -89,7 +89,7 @@ class TokenCodec:
         except BadToken as no:
             raise self._told(no, "encrypt", message_id=str(message.id)) from None
 
-    def decode(self, body: bytes, headers: Mapping[str, str]) -> Arrived:
+    def decode(self, body: bytes, headers: Mapping[str, str]) -> DecodedTask:
         """What arrived, or BadToken whatever the bytes."""
         task = headers.get(TASK_NAME_HEADER, "")
         try:
@@ -115,14 +115,14 @@ class TokenCodec:
         except Invalid as no:
             raise BadToken(Why.UNFIT, str(no)) from None
 
-    def _read(self, body: bytes, task: str) -> Arrived:
+    def _read(self, body: bytes, task: str) -> DecodedTask:
         found = _parsed(body)
         now_s = self._clock()
         if found.record is not None:
-            return Arrived(self._sealer.open(_decoded(found.record), now_s).id)
+            return DecodedTask(self._sealer.open(_decoded(found.record), now_s).id)
         token = _decoded(found.token)
         try:
-            return Arrived(self._sealer.open(token, now_s).id)
+            return DecodedTask(self._sealer.open(token, now_s).id)
         except BadToken as no:
             # What opened as version 2 is of version 2, whatever else is wrong with it.
             if no.why is not Why.FORGED or not self._accept_v1:
@@ -133,7 +133,7 @@ class TokenCodec:
             if refused.why is not Why.EXPIRED:
                 raise
             # Too old to begin anything. What it has begun is on record, and comes to its end by this task.
-            return Arrived(self._known_as(task))
+            return DecodedTask(self._known_as(task))
         return self._adopted(fields, self._packer.made_at(token), task)
 
     def _known_as(self, task: str) -> UUID:
@@ -141,11 +141,11 @@ class TokenCodec:
             raise BadToken(Why.UNNAMED, f"a token of version 1 came without the header {TASK_NAME_HEADER}")
         return uuid5(_NAMESPACE, f"{self._hop.name}/{task}")
 
-    def _adopted(self, fields: HopFields, made_at: int, task: str) -> Arrived:
+    def _adopted(self, fields: HopFields, made_at: int, task: str) -> DecodedTask:
         known_as = self._known_as(task)
         payload = {**plain(fields), OLDER: EMIT if self._emit_v1 else "accept", MADE_AT: made_at}
         message = Message(id=known_as, queue=self._hop.queue, action=self._action, payload=payload)
-        return Arrived(known_as, message)
+        return DecodedTask(known_as, message)
 
     def _told(self, no: BadToken, operation: str, **about: str) -> BadToken:
         HOP_TOKEN_FAILURES.labels(self._hop.name, operation, no.why.value).inc()

@@ -9,7 +9,7 @@ from payonce.kit.money import Amount, Asset
 
 
 @dataclass(frozen=True)
-class Books:
+class BalanceComparison:
     """One asset at one vendor."""
 
     ours: Amount
@@ -24,7 +24,7 @@ class Books:
         return self.theirs is None or self.theirs == self.ours
 
 
-async def equal_books(read: Reads, source: StatementSource) -> list[Books]:
+async def compare_balances(read: Reads, source: StatementSource) -> list[BalanceComparison]:
     """By asset. Postings that a handler is still to make are missing in it: at rest it is exact."""
     told = await source.balance()
     theirs = None if told is None else {amount.asset: amount for amount in told}
@@ -35,7 +35,7 @@ async def equal_books(read: Reads, source: StatementSource) -> list[Books]:
     )
     assets = dict.fromkeys([Asset(row["asset"], row["exponent"]) for row in rows] + list(theirs or ()))
     return [
-        Books(
+        BalanceComparison(
             ours=await balance(read, Account(source.mirror, asset)),
             suspense=await balance(read, Account(suspense_account(source.vendor), asset)),
             theirs=None if theirs is None else theirs.get(asset, Amount.zero(asset)),

@@ -12,14 +12,14 @@ from payonce.engine.effects.store import as_stored
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.reconcile.runs import Run
 from payonce.engine.reconcile.source import StatementSource
-from payonce.engine.reconcile.suspense import Direction, Subject, cover
+from payonce.engine.reconcile.suspense import Direction, Subject, hold_in_suspense
 from payonce.kit.money import Amount, Asset
 
 SKEW_S: Final = 300.0
 """A vendor's clock may be behind ours: an effect of the first minutes of what is covered may be on the page before."""
 
 
-async def missing_effects(
+async def find_missing(
     read: Reader, source: StatementSource, run: Run, covered_since: datetime, limit: int
 ) -> Sequence[UUID]:
     """Effects known to have happened in the run's time, less the vendor's lag, that no line explains and that are not
@@ -68,7 +68,7 @@ async def put_into_suspense(tx: Tx, source: StatementSource, effect_id: UUID, by
     reference = f"{stored.key}:{stored.generation}"
     subject = Subject(source.vendor, source.mirror, stored.kind, None, reference, effect_id, row["happened_at"])
     # The mirror account was moved by the handler; the vendor's was not.
-    await cover(tx, subject, Direction.OURS, -source.kinds[stored.kind].signed(amount), by)
+    await hold_in_suspense(tx, subject, Direction.OURS, -source.kinds[stored.kind].signed(amount), by)
     why = f"the statement of {source.vendor} does not show it"
     await contradict(tx.connection, stored, why, Cause.NOT_ON_STATEMENT)
     return Counter(missing=1)
