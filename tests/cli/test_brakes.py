@@ -385,7 +385,7 @@ def test_a_refused_command_says_what_to_do_and_changes_nothing(
 
 
 def test_the_page_about_the_brakes_names_only_commands_that_exist(payonce: Payonce) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "brakes.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "controls.md").read_text(encoding="utf-8")
     for group in ("effects", "freeze", "limits", "approvals"):
         words = payonce(group, "--help").stdout
         used = set(re.findall(rf"payonce {group} (\w+)", page))

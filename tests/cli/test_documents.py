@@ -75,7 +75,7 @@ def test_the_brakes_are_pulled_and_let_go(payonce: Payonce, database: ScratchDat
                 return ("approvals", "deny", "2", *rest, "--by", "bob")
         return words
 
-    ends = typed(payonce, "docs/brakes.md", replaced)
+    ends = typed(payonce, "docs/controls.md", replaced)
     assert [state_of(database, effect) for effect in effects] == ["abandoned", "performed", "review"]
     assert {words[:2] for words in ends} >= {("freeze", "lift"), ("limits", "remove"), ("approvals", "deny")}
     assert len(payonce("limits", "list", "--json").json["limits"]) == 1

@@ -184,7 +184,7 @@ def test_grafana_finds_the_board_and_prometheus() -> None:
 
 
 def test_the_page_names_every_metric_and_alert_and_no_other() -> None:
-    page = (DEPLOY.parent / "docs/observing.md").read_text(encoding="utf-8")
+    page = (DEPLOY.parent / "docs/monitoring.md").read_text(encoding="utf-8")
     told = set(re.findall(r"`((?:payonce|webhook|retry|process)_\w+)`", page))
     ours = {name.removesuffix("_bucket") for name in DECLARED if not name.endswith(("_sum", "_count"))}
     assert {name for name in told if not name.startswith("process_")} == ours
