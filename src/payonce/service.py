@@ -25,6 +25,7 @@ from payonce.engine.monitoring.lookup import Lookup
 from payonce.engine.outbox import Relay
 from payonce.engine.reconcile import StatementSource
 from payonce.settings import Settings
+from payonce.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -153,6 +154,8 @@ class Service:
     roles: Mapping[str, Sequence[Handler]]
     invariants: Mapping[str, str] = field(default_factory=dict)
     schedules: Sequence[Schedule] = ()
+    settings: type[ServiceSettings] | None = None
+    """Its own settings; `settings.of(…)` reads them, and its roles start only when their `check` passes."""
     resources: Callable[[Settings, Database], AbstractAsyncContextManager[Sequence[object]]] | None = None
     """Opens what the handlers take as parameters: vendors' clients, keys."""
     references: Mapping[str, str] = field(default_factory=dict)

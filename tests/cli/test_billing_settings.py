@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from payonce.app.registry import usual_port
+from payonce.app.registry import check_roles, usual_port
 from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.services.billing.settings import BillingSettings, jwt_keys, notification_secrets
 from payonce.services.billing.subscriptions.pdf import glyphs
 from payonce.services.billing.subscriptions.resources import invoice_fonts
 from payonce.settings import load_settings
-from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets
 from payonce.settings.variables import variables
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -36,12 +36,12 @@ def test_without_a_secret_no_role_of_billing_starts(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, KEY)
     settings = load_settings()
     with pytest.raises(Invalid, match=f"^{missing} is not set"):
-        settings.check_roles(["tally.worker", role])
-    settings.check_roles(["tally.worker"])
+        check_roles(settings, ["tally.worker", role])
+    check_roles(settings, ["tally.worker"])
 
 
 def test_the_private_database_has_secrets_of_its_own_and_keeps_them(tmp_path: Path) -> None:
-    load_settings().check_roles([SUBSCRIPTIONS])
+    check_roles(load_settings(), [SUBSCRIPTIONS])
     [jwt_key], [secret] = jwt_keys(load_settings()), notification_secrets(load_settings())
     assert [jwt_key] == list(jwt_keys(load_settings()))
     assert jwt_key != secret.key
@@ -75,14 +75,14 @@ def test_while_secrets_are_exchanged_there_are_several(monkeypatch: pytest.Monke
 def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Invalid, match=f"^{name} is '{re.escape(value)}'; it must "):
-        load_settings()
+        load_settings().of(BillingSettings)
 
 
 @pytest.mark.parametrize("value", ["short", "é" * 40, f"{KEY} short", "x" * 257])
 def test_a_bad_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("JWT_SECRET_KEY", value)
     with pytest.raises(Invalid, match=r"^JWT_SECRET_KEY set, its value is not shown; each key must have 32") as told:
-        load_settings()
+        load_settings().of(BillingSettings)
     assert value not in str(told.value)
 
 
@@ -112,7 +112,7 @@ def test_a_font_that_cannot_be_read_is_refused_at_the_start(
 
 
 def test_every_variable_stands_in_the_table() -> None:
-    import payonce.settings.billing as room
+    import payonce.services.billing.settings as room
 
     assert room.__doc__ is not None
     assert set(variables(BillingSettings)) <= set(re.findall(r"[A-Z][A-Z_]+", room.__doc__))

@@ -14,7 +14,7 @@ from payonce.app.registry import SERVICES, usual_ports
 from payonce.cli import mounts
 from payonce.cli.application import run_command
 from payonce.service import Demo, Option, Service, Simulators
-from payonce.settings.billing import PORTS
+from payonce.services.billing.settings import PORTS
 
 pytestmark = pytest.mark.usefixtures("restored_logs")
 

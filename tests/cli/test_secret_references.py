@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from payonce.kit.outcomes import Invalid, PayonceError, Unavailable
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.settings import load_settings, references
-from payonce.settings.payouts import PayoutsSettings
 from tests.cli.secret_manager import SecretManager, serving
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -43,8 +43,10 @@ def test_a_reference_is_replaced_by_what_it_names(manager: SecretManager, monkey
     monkeypatch.setenv("TPS_HOSTPAY_SIGNING_KEY", f"{KEY}\n")
     monkeypatch.setenv("TP_FLAT_FEE", FEE)
     settings = load_settings()
-    assert [key.reveal() for key in (*settings.signing_keys(), *settings.hostpay_keys())] == [SECRET, SECRET]
-    assert str(settings.payouts.fee_percent) == "2.5"
+    payouts = settings.of(PayoutsSettings)
+    keys = (*payouts.signing_keys(settings), *payouts.hostpay_keys(settings))
+    assert [key.reveal() for key in keys] == [SECRET, SECRET]
+    assert str(payouts.fee_percent) == "2.5"
     assert sorted(manager.asked) == sorted([KEY, FEE]), "each is asked for once"
 
 
@@ -59,7 +61,7 @@ def test_any_setting_may_be_a_reference(manager: SecretManager, monkeypatch: pyt
 def test_anything_else_is_taken_as_it_is(manager: SecretManager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUCCESS_URL_SIGNING_KEY", f"{SECRET} \n")
     monkeypatch.setenv("SOMEBODY_ELSES_VARIABLE", KEY)
-    assert [key.reveal() for key in load_settings().signing_keys()] == [SECRET]
+    assert [key.reveal() for key in load_settings().of(PayoutsSettings).signing_keys(load_settings())] == [SECRET]
     assert manager.asked == []
 
 
@@ -79,7 +81,7 @@ def test_what_is_almost_a_reference_is_no_key(
     with pytest.raises(
         Invalid, match=f"^SUCCESS_URL_SIGNING_KEY is '{re.escape(almost)}'; a secret is named projects/"
     ):
-        load_settings()
+        load_settings().of(PayoutsSettings)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_what_cannot_be_read_is_one_sentence_without_its_value(
     manager.secrets[KEY] = answer
     monkeypatch.setenv("SUCCESS_URL_SIGNING_KEY", KEY)
     with pytest.raises(kind, match=rf"^SUCCESS_URL_SIGNING_KEY names {KEY}, .*{said}") as no:
-        load_settings()
+        load_settings().of(PayoutsSettings)
     assert SECRET not in str(no.value)
 
 
@@ -111,7 +113,7 @@ def test_a_bad_value_that_was_a_secret_is_not_shown(manager: SecretManager, monk
     manager.secrets[FEE] = SECRET.encode()
     monkeypatch.setenv("TP_FLAT_FEE", FEE)
     with pytest.raises(Invalid, match=r"^TP_FLAT_FEE set, its value is not shown; it must be a percentage") as no:
-        load_settings()
+        load_settings().of(PayoutsSettings)
     assert SECRET not in str(no.value)
 
 
@@ -122,7 +124,7 @@ def test_an_unreachable_secret_manager_is_told_within_the_limit(
     monkeypatch.setenv("SECRET_MANAGER_ENDPOINT", "127.0.0.1:1")
     monkeypatch.setenv("SUCCESS_URL_SIGNING_KEY", KEY)
     with pytest.raises(Unavailable, match="Secret Manager does not answer"):
-        load_settings()
+        load_settings().of(PayoutsSettings)
 
 
 @pytest.mark.parametrize("endpoint", ["secrets.example:443", "10.0.0.1:80", "127.0.0.1", "localhost:x"])
@@ -132,7 +134,7 @@ def test_secrets_pass_no_network_without_tls(
     monkeypatch.setenv("SECRET_MANAGER_ENDPOINT", endpoint)
     monkeypatch.setenv("SUCCESS_URL_SIGNING_KEY", KEY)
     with pytest.raises(Invalid, match=f"^SECRET_MANAGER_ENDPOINT is '{re.escape(endpoint)}'; it must be host:port"):
-        load_settings()
+        load_settings().of(PayoutsSettings)
 
 
 def test_without_google_credentials_the_way_out_is_told(
@@ -142,7 +144,7 @@ def test_without_google_credentials_the_way_out_is_told(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     monkeypatch.setenv("SUCCESS_URL_SIGNING_KEY", KEY)
     with pytest.raises(Unavailable, match="no Google credentials"):
-        load_settings()
+        load_settings().of(PayoutsSettings)
 
 
 def test_without_the_extra_the_way_out_is_told(manager: SecretManager, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,4 +158,4 @@ def test_without_the_extra_the_way_out_is_told(manager: SecretManager, monkeypat
     monkeypatch.setenv("SUCCESS_URL_SIGNING_KEY", KEY)
     monkeypatch.setattr(builtins, "__import__", without_google)
     with pytest.raises(Unavailable, match=r"pip install 'payonce\[gcp\]'"):
-        load_settings()
+        load_settings().of(PayoutsSettings)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from payonce.examples.transfers.settings import TransfersSettings
 from payonce.kit.outcomes import Invalid
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.settings import load_settings
 from payonce.settings.data_folder import default_data_dir
 
@@ -61,6 +63,12 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
         settings.port = 1
 
 
+def load_every_setting() -> None:
+    settings = load_settings()
+    settings.of(PayoutsSettings)
+    settings.of(TransfersSettings)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -84,17 +92,17 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
 def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Invalid, match=f"^{name} is '{re.escape(value)}'; it must be "):
-        load_settings()
+        load_every_setting()
 
 
 def test_a_key_is_taken_without_the_white_space_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHANGENOW_API_KEY", "0123abcd\n")
-    settings = load_settings()
-    assert settings.changenow_api_key is not None
-    assert settings.changenow_api_key.get_secret_value() == "0123abcd"
+    key = load_settings().of(PayoutsSettings).changenow_api_key
+    assert key is not None
+    assert key.get_secret_value() == "0123abcd"
     monkeypatch.setenv("CHANGENOW_API_KEY", "two words")
     with pytest.raises(Invalid, match=r"^CHANGENOW_API_KEY set, its value is not shown; it must be one word"):
-        load_settings()
+        load_settings().of(PayoutsSettings)
 
 
 def test_the_data_folder_is_the_projects_own(tmp_path: Path) -> None:

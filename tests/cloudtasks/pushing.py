@@ -10,11 +10,12 @@ from payonce.cli.application import run_command
 from payonce.engine.messages.push import EnvelopeCodec, Target
 from payonce.examples import tally
 from payonce.service import Service
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.settings import Settings
 
 
 def pushes(settings: Settings) -> Sequence[Target]:
-    url, rate = os.environ.get("TALLY_URL"), settings.payouts.changenow_per_s
+    url, rate = os.environ.get("TALLY_URL"), settings.of(PayoutsSettings).changenow_per_s
     return [Target(tally.CHANGES.queue, "/", url, EnvelopeCodec(), vendor_per_s=rate)]
 
 

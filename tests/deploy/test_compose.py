@@ -15,15 +15,15 @@ import pytest
 from typer.main import get_command
 
 from payonce.app.process import Addresses, App, migrate_database
-from payonce.app.registry import role_names
+from payonce.app.registry import check_roles, role_names
 from payonce.cli.application import app
 from payonce.embedded import Server, client_environment, psql_command, reset, start
 from payonce.http.hosts import Hosts
 from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Unavailable
+from payonce.services.billing.settings import BillingSettings
 from payonce.settings import Settings, load_settings
 from payonce.settings.access import AccessSettings
-from payonce.settings.billing import BillingSettings
 from payonce.settings.variables import variables
 from payonce.testing.servers import QUICK_SETTINGS
 from tests.deploy.documents import DEPLOY, read_yaml
@@ -189,7 +189,7 @@ def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.Monke
     for name, value in environment.items():
         monkeypatch.setenv(name, re.sub(r"\$\{(\w+):[^}]*\}", lambda found: given.get(found[1], "http://g:1"), value))
     settings = load_settings()
-    settings.check_roles(["billing.subscriptions", "billing.payments"])
+    check_roles(settings, ["billing.subscriptions", "billing.payments"])
     assert settings.redis_url is not None
     assert settings.trusted_proxies is None
     assert "PAYONCE_TRUSTED_PROXIES" in environment

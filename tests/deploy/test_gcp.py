@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from payonce.app.registry import check_roles
 from payonce.engine.messages.policy import Fixed
 from payonce.http.server import SHUTDOWN_LIMIT_S
 from payonce.kit.outcomes import Invalid
@@ -17,9 +18,10 @@ from payonce.queues.cloudtasks import client
 from payonce.services import payouts
 from payonce.services.payouts import policies
 from payonce.services.payouts.messages.tokens import HOPS
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.settings import Settings, load_settings
 from payonce.settings.access import AccessSettings
-from payonce.settings.payouts import PayoutsSettings
+from payonce.settings.cloud_sql import CloudSqlSettings
 from payonce.settings.variables import variables
 from tests.cli.secret_manager import serving
 from tests.deploy.documents import DEPLOY
@@ -231,7 +233,7 @@ def test_every_variable_is_a_setting_and_every_role_has_the_same() -> None:
     for one in found:
         one.pop("CLOUD_TASKS_VERIFIED_BY")
     assert all(one == found[0] for one in found)
-    assert found[0].keys() <= {*variables(Settings), *variables(PayoutsSettings)}
+    assert found[0].keys() <= {*variables(Settings), *variables(CloudSqlSettings), *variables(PayoutsSettings)}
     assert "CLOUD_TASKS_VERIFIED_BY" in variables(AccessSettings)
 
 
@@ -240,7 +242,7 @@ def test_any_other_setting_is_given_to_every_service(monkeypatch: pytest.MonkeyP
     more = "PAYONCE_LOG_EMOJI=true|CHANGENOW_REQUESTS_PER_S=10"
     for command in deployed(MORE_SETTINGS=more).values():
         settings = settings_of(environment_of(command), monkeypatch)
-        assert (settings.log_emoji, settings.payouts.changenow_per_s) == (True, 10.0)
+        assert (settings.log_emoji, settings.of(PayoutsSettings).changenow_per_s) == (True, 10.0)
 
 
 def test_work_is_put_down_before_cloud_run_kills_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +370,7 @@ def settings_of(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
         "DB_OWNER_PASSWORD": "own@er",
         "PAYONCE_KEYS": f"k1:{'A' * 43}=",
     }
-    for name in (*variables(Settings), *variables(PayoutsSettings)):
+    for name in (*variables(Settings), *variables(CloudSqlSettings), *variables(PayoutsSettings)):
         monkeypatch.delenv(name, raising=False)
     with serving() as manager:
         manager.secrets |= {
@@ -377,7 +379,9 @@ def settings_of(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("SECRET_MANAGER_ENDPOINT", manager.endpoint)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        return load_settings()
+        settings = load_settings()
+        settings.of(PayoutsSettings)
+        return settings
 
 
 OWN_HOSTPAY = {"PAYOUTS_HOSTPAY": "external", "HOSTPAY_WEBHOOK_URL": "https://gchostpay-xyz.run.app"}
@@ -387,9 +391,9 @@ def test_with_an_external_hostpay_every_service_that_is_deployed_starts(monkeypa
     found = deployed(**OWN_HOSTPAY)
     assert found.keys() == SERVICES.keys() - {"gchostpay-10-26"}
     settings = settings_of(environment_of(found["gcsplit1-10-26"]), monkeypatch)
-    assert settings.payouts.hostpay_url == OWN_HOSTPAY["HOSTPAY_WEBHOOK_URL"]
+    assert settings.of(PayoutsSettings).hostpay_url == OWN_HOSTPAY["HOSTPAY_WEBHOOK_URL"]
     for name in found:
-        settings.check_roles([SERVICES[name][0]])
+        check_roles(settings, [SERVICES[name][0]])
     missing = ran(**GIVEN, PAYOUTS_HOSTPAY="external")
     assert (missing.returncode, "HOSTPAY_WEBHOOK_URL is not set" in missing.stderr) == (2, True)
 
@@ -400,8 +404,9 @@ def test_a_role_lacks_nothing_of_what_it_is_given_but_the_wallet(monkeypatch: py
     settings = settings_of(environment_of(deployed()["gcsplit1-10-26"]), monkeypatch)
     for role, _, _ in SERVICES.values():
         with pytest.raises(Invalid, match=r"^CHANGENOW_API_KEY is set and there is no wallet"):
-            settings.check_roles([role])
-        settings.model_copy(update={"chain_url": "http://chain.internal:8545"}).check_roles([role])
+            check_roles(settings, [role])
+        chained = settings.of(PayoutsSettings).model_copy(update={"chain_url": "http://chain.internal:8545"})
+        check_roles(settings.having(chained), [role])
     assert settings.database_url is not None
     assert settings.database_url.get_secret_value() == (
         "postgresql://payouts:p%40ss@/payouts?host=%2Fcloudsql%2Fshop-1%3Aus-central1%3Abooks"

@@ -14,11 +14,16 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+import payonce.examples.transfers.settings as transfers
+import payonce.services.billing.settings as billing
+import payonce.services.payouts.settings as payouts
 import payonce.settings
-from payonce.settings import Settings, access, billing, payouts, references
+from payonce.examples.transfers.settings import TransfersSettings
+from payonce.services.billing.settings import BillingSettings
+from payonce.services.payouts.settings import PayoutsSettings
+from payonce.settings import Settings, access, cloud_sql, references
 from payonce.settings.access import AccessSettings
-from payonce.settings.billing import BillingSettings
-from payonce.settings.payouts import PayoutsSettings
+from payonce.settings.cloud_sql import CloudSqlSettings
 from payonce.settings.variables import variables
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -27,8 +32,10 @@ MARK: Final = "<!-- From here on the page is made by tests/docs/settings_page.py
 MODELS: Final[Mapping[type[BaseModel], ModuleType]] = {
     Settings: payonce.settings,
     AccessSettings: access,
+    CloudSqlSettings: cloud_sql,
     BillingSettings: billing,
     PayoutsSettings: payouts,
+    TransfersSettings: transfers,
 }
 ALIASES: Final = {"PORT": "PAYONCE_PORT"}
 """Second names of a setting, told in the row of the first."""
@@ -38,13 +45,15 @@ OUTSIDE_THE_MODELS: Final = {references.ENDPOINT_VARIABLE: "`host:port`"}
 PAYOUTS_ROLES, BILLING_ROLES = "payouts.*", "billing.*"
 ALL: Final = "every process"
 READERS: Final = (
-    (r"CHANGENOW_|PAYONCE_CHAIN_URL$", PAYOUTS_ROLES),
-    (r"PAYONCE_(NORTH|SOUTH)BANK_URL$", "transfers.worker"),
     (r"CLOUD_TASKS_", f"{PAYOUTS_ROLES}, `payonce cloudtasks`"),
     (r"WEBHOOK_", BILLING_ROLES),
-    (r"(INSTANCE_CONNECTION_NAME|DB_NAME|DB_USER|DB_PASSWORD)$", ALL),
 )
 """Who reads a setting, by its name, where its class does not say it."""
+READERS_BY_MODEL: Final[Mapping[type[BaseModel], str]] = {
+    PayoutsSettings: PAYOUTS_ROLES,
+    BillingSettings: BILLING_ROLES,
+    TransfersSettings: "transfers.worker",
+}
 REQUIRED: Final = {
     BILLING_ROLES: ("JWT_SECRET_KEY", "WEBHOOK_SIGNING_SECRET"),
     PAYOUTS_ROLES: ("SUCCESS_URL_SIGNING_KEY", "TPS_HOSTPAY_SIGNING_KEY"),
@@ -129,7 +138,7 @@ def _reader(variable: str, model: type[BaseModel]) -> str:
     for pattern, reader in READERS:
         if re.match(pattern, variable):
             return reader
-    return {PayoutsSettings: PAYOUTS_ROLES, BillingSettings: BILLING_ROLES}.get(model, ALL)
+    return READERS_BY_MODEL.get(model, ALL)
 
 
 def _value(field: FieldInfo) -> str:

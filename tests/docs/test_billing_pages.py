@@ -14,8 +14,8 @@ import pytest
 
 from payonce.kit.ports import held_ports
 from payonce.kit.webhooks import new_secret
+from payonce.services.billing.settings import BillingSettings
 from payonce.settings import Settings
-from payonce.settings.billing import BillingSettings
 from payonce.settings.variables import variables
 from payonce.testing import ScratchDatabase, Servers, eventually
 from payonce.testing.processes import clean_environment

@@ -17,9 +17,9 @@ import asyncpg
 import pytest
 
 from payonce.kit.ports import held_ports
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.settings import Settings
 from payonce.settings.access import AccessSettings
-from payonce.settings.payouts import PayoutsSettings
 from payonce.settings.references import ENDPOINT_VARIABLE
 from payonce.settings.variables import variables
 from payonce.testing import Servers, eventually

@@ -13,9 +13,6 @@ REGISTRY = "app/registry.py"
 REGISTERED = re.compile(r'^    "payonce\.services\.\w+",\n', re.MULTILINE)
 HTTP_WORDS = re.compile(r"bad[ _]gateway|gateway[ _]timeout", re.IGNORECASE)
 
-# Only ever shorter: what is listed here waits to move into the service or the vendor that it names.
-STILL_NAMING = frozenset({"settings/__init__.py", "settings/billing.py", "settings/payouts.py"})
-
 
 def names() -> list[str]:
     """By their folders, so that a new one is guarded from its first day; `payouts` is named by `payout` as well."""
@@ -48,15 +45,7 @@ def naming() -> dict[str, list[str]]:
 
 
 def test_no_file_of_the_platform_names_a_service_or_a_vendor() -> None:
-    assert {path: named for path, named in naming().items() if path not in STILL_NAMING} == {}
-
-
-def test_every_exception_is_still_needed() -> None:
-    assert sorted(STILL_NAMING - naming().keys()) == [], "take these out of STILL_NAMING"
-
-
-def test_only_settings_are_exceptions() -> None:
-    assert {path.partition("/")[0] for path in STILL_NAMING} <= {"settings"}
+    assert naming() == {}
 
 
 def test_the_names_are_those_of_the_folders() -> None:

@@ -138,7 +138,7 @@ class App:
     async def open(cls, settings: Settings, roles: Sequence[str] = ()) -> AsyncIterator["App"]:
         """Refuses, with what to do, a database that is away, too new or not migrated, and roles that do not exist."""
         handlers = registry.handlers_of(roles)
-        settings.check_roles(roles)
+        registry.check_roles(settings, roles)
         if roles:
             settings.access.check_platform(settings.cloud_tasks_project)
         services, everybody = services_in(registry.SERVICES, settings), registry.handlers_of(registry.role_names())

@@ -105,6 +105,13 @@ def usual_port(settings: Settings, roles: Sequence[str]) -> int | None:
     return settings.port if usual is not None and "port" in settings.model_fields_set else usual
 
 
+def check_roles(settings: Settings, roles: Sequence[str]) -> None:
+    """Refuses to start roles with settings of their services that they cannot work with."""
+    for service in SERVICES:
+        if service.settings is not None and (its := [role for role in roles if role in roles_of([service])]):
+            settings.of(service.settings).check(settings, its)
+
+
 def handlers_of(roles: Sequence[str]) -> list[Handler]:
     """The handlers of these roles, with the environment's changes to their policies."""
     known = {

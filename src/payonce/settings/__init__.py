@@ -26,44 +26,45 @@
 | CLOUD_TASKS_LOCATION | Google location of its queues | us-central1 |
 | CLOUD_TASKS_ENDPOINT | our own Cloud Tasks server, started with `payonce cloudtasks` | 127.0.0.1:8123 |
 | CLOUD_TASKS_SERVICE_ACCOUNT | service account in the OIDC tokens of tasks | our own server's |
-| PAYONCE_CHAIN_URL | the simulated chain of `payonce simulators`; set CHANGENOW_URL too | simulated in the process |
-| PAYONCE_NORTHBANK_URL | Northbank, which the example `transfers` withdraws from | simulated in the process |
-| PAYONCE_SOUTHBANK_URL | Southbank, which the example `transfers` pays into | simulated in the process |
-| CHANGENOW_API_KEY | API key of ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
-| CHANGENOW_PRIVATE_API_KEY | API key for ChangeNOW's list of exchanges, which some partners need | CHANGENOW_API_KEY |
-| CHANGENOW_URL | address of ChangeNOW | https://api.changenow.io |
 
-QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.messages.policy. Further
-settings are in payonce.settings.access, .payouts and .billing; any of them may name a secret instead (.references).
+QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.messages.policy. Logins and
+addresses are in payonce.settings.access; each service declares settings of its own in its module `settings`. Any of
+them may name a secret instead (payonce.settings.references).
 """
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 
 from payonce.kit.outcomes import Invalid
 from payonce.kit.postgres_hosts import hosts_of
 from payonce.settings.access import AccessSettings
-from payonce.settings.billing import BillingSettings
-from payonce.settings.data_folder import KEY_BYTES, default_data_dir, kept, kept_keys
-from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
+from payonce.settings.cloud_sql import CloudSqlSettings
+from payonce.settings.data_folder import default_data_dir, kept, kept_keys
 from payonce.settings.references import resolved
+from payonce.settings.service import ServiceSettings, ServiceSettingsT
 from payonce.settings.variables import sentence, variables
 
 if TYPE_CHECKING:
     from payonce.kit.crypto import Keyring
-    from payonce.kit.webhooks.secrets import Secret
 
 KEYS_FILE_NAME: Final = "keys"
 LINK_FILE_NAME: Final = "console-token"
-SIGNING_KEY_FILE_NAME: Final = "payouts-signing-key"
-HOSTPAY_KEY_FILE_NAME: Final = "payouts-hostpay-key"
 TOKEN_BYTES: Final = 32
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 URL_RULE: Final = (
@@ -71,8 +72,8 @@ URL_RULE: Final = (
 )
 REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 REDIS_RULE: Final = "it must be an address such as redis://localhost:6379/0, a password in it percent-encoded"
-BANK_RULE: Final = "it must be an address such as https://api.bank.example"
-KEY_RULE: Final = "it must be one word of printable ASCII, as the vendor gave it out"
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Settings(BaseModel):
@@ -202,45 +203,11 @@ class Settings(BaseModel):
         description="it must be the address of a service account, such as tasks@my-project.iam.gserviceaccount.com",
     )
 
-    northbank_url: str | None = Field(None, validation_alias="PAYONCE_NORTHBANK_URL", description=BANK_RULE)
-    southbank_url: str | None = Field(None, validation_alias="PAYONCE_SOUTHBANK_URL", description=BANK_RULE)
-
-    changenow_api_key: SecretStr | None = Field(None, validation_alias="CHANGENOW_API_KEY", description=KEY_RULE)
-    changenow_private_api_key: SecretStr | None = Field(
-        None, validation_alias="CHANGENOW_PRIVATE_API_KEY", description=KEY_RULE
-    )
-    changenow_url: str | None = Field(
-        None, validation_alias="CHANGENOW_URL", description="it must be an address such as https://api.changenow.io"
-    )
-
-    chain_url: str | None = Field(
-        None, validation_alias="PAYONCE_CHAIN_URL", description="it must be an address such as http://127.0.0.1:8545"
-    )
-
     access: AccessSettings = Field(default_factory=lambda: AccessSettings.model_validate({}))
-    payouts: PayoutsSettings = Field(default_factory=lambda: PayoutsSettings.model_validate({}))
-    billing: BillingSettings = Field(default_factory=lambda: BillingSettings.model_validate({}))
+    cloud_sql: CloudSqlSettings = Field(default_factory=lambda: CloudSqlSettings.model_validate({}))
 
-    @field_validator("changenow_api_key", "changenow_private_api_key")
-    @classmethod
-    def _is_one_word(cls, key: SecretStr | None) -> SecretStr | None:
-        if key is None:
-            return None
-        # A file or a secret's last line brings its line feed along.
-        word = key.get_secret_value().strip()
-        if not word.isascii() or not word.isprintable() or len(word.split()) != 1:
-            raise ValueError("not one word")
-        return SecretStr(word)
-
-    @field_validator("northbank_url", "southbank_url", "changenow_url", "chain_url")
-    @classmethod
-    def _is_http(cls, url: str | None) -> str | None:
-        if url is not None:
-            # Not at the top: most commands never speak HTTP, and its client takes a while to load.
-            from payonce.kit.http import parse_url
-
-            parse_url(url)
-        return url
+    _environ: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _services: dict[type[ServiceSettings], ServiceSettings] = PrivateAttr(default_factory=dict)
 
     @field_validator("keys")
     @classmethod
@@ -318,41 +285,17 @@ class Settings(BaseModel):
             return Keyring.from_text(self.keys.get_secret_value())
         return Keyring.from_text(kept_keys(self.data_dir / KEYS_FILE_NAME)) if self.embedded else None
 
-    def check_roles(self, roles: Sequence[str]) -> None:
-        """Refuses to start roles without what they cannot do without. Any process of payouts may be the one that makes
-        the tasks of all of them, so each needs all keys."""
-        if any(role.startswith("payouts.") for role in roles):
-            self.signing_keys()
-            self.hostpay_keys()
-            self.payouts.check_hostpay(
-                roles,
-                has_key=self.changenow_api_key is not None,
-                has_url=self.changenow_url is not None,
-                has_chain=self.chain_url is not None,
-            )
-            if self.cloud_tasks_project is not None:
-                self.payouts.check_addresses()
-        self.billing.check_roles(roles, self)
+    def of(self, service: type[ServiceSettingsT]) -> ServiceSettingsT:
+        """The settings of a service, from the same environment. Raises Invalid like `load_settings`."""
+        if service not in self._services:
+            self._services[service] = _validated(service, resolved(self._environ, variables(service)))
+        return cast(ServiceSettingsT, self._services[service])
 
-    def signing_keys(self) -> "tuple[Secret, ...]":
-        """What payouts' webhook and tokens are signed with: the first makes, every one reads."""
-        return self._payout_keys(self.payouts.signing_key, SIGNING_KEY, SIGNING_KEY_FILE_NAME)
-
-    def hostpay_keys(self) -> "tuple[Secret, ...]":
-        """The same for tokens to hostpay."""
-        return self._payout_keys(self.payouts.hostpay_signing_key, HOSTPAY_KEY, HOSTPAY_KEY_FILE_NAME)
-
-    def _payout_keys(self, text: SecretStr | None, variable: str, file_name: str) -> "tuple[Secret, ...]":
-        from payonce.kit.webhooks.secrets import secrets_of
-
-        if text is not None:
-            return secrets_of(text.get_secret_value())
-        if not self.embedded:
-            raise Invalid(
-                f"{variable} is not set, and without it payouts could not tell a forged message from a true one; make "
-                "one with `openssl rand -hex 32` and give it to every process of payouts"
-            )
-        return secrets_of(kept(self.data_dir / file_name, lambda: secrets.token_hex(KEY_BYTES)))
+    def having(self, *services: ServiceSettings) -> Self:
+        """A copy with these settings of services instead of the environment's."""
+        copy = self.model_copy()
+        copy._services = {**self._services, **{type(each): each for each in services}}
+        return copy
 
     def console_token(self) -> str:
         """What the console's link carries while nobody has a login; the same after a restart."""
@@ -383,18 +326,24 @@ def revealed(secret: SecretStr | None) -> str | None:
 
 
 def load_settings() -> Settings:
-    """The environment as Settings, or Invalid with the variable, its value and the way out."""
-    known = variables(Settings) | variables(AccessSettings) | variables(PayoutsSettings) | variables(BillingSettings)
-    environ = resolved(os.environ, known)
+    """The environment as Settings, or Invalid with the variable, its value and the remedy. Services' settings are read
+    when `Settings.of` is first called for them."""
+    environ = resolved(os.environ, variables(Settings) | variables(AccessSettings) | variables(CloudSqlSettings))
+    cloud_sql = _validated(CloudSqlSettings, environ)
+    if "DATABASE_URL" not in environ and (url := cloud_sql.url()) is not None:
+        environ["DATABASE_URL"] = url
+    if "DATABASE_OWNER_URL" in environ and "DATABASE_URL" not in environ:
+        raise Invalid(
+            "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
+        )
+    parts = {"access": _validated(AccessSettings, environ), "cloud_sql": cloud_sql}
+    settings = _validated(Settings, {**environ, **parts})
+    settings._environ = dict(os.environ)
+    return settings
+
+
+def _validated(model: type[Model], environ: Mapping[str, object]) -> Model:
     try:
-        payouts, billing = PayoutsSettings.model_validate(environ), BillingSettings.model_validate(environ)
-        if "DATABASE_URL" not in environ and (url := payouts.cloud_sql_url()) is not None:
-            environ["DATABASE_URL"] = url
-        if "DATABASE_OWNER_URL" in environ and "DATABASE_URL" not in environ:
-            raise Invalid(
-                "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
-            )
-        parts = {"access": AccessSettings.model_validate(environ), "payouts": payouts, "billing": billing}
-        return Settings.model_validate({**environ, **parts})
+        return model.model_validate(environ)
     except ValidationError as error:
-        raise Invalid(sentence(error, known)) from None
+        raise Invalid(sentence(error, variables(model))) from None

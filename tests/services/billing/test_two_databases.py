@@ -24,13 +24,13 @@ from payonce.services.billing import subscriptions
 from payonce.services.billing.payments import APART_INVARIANTS, ledger
 from payonce.services.billing.payments.api import inbound_messages
 from payonce.services.billing.policies import CHARGE_INITIATION, PAYMENTS_CLOCK, PAYMENTS_QUEUES, SUBSCRIPTIONS_QUEUES
+from payonce.services.billing.settings import PAYMENTS, SUBSCRIPTIONS
 from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.handlers import new_subscriptions, renewals
 from payonce.services.billing.subscriptions.handlers.payments_relay import RELAY, PaymentsRelay
 from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.services.billing.wire import Action
 from payonce.settings import load_settings
-from payonce.settings.billing import PAYMENTS, SUBSCRIPTIONS
 from payonce.testing import ScratchDatabase, ScratchServer, Servers
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.services.billing.billing_stage import aed

@@ -9,9 +9,9 @@ from payonce.kit.outcomes import Invalid
 from payonce.services.payouts.messages.tokens import HOPS, plain
 from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.resources import payout_targets
+from payonce.services.payouts.settings import QUEUES as CALLED
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.settings import Settings
-from payonce.settings.payouts import QUEUES as CALLED
-from payonce.settings.payouts import PayoutsSettings
 from tests.services.payouts.tokens_made import FIELDS, MESSAGE_ID
 
 ADDRESSES = {
@@ -23,8 +23,8 @@ ADDRESSES = {
 
 
 def settings(folder: Path, **variables: str) -> Settings:
-    payouts = PayoutsSettings.model_validate(variables)
-    return Settings.model_validate({"PAYONCE_DATA_DIR": folder, **variables, "payouts": payouts})
+    settings = Settings.model_validate({"PAYONCE_DATA_DIR": folder, **variables})
+    return settings.having(PayoutsSettings.model_validate(variables))
 
 
 def test_every_hop_has_the_queue_of_a_policy() -> None:

@@ -13,8 +13,8 @@ from payonce.kit.outcomes import Invalid, NotSent, Retry, Unknown
 from payonce.kit.webhooks import new_secret
 from payonce.services.billing.demo.simulators import open_gateway_stand_in
 from payonce.services.billing.resources import open_gateway
+from payonce.services.billing.settings import BillingSettings
 from payonce.settings import Settings, load_settings
-from payonce.settings.billing import BillingSettings
 from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty
@@ -37,8 +37,8 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def settings_with(tmp_path: Path, **variables: str) -> Settings:
-    billing = BillingSettings.model_validate(variables)
-    return Settings.model_validate({"PAYONCE_DATA_DIR": str(tmp_path), "billing": billing})
+    settings = Settings.model_validate({"PAYONCE_DATA_DIR": str(tmp_path)})
+    return settings.having(BillingSettings.model_validate(variables))
 
 
 def counted(call: str, outcome: str) -> float:
@@ -94,28 +94,28 @@ async def test_half_of_it_is_refused(stage: OpenStage, tmp_path: Path, named: st
 def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Invalid, match=f"^{name} is '{re.escape(value)}'; it must be "):
-        load_settings()
+        load_settings().of(BillingSettings)
 
 
 @pytest.mark.parametrize(("name", "value"), [("GATEWAY_API_KEY", "two words"), ("GATEWAY_WEBHOOK_SECRET", "short")])
 def test_a_bad_secret_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Invalid, match=f"^{name} set, its value is not shown; ") as refused:
-        load_settings()
+        load_settings().of(BillingSettings)
     assert value not in str(refused.value)
 
 
 def test_the_secret_of_webhooks_is_the_settings_or_made_and_kept_or_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    billing = load_settings().billing
+    billing = load_settings().of(BillingSettings)
     assert billing.gateway_secrets(None) == ()
     [made], [again] = billing.gateway_secrets(tmp_path), billing.gateway_secrets(tmp_path)
     assert made.key == again.key
     assert stat.S_IMODE((tmp_path / "gateway-webhook-secret").stat().st_mode) == 0o600
     old, new = new_secret().reveal(), new_secret().reveal()
     monkeypatch.setenv("GATEWAY_WEBHOOK_SECRET", f"{new} {old}")
-    billing = load_settings().billing
+    billing = load_settings().of(BillingSettings)
     assert [each.reveal() for each in billing.gateway_secrets(tmp_path)] == [new, old]
     assert new not in repr(billing)
 

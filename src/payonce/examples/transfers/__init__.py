@@ -4,6 +4,7 @@ from payonce.examples.transfers.handlers import accept_transfer, pay_in, refund,
 from payonce.examples.transfers.invariants import INVARIANTS
 from payonce.examples.transfers.policies import QUEUES, VENDOR_TIMEOUT_S
 from payonce.examples.transfers.scopes import SCOPES
+from payonce.examples.transfers.settings import TransfersSettings
 from payonce.examples.transfers.statements import statements
 from payonce.examples.transfers.store import REFERENCES, post_opening
 from payonce.service import Demo, Service, lazily
@@ -15,6 +16,7 @@ SERVICE = Service(
     "payonce.examples.transfers",
     ROLES,
     INVARIANTS,
+    settings=TransfersSettings,
     resources=lazily("payonce.examples.transfers.resources:open_banks"),
     references=REFERENCES,
     statements=statements,

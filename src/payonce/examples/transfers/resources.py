@@ -9,6 +9,7 @@ from payonce.engine.database.connections import Database
 from payonce.engine.database.rate_limits import SharedBudget
 from payonce.engine.monitoring.vendor_calls import call_observer
 from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
+from payonce.examples.transfers.settings import TransfersSettings
 from payonce.examples.transfers.store import post_opening
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, well_known
@@ -34,10 +35,11 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
     from payonce.vendors.northbank.client import NorthbankClient
     from payonce.vendors.southbank.client import SouthbankClient
 
+    banks = settings.of(TransfersSettings)
     async with AsyncExitStack() as stack:
-        northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
-        southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
-        if settings.southbank_url is None:
+        northbank = await stack.enter_async_context(_bank("northbank", banks.northbank_url, settings))
+        southbank = await stack.enter_async_context(_bank("southbank", banks.southbank_url, settings))
+        if banks.southbank_url is None:
             async with database.transaction() as connection:
                 await post_opening(connection, OPENING)
         yield [

@@ -6,6 +6,7 @@ from payonce.services.billing import payments, subscriptions
 from payonce.services.billing.payments.decisions import giving_back
 from payonce.services.billing.policies import QUEUES
 from payonce.services.billing.scopes import NO_TENANTS, SCOPES
+from payonce.services.billing.settings import BillingSettings
 from payonce.services.billing.subscriptions.decisions.credit import changing_credit
 from payonce.services.billing.subscriptions.decisions.subscriptions import deciding
 
@@ -26,6 +27,7 @@ SUBSCRIPTIONS = Service(
     {"subscriptions": subscriptions.HANDLERS},
     subscriptions.INVARIANTS,
     subscriptions.SCHEDULES,
+    settings=BillingSettings,
     resources=lazily("payonce.services.billing.resources:open_subscriptions"),
     references=subscriptions.REFERENCES,
     names=subscriptions.NAMES,
@@ -70,6 +72,7 @@ PAYMENTS = Service(
     {"payments": payments.HANDLERS},
     payments.INVARIANTS,
     payments.SCHEDULES,
+    settings=BillingSettings,
     resources=lazily("payonce.services.billing.resources:open_payments"),
     references=payments.REFERENCES,
     names=payments.NAMES,

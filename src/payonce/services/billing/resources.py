@@ -20,12 +20,19 @@ from payonce.services.billing.payments.api.gateway_events import GatewayDoor
 from payonce.services.billing.payments.handlers.notifications import NotificationSender, open_notification_sender
 from payonce.services.billing.payments.store.token_versions import RemoteVersions
 from payonce.services.billing.policies import PAYMENTS_QUEUES
+from payonce.services.billing.settings import (
+    PAYMENTS,
+    PORTS,
+    SUBSCRIPTIONS,
+    BillingSettings,
+    jwt_keys,
+    notification_secrets,
+)
 from payonce.services.billing.signed_requests import SharedSecrets, open_signed_client
 from payonce.services.billing.subscriptions.handlers.payments_relay import PaymentsRelay, waiting_for_payments
 from payonce.services.billing.subscriptions.resources import MINUTE_S, subscribing
 from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings, revealed
-from payonce.settings.billing import PAYMENTS, PORTS, SUBSCRIPTIONS, jwt_keys, notification_secrets
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,9 +53,9 @@ log = get_logger(__name__)
 
 
 def subscriptions_in(service: Service, settings: Settings) -> Service | None:
-    if not settings.billing.holds(SUBSCRIPTIONS):
+    if not settings.of(BillingSettings).holds(SUBSCRIPTIONS):
         return None
-    if settings.billing.holds(PAYMENTS):
+    if settings.of(BillingSettings).holds(PAYMENTS):
         return service
     return replace(
         service,
@@ -59,9 +66,9 @@ def subscriptions_in(service: Service, settings: Settings) -> Service | None:
 
 
 def payments_in(service: Service, settings: Settings) -> Service | None:
-    if not settings.billing.holds(PAYMENTS):
+    if not settings.of(BillingSettings).holds(PAYMENTS):
         return None
-    shared = settings.billing.holds(SUBSCRIPTIONS)
+    shared = settings.of(BillingSettings).holds(SUBSCRIPTIONS)
     more = payments.SHARED_INVARIANTS if shared else payments.APART_INVARIANTS
     return replace(service, invariants={**service.invariants, **more})
 
@@ -69,7 +76,7 @@ def payments_in(service: Service, settings: Settings) -> Service | None:
 async def check_billing_held(settings: Settings, read: Reader) -> None:
     """Refuses a database that holds other billing services than BILLING_DATABASE says. With a wrong setting payments
     would charge without cards, and subscriptions would wait for charges that nobody makes."""
-    billing = settings.billing
+    billing = settings.of(BillingSettings)
     for role, is_used in ((SUBSCRIPTIONS, subscriptions.is_used), (PAYMENTS, payments.is_used)):
         if not billing.holds(role) and await is_used(read):
             raise Invalid(
@@ -93,7 +100,7 @@ async def open_subscriptions(settings: Settings, database: Database) -> AsyncIte
 async def open_payments(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
     """Without secrets no role starts (`Settings.check_roles`); the gateway's statement can be read all the same. A
     process that runs subscriptions, too, asks its own accounts about tokens: their `Tokens` come first."""
-    billing = settings.billing
+    billing = settings.of(BillingSettings)
     url = billing.subscription_service_url or f"http://{LOOPBACK}:{PORTS[SUBSCRIPTIONS]}"
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(open_gateway(settings, database))
@@ -119,7 +126,8 @@ async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[
     from payonce.vendors.gateway import port
     from payonce.vendors.gateway.client import GatewayClient
 
-    billing, key, url = settings.billing, revealed(settings.billing.gateway_api_key), settings.billing.gateway_url
+    billing = settings.of(BillingSettings)
+    key, url = revealed(billing.gateway_api_key), billing.gateway_url
     if (key is None) != (url is None):
         named, missing = ("GATEWAY_URL", "GATEWAY_API_KEY")[:: 1 if key is None else -1]
         raise Invalid(f"{named} is set and {missing} is not; set both, or neither to have the gateway simulated")
@@ -167,7 +175,7 @@ async def telling(simulator: "GatewaySimulator", url: str, secrets: "Sequence[Se
 @asynccontextmanager
 async def open_payments_relay(settings: Settings, database: Database) -> AsyncIterator[Forwarding]:
     """Where payments have a database of their own."""
-    url = settings.billing.payment_service_url or f"http://{LOOPBACK}:{PORTS[PAYMENTS]}"
+    url = settings.of(BillingSettings).payment_service_url or f"http://{LOOPBACK}:{PORTS[PAYMENTS]}"
     queues = frozenset(policy.queue for policy in PAYMENTS_QUEUES)
     if not settings.embedded and settings.webhook_signing_secret is None:
         # A command, which puts messages and relays none: without the secret no role starts.
@@ -202,7 +210,7 @@ def simulated_cards(context: "AppContext") -> "ASGIApp":
 def tell_where(resources: Sequence[object], settings: Settings, roles: Sequence[str], port: int) -> None:
     """This process listens: if it is the subscription service, and nobody says that another one is, notifications of
     payments go to itself."""
-    if settings.billing.subscription_service_url is not None or SUBSCRIPTIONS not in roles:
+    if settings.of(BillingSettings).subscription_service_url is not None or SUBSCRIPTIONS not in roles:
         return
     host = LOOPBACK if settings.host in EVERYWHERE else settings.host
     for resource in resources:

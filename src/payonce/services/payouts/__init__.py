@@ -17,6 +17,7 @@ from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.reconciliation import compare_exchanges, statements
 from payonce.services.payouts.schedules import SCHEDULES, put_back_payouts, refresh_currencies
 from payonce.services.payouts.scopes import SCOPES
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.services.payouts.store.lookup import find_payouts, waiting_payouts
 from payonce.services.payouts.store.payouts import NAMES, REFERENCES
 from payonce.services.payouts.store.wallet_limits import clearing
@@ -46,6 +47,7 @@ SERVICE = Service(
     ROLES,
     INVARIANTS,
     SCHEDULES,
+    settings=PayoutsSettings,
     resources=lazily("payonce.services.payouts.resources:open_payouts"),
     references=REFERENCES,
     statements=statements,

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from payonce.services.payouts.handlers.external_hostpay import ExternalHostPay
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY, VENDOR_TIMEOUT_S
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.services.payouts.store import wallet_limits
 from payonce.settings import Settings, revealed
 
@@ -63,24 +65,25 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
     """The exchange's client, the terms and the wallet. What has no address is simulated in this process.
 
     At the real exchange a simulated wallet would promise deposits that never come: then there is none, and no role of
-    payouts starts (`Settings.check_roles`). Statements can be read all the same."""
+    payouts starts (`PayoutsSettings.check`). Statements can be read all the same."""
+    payouts = settings.of(PayoutsSettings)
     async with AsyncExitStack() as stack:
         changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
         wallet: EvmClient | None = None
-        if settings.payouts.external_hostpay:
+        if payouts.external_hostpay:
             await _refuse_unpaid(database)
             yield [changenow, _terms(settings), await stack.enter_async_context(_external_hostpay(settings))]
             return
-        if settings.chain_url is not None:
-            if settings.changenow_url is None:
+        if payouts.chain_url is not None:
+            if payouts.changenow_url is None:
                 raise Invalid(
                     "PAYONCE_CHAIN_URL is set and CHANGENOW_URL is not: a simulated wallet cannot pay the "
                     "real exchange; set CHANGENOW_URL to the simulated one, or neither"
                 )
-            wallet = await stack.enter_async_context(_wallet_at(settings.chain_url))
+            wallet = await stack.enter_async_context(_wallet_at(payouts.chain_url))
         elif simulated:
             wallet = await stack.enter_async_context(_simulated_wallet(settings, simulated[0]))  # type: ignore[arg-type]
-        address = settings.payouts.host_wallet_address or (None if wallet is None else wallet.address)
+        address = payouts.host_wallet_address or (None if wallet is None else wallet.address)
         if address is None:
             raise Invalid(
                 "HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
@@ -108,11 +111,12 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
     from payonce.vendors.changenow import port
     from payonce.vendors.changenow.client import ChangeNowClient
 
-    key, private_key = revealed(settings.changenow_api_key), revealed(settings.changenow_private_api_key)
-    url = settings.changenow_url
+    payouts = settings.of(PayoutsSettings)
+    key, private_key = revealed(payouts.changenow_api_key), revealed(payouts.changenow_private_api_key)
+    url = payouts.changenow_url
     if key is None and url is not None:
         raise Invalid("CHANGENOW_URL is set and CHANGENOW_API_KEY is not; set both, or neither to have it simulated")
-    budget = SharedBudget(database, "changenow", *turns_of(port, settings.payouts.changenow_per_s), port.TURN_MAX_S)
+    budget = SharedBudget(database, "changenow", *turns_of(port, payouts.changenow_per_s), port.TURN_MAX_S)
 
     def client(http: HttpClient, its_key: str) -> ChangeNowClient:
         return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=call_observer("changenow"))
@@ -121,7 +125,7 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
         root = (url or CHANGENOW_ADDRESS).rstrip("/").removesuffix("/v2")
         # The operator wrote the address: it may well lie in their own network.
         async with HttpClient(
-            "changenow", root, timeout_s=settings.payouts.changenow_answer_s, allow_private=url is not None
+            "changenow", root, timeout_s=payouts.changenow_answer_s, allow_private=url is not None
         ) as http:
             yield [client(http, key)]
         return
@@ -142,9 +146,9 @@ def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
 
 
 def _terms(settings: Settings, host_wallet: str | None = None) -> Terms:
-    payouts = settings.payouts
+    payouts = settings.of(PayoutsSettings)
     return Terms(
-        [secret.key for secret in settings.signing_keys()],
+        [secret.key for secret in payouts.signing_keys(settings)],
         host_wallet or payouts.host_wallet_address or "",
         payouts.fee_percent,
         payouts.allow_missing_payment_id,
@@ -173,12 +177,12 @@ async def _external_hostpay(settings: Settings) -> AsyncIterator[ExternalHostPay
     from payonce.queues.cloudtasks.client import TaskService
     from payonce.services.payouts.messages.tokens import HOST_PAY
 
-    assert settings.payouts.hostpay_url is not None
+    payouts = settings.of(PayoutsSettings)
+    assert payouts.hostpay_url is not None
     service = TaskService(cloud_tasks(settings))
     try:
-        yield external_hostpay(
-            service, settings.payouts.called(HOST_PAY.queue), settings.payouts.hostpay_url, settings.hostpay_keys()
-        )
+        keys = payouts.hostpay_keys(settings)
+        yield external_hostpay(service, payouts.called(HOST_PAY.queue), payouts.hostpay_url, keys)
     finally:
         await service.close()
 
@@ -288,7 +292,7 @@ async def _carry(node: "ChainSimulator", bridge: "ExchangeBridge") -> None:
 
 
 def runnable(settings: Settings, roles: Sequence[str]) -> list[str]:
-    return settings.payouts.runnable(roles)
+    return settings.of(PayoutsSettings).runnable(roles)
 
 
 def payout_targets(settings: Settings) -> Sequence[Target]:
@@ -298,7 +302,7 @@ def payout_targets(settings: Settings) -> Sequence[Target]:
     from payonce.services.payouts.messages.tokens import HOPS, HOST_PAY
     from payonce.services.payouts.messages.tokens.codec import TokenCodec
 
-    payouts = settings.payouts
+    payouts = settings.of(PayoutsSettings)
     urls = {
         "orchestrator": payouts.gcsplit1_url,
         "estimator": payouts.gcsplit2_url,
@@ -312,7 +316,7 @@ def payout_targets(settings: Settings) -> Sequence[Target]:
             urls[hop.role],
             TokenCodec(
                 hop,
-                settings.hostpay_keys if hop is HOST_PAY else settings.signing_keys,
+                partial(payouts.hostpay_keys if hop is HOST_PAY else payouts.signing_keys, settings),
                 accept_v1=payouts.accepts_v1,
                 emit_v1=payouts.emits_v1,
             ),

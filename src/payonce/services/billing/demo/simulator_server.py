@@ -7,6 +7,7 @@ from payonce.kit.http import Unsendable, parse_url
 from payonce.kit.outcomes import Invalid
 from payonce.service import Served
 from payonce.services.billing.resources import SIMULATED_KEY, simulated_gateway, telling
+from payonce.services.billing.settings import BillingSettings
 from payonce.settings import Settings
 from payonce.testing.server import serving
 
@@ -21,7 +22,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         gateway = stack.enter_context(simulated_gateway(settings))
         url = await stack.enter_async_context(serving(gateway, host, gateway_port))
-        secrets = settings.billing.gateway_secrets(settings.data_dir)
+        secrets = settings.of(BillingSettings).gateway_secrets(settings.data_dir)
         if gateway_webhooks is not None:
             await stack.enter_async_context(telling(gateway, gateway_webhooks, secrets))
         environment = {

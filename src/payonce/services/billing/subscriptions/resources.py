@@ -2,12 +2,12 @@
 
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Reader
+from payonce.services.billing.settings import BillingSettings, files_of, jwt_keys, notification_secrets
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.pdf.glyphs import Fonts, check_fonts
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings
-from payonce.settings.billing import files_of, jwt_keys, notification_secrets
 
 MINUTE_S = 60
 
@@ -15,7 +15,7 @@ MINUTE_S = 60
 def subscribing(settings: Settings, database: Database) -> list[object]:
     """Tokens are held against the accounts, which this service keeps."""
     versions = AccountVersions(Reader(database))
-    billing = settings.billing
+    billing = settings.of(BillingSettings)
     return [
         Tokens(jwt_keys(settings), versions, access_s=billing.access_minutes * MINUTE_S),
         versions,
@@ -33,6 +33,7 @@ def subscribing(settings: Settings, database: Database) -> list[object]:
 
 def invoice_fonts(settings: Settings) -> Fonts:
     """Raises Unavailable for a file that cannot be read: at the start, and not when the first invoice is opened."""
-    fonts = Fonts(files_of(settings.billing.invoice_fonts), files_of(settings.billing.invoice_fonts_bold))
+    billing = settings.of(BillingSettings)
+    fonts = Fonts(files_of(billing.invoice_fonts), files_of(billing.invoice_fonts_bold))
     check_fonts(fonts)
     return fonts

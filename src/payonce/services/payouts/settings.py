@@ -22,29 +22,36 @@
 | PAYOUTS_WEBHOOK_FORMAT | six-field accepts webhooks without payment_id and timestamp | full |
 | CHANGENOW_REQUESTS_PER_S | ChangeNOW's rate limit for your key, per second; payonce uses four fifths of it | 30 |
 | CHANGENOW_TIMEOUT_S | seconds to wait for an answer of ChangeNOW | 14 |
-| INSTANCE_CONNECTION_NAME | Cloud SQL instance, used where DATABASE_URL is unset | none |
-| DB_NAME | database of the Cloud SQL instance; required with INSTANCE_CONNECTION_NAME | none |
-| DB_USER | login of the Cloud SQL instance; required with INSTANCE_CONNECTION_NAME | none |
-| DB_PASSWORD | password of the Cloud SQL login; required with INSTANCE_CONNECTION_NAME | none |
+| CHANGENOW_API_KEY | API key of ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
+| CHANGENOW_PRIVATE_API_KEY | API key for ChangeNOW's list of exchanges, which some partners need | CHANGENOW_API_KEY |
+| CHANGENOW_URL | address of ChangeNOW | https://api.changenow.io |
+| PAYONCE_CHAIN_URL | the simulated chain of `payonce simulators`; set CHANGENOW_URL too | simulated in the process |
 
 Each may be projects/…/secrets/…/versions/… instead; see payonce.settings.references.
 """  # noqa: E501
 
 import re
+import secrets
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Final, Literal
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from payonce.kit.outcomes import Invalid
+from payonce.settings.data_folder import KEY_BYTES, kept
+from payonce.settings.service import ServiceSettings, checked_url, checked_word
+
+if TYPE_CHECKING:
+    from payonce.kit.webhooks.secrets import Secret
+    from payonce.settings import Settings
 
 HOSTPAY_ROLE: Final = "payouts.hostpay"
 SIGNING_KEY: Final = "SUCCESS_URL_SIGNING_KEY"
 HOSTPAY_KEY: Final = "TPS_HOSTPAY_SIGNING_KEY"
+SIGNING_KEY_FILE_NAME: Final = "payouts-signing-key"
+HOSTPAY_KEY_FILE_NAME: Final = "payouts-hostpay-key"
 FEE_PERCENT_DECIMALS: Final = 6
-CLOUD_SQL_FOLDER: Final = "/cloudsql"
 RESPONSE_QUEUES: Final = ("gcsplit-usdt-eth-response-queue", "gcsplit-eth-client-response-queue")
 
 QUEUES: Final = {
@@ -58,18 +65,14 @@ QUEUES: Final = {
 
 _KEY_RULE: Final = "each key must have 16 to 256 printable characters; make one with `openssl rand -hex 32`"
 _QUEUE_RULE: Final = "it must be the id of a queue: letters, digits and dashes, at most 100"
+_WORD_RULE: Final = "it must be one word of printable ASCII, as the vendor gave it out"
 _URL_RULE: Final = "it must be an address such as https://gcsplit1-10-26-xxx.run.app"
 _PERCENT: Final = re.compile(rf"\d{{1,2}}(?:\.\d{{1,{FEE_PERCENT_DECIMALS}}})?", re.ASCII)
 _QUEUE: Final = re.compile(r"[A-Za-z0-9-]{1,100}", re.ASCII)
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
-_INSTANCE: Final = re.compile(r"[\w.-]+(?::[\w.-]+){2,3}", re.ASCII)
 
 
-class PayoutsSettings(BaseModel):
-    """Each description completes the sentence that refuses a bad value: what it must be."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
+class PayoutsSettings(ServiceSettings):
     signing_key: SecretStr | None = Field(None, validation_alias=SIGNING_KEY, description=_KEY_RULE)
     hostpay_signing_key: SecretStr | None = Field(None, validation_alias=HOSTPAY_KEY, description=_KEY_RULE)
     fee_percent: Decimal = Field(
@@ -127,14 +130,16 @@ class PayoutsSettings(BaseModel):
         validation_alias="CHANGENOW_TIMEOUT_S",
         description="it must be a number of seconds from 0.1 to 14",
     )
-    instance: str | None = Field(
-        None,
-        validation_alias="INSTANCE_CONNECTION_NAME",
-        description="it must read project:region:instance, as `gcloud sql instances describe` shows it",
+    changenow_api_key: SecretStr | None = Field(None, validation_alias="CHANGENOW_API_KEY", description=_WORD_RULE)
+    changenow_private_api_key: SecretStr | None = Field(
+        None, validation_alias="CHANGENOW_PRIVATE_API_KEY", description=_WORD_RULE
     )
-    db_name: str | None = Field(None, validation_alias="DB_NAME", description="it must name a database")
-    db_user: str | None = Field(None, validation_alias="DB_USER", description="it must name a login")
-    db_password: SecretStr | None = Field(None, validation_alias="DB_PASSWORD", description="it must be a password")
+    changenow_url: str | None = Field(
+        None, validation_alias="CHANGENOW_URL", description="it must be an address such as https://api.changenow.io"
+    )
+    chain_url: str | None = Field(
+        None, validation_alias="PAYONCE_CHAIN_URL", description="it must be an address such as http://127.0.0.1:8545"
+    )
 
     @field_validator("signing_key", "hostpay_signing_key")
     @classmethod
@@ -152,21 +157,27 @@ class PayoutsSettings(BaseModel):
             raise ValueError("no percentage")
         return text
 
-    @field_validator("host_wallet_address", "instance")
+    @field_validator("host_wallet_address")
     @classmethod
-    def _has_its_shape(cls, text: str | None, info: ValidationInfo) -> str | None:
-        shape = _ADDRESS if info.field_name == "host_wallet_address" else _INSTANCE
-        if text is not None and not shape.fullmatch(text):
-            raise ValueError("another shape")
+    def _is_an_address(cls, text: str | None) -> str | None:
+        if text is not None and not _ADDRESS.fullmatch(text):
+            raise ValueError("no address")
         return text
+
+    @field_validator("changenow_api_key", "changenow_private_api_key")
+    @classmethod
+    def _is_one_word(cls, key: SecretStr | None) -> SecretStr | None:
+        return checked_word(key)
+
+    @field_validator("changenow_url", "chain_url")
+    @classmethod
+    def _is_a_url(cls, url: str | None) -> str | None:
+        return checked_url(url)
 
     @field_validator("gcsplit1_url", "gcsplit2_url", "gcsplit3_url", "hostpay_url")
     @classmethod
     def _is_http(cls, url: str | None, info: ValidationInfo) -> str | None:
-        if url is not None:
-            from payonce.kit.http import parse_url
-
-            parse_url(url)
+        checked_url(url)
         # Somebody else's GCHostPay may answer at the address as it is written, and nowhere else.
         return url if url is None or info.field_name == "hostpay_url" else url.rstrip("/")
 
@@ -190,7 +201,23 @@ class PayoutsSettings(BaseModel):
         name: str | None = getattr(self, QUEUES[queue])
         return name or queue
 
-    def check_addresses(self) -> None:
+    def check(self, settings: "Settings", roles: Sequence[str]) -> None:
+        """Any process of payouts may be the one that makes the tasks of all of them, so each needs all keys."""
+        self.signing_keys(settings)
+        self.hostpay_keys(settings)
+        self._check_hostpay(roles)
+        if settings.cloud_tasks_project is not None:
+            self._check_addresses()
+
+    def signing_keys(self, settings: "Settings") -> "tuple[Secret, ...]":
+        """Sign the webhook and the tokens: the first key signs, all verify."""
+        return _keys(settings, self.signing_key, SIGNING_KEY, SIGNING_KEY_FILE_NAME)
+
+    def hostpay_keys(self, settings: "Settings") -> "tuple[Secret, ...]":
+        """The same for tokens to hostpay."""
+        return _keys(settings, self.hostpay_signing_key, HOSTPAY_KEY, HOSTPAY_KEY_FILE_NAME)
+
+    def _check_addresses(self) -> None:
         """Google brings tasks to addresses alone: any process may be the one that makes them, so each knows all."""
         urls = {
             "GCSPLIT1_URL": self.gcsplit1_url,
@@ -210,13 +237,14 @@ class PayoutsSettings(BaseModel):
         """Of these roles, those that a process of all of them runs: where somebody else pays, not hostpay."""
         return [role for role in roles if role != HOSTPAY_ROLE or not self.external_hostpay]
 
-    def check_hostpay(self, roles: Sequence[str], *, has_key: bool, has_url: bool, has_chain: bool) -> None:
+    def _check_hostpay(self, roles: Sequence[str]) -> None:
         """No role takes part in payments that nobody could make."""
+        has_key = self.changenow_api_key is not None
         if self.external_hostpay:
-            self._check_external_hostpay(real_exchange=has_key or has_url)
+            self._check_external_hostpay(real_exchange=has_key or self.changenow_url is not None)
             if HOSTPAY_ROLE in roles:
                 raise Invalid(f"PAYOUTS_HOSTPAY is external, so your own GCHostPay pays; do not run {HOSTPAY_ROLE}")
-        elif has_key and not has_chain:
+        elif has_key and self.chain_url is None:
             raise Invalid(
                 "CHANGENOW_API_KEY is set and there is no wallet: this version has none that holds real money, so "
                 "payouts could be taken and never paid; unset it to have exchange and wallet simulated, or set "
@@ -251,19 +279,15 @@ class PayoutsSettings(BaseModel):
     def emits_v1(self) -> bool:
         return self.tokens_v1 == "emit"
 
-    def cloud_sql_url(self, folder: str = CLOUD_SQL_FOLDER) -> str | None:
-        """The database behind Cloud SQL's socket; None if no instance is named."""
-        if self.instance is None:
-            return None
-        wanted = {"DB_NAME": self.db_name, "DB_USER": self.db_user, "DB_PASSWORD": self.db_password}
-        if missing := [name for name, value in wanted.items() if value is None]:
-            raise Invalid(
-                f"INSTANCE_CONNECTION_NAME is {self.instance!r} and {missing[0]} is not set; set it, or name "
-                "the database by DATABASE_URL"
-            )
-        assert self.db_name is not None
-        assert self.db_user is not None
-        assert self.db_password is not None
-        login = f"{quote(self.db_user, safe='')}:{quote(self.db_password.get_secret_value(), safe='')}"
-        socket = urlencode({"host": f"{folder}/{self.instance}"})
-        return f"postgresql://{login}@/{quote(self.db_name, safe='')}?{socket}"
+
+def _keys(settings: "Settings", text: SecretStr | None, variable: str, file_name: str) -> "tuple[Secret, ...]":
+    from payonce.kit.webhooks.secrets import secrets_of
+
+    if text is not None:
+        return secrets_of(text.get_secret_value())
+    if not settings.embedded:
+        raise Invalid(
+            f"{variable} is not set, and without it payouts could not tell a forged message from a true one; make "
+            "one with `openssl rand -hex 32` and give it to every process of payouts"
+        )
+    return secrets_of(kept(settings.data_dir / file_name, lambda: secrets.token_hex(KEY_BYTES)))

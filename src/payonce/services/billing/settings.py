@@ -31,10 +31,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from payonce.kit.outcomes import Invalid
 from payonce.settings.data_folder import KEY_BYTES, kept
+from payonce.settings.service import ServiceSettings, checked_url, checked_word
 
 if TYPE_CHECKING:
     from payonce.kit.webhooks.secrets import Secret
@@ -63,11 +64,7 @@ FONTS_MAX: Final = 8
 _FONTS_RULE: Final = f"it must be up to {FONTS_MAX} absolute paths of TrueType files, with semicolons between"
 
 
-class BillingSettings(BaseModel):
-    """Each description completes the sentence that refuses a bad value: what it must be."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
+class BillingSettings(ServiceSettings):
     jwt_secret_key: SecretStr | None = Field(None, validation_alias=JWT_KEY, description=_KEY_RULE)
     access_minutes: int = Field(
         15,
@@ -179,30 +176,19 @@ class BillingSettings(BaseModel):
     @field_validator("subscription_service_url", "payment_service_url")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
-        if url is not None:
-            from payonce.kit.http import parse_url
-
-            parse_url(url)
+        checked_url(url)
         return url if url is None else url.rstrip("/")
 
     @field_validator("gateway_url")
     @classmethod
     def _is_gateway(cls, url: str | None) -> str | None:
-        if url is not None:
-            from payonce.kit.http import parse_url
-
-            parse_url(url)
+        checked_url(url)
         return url if url is None else url.rstrip("/").removesuffix("/v1")
 
     @field_validator("gateway_api_key")
     @classmethod
     def _is_one_word(cls, key: SecretStr | None) -> SecretStr | None:
-        if key is None:
-            return None
-        word = key.get_secret_value().strip()
-        if not word.isascii() or not word.isprintable() or len(word.split()) != 1:
-            raise ValueError("not one word")
-        return SecretStr(word)
+        return checked_word(key)
 
     @field_validator("gateway_webhook_secret")
     @classmethod
@@ -223,13 +209,11 @@ class BillingSettings(BaseModel):
         """Whether the database has the tables of one of billing's roles."""
         return self.database == "both" or role == f"billing.{self.database}"
 
-    def check_roles(self, roles: Sequence[str], settings: "Settings") -> None:
+    def check(self, settings: "Settings", roles: Sequence[str]) -> None:
         """Refuses a role without its keys, and one whose tables are in another database."""
-        ours = [role for role in roles if role in PORTS]
-        if ours:
-            jwt_keys(settings)
-            notification_secrets(settings)
-        for role in ours:
+        jwt_keys(settings)
+        notification_secrets(settings)
+        for role in roles:
             if not self.holds(role):
                 raise Invalid(
                     f"BILLING_DATABASE is {self.database}, so {role} has its tables in another database; run it with "
@@ -265,7 +249,7 @@ def jwt_keys_of(text: str) -> tuple[bytes, ...]:
 
 def jwt_keys(settings: "Settings") -> tuple[bytes, ...]:
     """What the tokens of billing's users are signed with: the first signs, every one reads."""
-    given = settings.billing.jwt_secret_key
+    given = settings.of(BillingSettings).jwt_secret_key
     if given is not None:
         return jwt_keys_of(given.get_secret_value())
     return jwt_keys_of(_made(settings, JWT_KEY, JWT_KEY_FILE_NAME, "whose token it is"))
