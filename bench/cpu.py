@@ -23,7 +23,7 @@ def _spent(pid: int) -> float:
     except OSError:
         return 0.0
     fields = text.rpartition(")")[2].split()
-    return sum(int(fields[place]) for place in (USER_TIME, SYSTEM_TIME, *DEAD_CHILDRENS)) / TICKS_PER_S
+    return sum(int(fields[index]) for index in (USER_TIME, SYSTEM_TIME, *DEAD_CHILDRENS)) / TICKS_PER_S
 
 
 async def postgres_pids(superuser_url: str, database: str | None = None) -> list[int]:

@@ -36,10 +36,14 @@ async def latencies(connection: Any, begun_at: datetime, queues: Sequence[str]) 
         of = [row for row in rows if row["queue"] == queue]
         if of:
             # An id carries the millisecond in which its message was put.
-            ways = [float(row["started_ms"]) - _put_ms(row["message_id"]) for row in of]
+            waits_ms = [float(row["started_ms"]) - _put_ms(row["message_id"]) for row in of]
             runs = [float(row["ended_ms"] - row["started_ms"]) for row in of]
             found[queue] = Latency(
-                percentile(ways, 50), percentile(ways, 99), percentile(runs, 50), percentile(runs, 99), len(of)
+                percentile(waits_ms, 50),
+                percentile(waits_ms, 99),
+                percentile(runs, 50),
+                percentile(runs, 99),
+                len(of),
             )
     return found
 

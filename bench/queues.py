@@ -12,8 +12,7 @@ import msgspec
 
 from bench.failure import BenchFailed
 from bench.peers import OURS, SYSTEMS, System
-from bench.peers.port import Way
-from bench.places import Place, PostgresPlace, RedisPlace
+from bench.peers.port import WriteMode
 from bench.render import render
 from bench.report import Report, Row, TransactionalRow, median, ratios
 from bench.rounds import (
@@ -26,6 +25,7 @@ from bench.rounds import (
     measure_transactional,
 )
 from bench.scaling import QUICK_SCALING, ScalingSizes, measure_scaling
+from bench.sites import PostgresSite, RedisSite, Site
 from payonce.embedded.redis import Durability
 from payonce.kit.outcomes import Invalid
 
@@ -60,17 +60,17 @@ def run(
     chosen = sizes or (QUICK if quick else Sizes())
     report = Report(conditions={**_machine(), **_effort(rounds, chosen)})
     for each, known in wanted.items():
-        place = _place(each, servers)
-        one = _Run(each, place, chosen, progress)
+        site = _site(each, servers)
+        one = _Run(each, site, chosen, progress)
         with ExitStack() as stack:
             for system in known:
                 if system.is_installed:
                     one.install(system, stack)
             one.measure(rounds)
-            if isinstance(place, PostgresPlace):
-                one.measure_ours(place, QUICK_SCALING if quick else ScalingSizes())
+            if isinstance(site, PostgresSite):
+                one.measure_ours(site, QUICK_SCALING if quick else ScalingSizes())
         if any(system.is_installed for system in known):
-            report.conditions.update(place.conditions())
+            report.conditions.update(site.conditions())
         report.rows.extend(rows := one.rows())
         report.transactional.extend(transactional := one.transactional_rows())
         report.scaling.update(one.scaling)
@@ -80,31 +80,31 @@ def run(
     return report
 
 
-def _place(backend: str, servers: Servers) -> Place:
-    postgres = PostgresPlace(servers.postgres_url)
+def _site(backend: str, servers: Servers) -> Site:
+    postgres = PostgresSite(servers.postgres_url)
     if backend == "redis":
-        return RedisPlace(servers.redis_folder, servers.redis_durability, beside=postgres)
+        return RedisSite(servers.redis_folder, servers.redis_durability, beside=postgres)
     return postgres
 
 
 class _Run:
     """The figures gathered so far. A system that fails is dropped from the rest of the run and named in `errors`."""
 
-    def __init__(self, backend: str, place: Place, sizes: Sizes, progress: Callable[[str], None]) -> None:
+    def __init__(self, backend: str, site: Site, sizes: Sizes, progress: Callable[[str], None]) -> None:
         self._backend = backend
-        self._place = place
+        self._site = site
         self._sizes = sizes
         self._progress = progress
         self._systems: list[System] = []
         self._throughput: defaultdict[System, list[Throughput]] = defaultdict(list)
         self._responsiveness: defaultdict[System, list[Responsiveness]] = defaultdict(list)
-        self._transactional: defaultdict[tuple[System, Way], list[float]] = defaultdict(list)
+        self._transactional: defaultdict[tuple[System, WriteMode], list[float]] = defaultdict(list)
         self.scaling: dict[str, float | None] = {}
         self.errors: list[str] = []
 
     def install(self, system: System, stack: ExitStack) -> None:
         def act() -> None:
-            stack.enter_context(self._place.installed(system))
+            stack.enter_context(self._site.installed(system))
             self._systems.append(system)
 
         self._try(system, "install", act)
@@ -119,12 +119,12 @@ class _Run:
                 # Waiting out a lease once is enough: it is a setting, not noise.
                 self._try(system, f"idle, round {number}", partial(self._measure_idle, system, number == 1))
         for number in range(1, rounds + 1):
-            for system in [system for system in self._systems if self._ways(system)]:
+            for system in [system for system in self._systems if self._write_modes(system)]:
                 self._try(system, f"transactional, round {number}", partial(self._measure_transactional, system))
 
-    def measure_ours(self, place: PostgresPlace, sizes: ScalingSizes) -> None:
+    def measure_ours(self, site: PostgresSite, sizes: ScalingSizes) -> None:
         for system in [system for system in self._systems if system.name == OURS]:
-            self._try(system, "depth, churn and idleness", partial(self._measure_scaling, place, sizes))
+            self._try(system, "depth, churn and idleness", partial(self._measure_scaling, site, sizes))
 
     def rows(self) -> list[Row]:
         return [self._row(system) for system in self._systems]
@@ -132,30 +132,34 @@ class _Run:
     def transactional_rows(self) -> list[TransactionalRow]:
         return [
             TransactionalRow(
-                backend=self._backend, system=system.name, atomic=way.atomic, per_s=median(figures) or 0.0, how=way.how
+                backend=self._backend,
+                system=system.name,
+                atomic=mode.atomic,
+                per_s=median(figures) or 0.0,
+                how=mode.how,
             )
-            for (system, way), figures in self._transactional.items()
+            for (system, mode), figures in self._transactional.items()
             if system in self._systems
         ]
 
     def _measure_throughput(self, system: System) -> None:
-        self._throughput[system].append(measure_throughput(system, self._place, self._sizes))
+        self._throughput[system].append(measure_throughput(system, self._site, self._sizes))
 
     def _measure_idle(self, system: System, with_pickup: bool) -> None:
         self._responsiveness[system].append(
-            measure_responsiveness(system, self._place, self._sizes, with_pickup=with_pickup)
+            measure_responsiveness(system, self._site, self._sizes, with_pickup=with_pickup)
         )
 
     def _measure_transactional(self, system: System) -> None:
-        for way in self._ways(system):
-            per_s = measure_transactional(system, self._place, way, self._sizes)
-            self._transactional[system, way].append(per_s)
+        for mode in self._write_modes(system):
+            per_s = measure_transactional(system, self._site, mode, self._sizes)
+            self._transactional[system, mode].append(per_s)
 
-    def _measure_scaling(self, place: PostgresPlace, sizes: ScalingSizes) -> None:
-        self.scaling = measure_scaling(place, sizes)
+    def _measure_scaling(self, site: PostgresSite, sizes: ScalingSizes) -> None:
+        self.scaling = measure_scaling(site, sizes)
 
-    def _ways(self, system: System) -> tuple[Way, ...]:
-        return self._throughput[system][0].traits.ways
+    def _write_modes(self, system: System) -> tuple[WriteMode, ...]:
+        return self._throughput[system][0].traits.write_modes
 
     def _try(self, system: System, what: str, act: Callable[[], None]) -> None:
         self._progress(f"{self._backend}: {system.name}: {what}")

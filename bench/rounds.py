@@ -14,8 +14,8 @@ from bench.failure import BenchFailed
 from bench.journal import Journal
 from bench.peers import System
 from bench.peers.command import Command, Reply
-from bench.peers.port import Address, Job, Traits, Way
-from bench.places import Place
+from bench.peers.port import Address, Job, Traits, WriteMode
+from bench.sites import Site
 
 START_LIMIT_S = 30.0
 PHASE_LIMIT_S = 120.0
@@ -51,13 +51,13 @@ class Responsiveness(msgspec.Struct, frozen=True):
 
 
 class Stage:
-    """A fresh store with the system installed, its driver open, and a place for its workers' notes."""
+    """A fresh store with the system installed, its driver open, and a folder for its workers' notes."""
 
-    def __init__(self, system: System, place: Place, address: Address, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, system: System, site: Site, address: Address, folder: Path, stack: ExitStack) -> None:
         self.system = system
         self.address = address
         self._stack = stack
-        self._place = place
+        self._site = site
         self._journal_path = folder / "journal"
         self._log = folder / "output"
         self.journal = Journal.create(self._journal_path)
@@ -73,13 +73,13 @@ class Stage:
 
     def enqueue(self, do: str, job: Job, count: int, first_reference: int = 0, limit_s: float = PHASE_LIMIT_S) -> float:
         """Jobs per second, with what the server still had to write written beforehand."""
-        self._place.settle()
+        self._site.settle()
         command = Command(do, job=job, count=count, first_reference=first_reference)
         return count / self.driver.ask(command, limit_s).seconds
 
     def drain(self, backlog: int, limit_s: float) -> tuple[float, Child]:
         """Jobs per second from the first handler's start to the last acknowledgement in the store; the worker."""
-        self._place.settle()
+        self._site.settle()
         worker = self.start_worker()
         journal = self.journal
         worker.must(lambda: journal.handled > 0, "its first job", START_LIMIT_S)
@@ -102,17 +102,17 @@ class Stage:
 
 
 @contextmanager
-def stage(system: System, place: Place, name: str | None = None) -> Iterator[Stage]:
+def stage(system: System, site: Site, name: str | None = None) -> Iterator[Stage]:
     """`name` keeps two stages of one system apart."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-")))
         # Entered before the processes start, and so left after they ended.
-        address = stack.enter_context(place.fresh(system, name or system.slug))
-        yield Stage(system, place, address, folder, stack)
+        address = stack.enter_context(site.fresh(system, name or system.slug))
+        yield Stage(system, site, address, folder, stack)
 
 
-def measure_throughput(system: System, place: Place, sizes: Sizes) -> Throughput:
-    with stage(system, place) as at:
+def measure_throughput(system: System, site: Site, sizes: Sizes) -> Throughput:
+    with stage(system, site) as at:
         enqueue_per_s = at.enqueue("put_singly", "noop", sizes.singles)
         bulk = sizes.backlog - sizes.singles
         bulk_per_s = at.enqueue("put_in_bulk", "noop", bulk, first_reference=sizes.singles)
@@ -126,8 +126,8 @@ def measure_throughput(system: System, place: Place, sizes: Sizes) -> Throughput
         )
 
 
-def measure_responsiveness(system: System, place: Place, sizes: Sizes, with_pickup: bool) -> Responsiveness:
-    with stage(system, place) as at:
+def measure_responsiveness(system: System, site: Site, sizes: Sizes, with_pickup: bool) -> Responsiveness:
+    with stage(system, site) as at:
         worker = at.start_worker()
         at.enqueue("put_singly", "noop", 1)
         worker.must(lambda: at.journal.handled > 0, "its first job", START_LIMIT_S)
@@ -140,10 +140,10 @@ def measure_responsiveness(system: System, place: Place, sizes: Sizes, with_pick
         )
 
 
-def measure_transactional(system: System, place: Place, way: Way, sizes: Sizes) -> float:
+def measure_transactional(system: System, site: Site, mode: WriteMode, sizes: Sizes) -> float:
     """Jobs per second when each writes one business row; every row must be there, once."""
-    with stage(system, place) as at:
-        at.enqueue("put_in_bulk", way.job, sizes.transactional)
+    with stage(system, site) as at:
+        at.enqueue("put_in_bulk", mode.job, sizes.transactional)
         per_s, _ = at.drain(sizes.transactional, sizes.drain_limit_s)
         # In this order: a drain that ran out of time goes on meanwhile.
         handled, written = at.journal.handled, databases.count_business_rows(at.address.database_url)

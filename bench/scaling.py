@@ -10,8 +10,8 @@ import msgspec
 from bench import databases
 from bench.peers import SYSTEMS
 from bench.peers.command import Command
-from bench.places import PostgresPlace
 from bench.rounds import START_LIMIT_S, Stage, stage
+from bench.sites import PostgresSite
 from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
@@ -40,11 +40,11 @@ class ScalingSizes(msgspec.Struct, frozen=True):
 QUICK_SCALING = ScalingSizes(waiting_large=50_000, churn_cycles=2, churn_jobs=1_000)
 
 
-def measure_scaling(place: PostgresPlace, sizes: ScalingSizes) -> dict[str, float | None]:
+def measure_scaling(site: PostgresSite, sizes: ScalingSizes) -> dict[str, float | None]:
     """All of it, as the report prints it. payonce must be `installed` on the server."""
-    small_ms, large_ms = measure_claims_ms(place, sizes)
-    free_per_s = measure_churn(place, sizes, snapshot_open=False)
-    held_per_s = measure_churn(place, sizes, snapshot_open=True)
+    small_ms, large_ms = measure_claims_ms(site, sizes)
+    free_per_s = measure_churn(site, sizes, snapshot_open=False)
+    held_per_s = measure_churn(site, sizes, snapshot_open=True)
     return {
         "waiting_small": sizes.waiting_small,
         "waiting_large": sizes.waiting_large,
@@ -54,20 +54,20 @@ def measure_scaling(place: PostgresPlace, sizes: ScalingSizes) -> dict[str, floa
         "churn_per_s": round(free_per_s, 1),
         "churn_with_snapshot_per_s": round(held_per_s, 1),
         "churn_ratio": round(held_per_s / free_per_s, 3),
-        "idle_worker_rss_mb": round(measure_idle_worker(place), 1),
+        "idle_worker_rss_mb": round(measure_idle_worker(site), 1),
     }
 
 
-def measure_claims_ms(place: PostgresPlace, sizes: ScalingSizes) -> tuple[float, float]:
+def measure_claims_ms(site: PostgresSite, sizes: ScalingSizes) -> tuple[float, float]:
     """The median claim with few and with many messages waiting, taken in turns; nothing else runs."""
     if sizes.waiting_small < (WARM_UP_CLAIMS + CLAIMS) * CLAIM_SIZE:
         raise ValueError(f"{sizes.waiting_small} waiting messages are too few for {CLAIMS} claims of {CLAIM_SIZE}")
-    with stage(_SYSTEM, place) as small, stage(_SYSTEM, place, "deep") as large:
+    with stage(_SYSTEM, site) as small, stage(_SYSTEM, site, "deep") as large:
         for at, waiting in ((small, sizes.waiting_small), (large, sizes.waiting_large)):
             at.enqueue("put_in_bulk", "noop", waiting, limit_s=FILL_LIMIT_S)
             # In production autovacuum has long done so when a queue is this deep.
             databases.vacuum(at.address.url)
-        place.settle()
+        site.settle()
         return asyncio.run(_time_claims(small.address.url, large.address.url))
 
 
@@ -92,10 +92,10 @@ async def _open_queue(stack: AsyncExitStack, url: str) -> PostgresQueue:
     return PostgresQueue(database, notifier, Policy("bench"), worker="bench-claims")
 
 
-def measure_churn(place: PostgresPlace, sizes: ScalingSizes, snapshot_open: bool) -> float:
+def measure_churn(site: PostgresSite, sizes: ScalingSizes, snapshot_open: bool) -> float:
     """Jobs per second, put and settled, in the last of several cycles: dead rows pile up behind an old snapshot."""
     with ExitStack() as stack:
-        at = stack.enter_context(stage(_SYSTEM, place))
+        at = stack.enter_context(stage(_SYSTEM, site))
         if snapshot_open:
             stack.enter_context(databases.open_snapshot(at.address.url))
         at.start_worker()
@@ -113,9 +113,9 @@ def _cycle(at: Stage, cycle: int, jobs: int) -> None:
     at.wait_until_empty(CHURN_LIMIT_S)
 
 
-def measure_idle_worker(place: PostgresPlace) -> float:
+def measure_idle_worker(site: PostgresSite) -> float:
     """Resident megabytes of a worker that has handled one job and waits for the next."""
-    with stage(_SYSTEM, place) as at:
+    with stage(_SYSTEM, site) as at:
         worker = at.start_worker()
         at.enqueue("put_singly", "noop", 1)
         worker.must(lambda: at.journal.handled > 0, "its first job", START_LIMIT_S)

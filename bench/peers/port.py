@@ -39,7 +39,7 @@ class Payload(TypedDict):
     memo: str
 
 
-class Way(msgspec.Struct, frozen=True):
+class WriteMode(msgspec.Struct, frozen=True):
     """One way to write a business row and acknowledge its job."""
 
     job: Job
@@ -56,7 +56,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     bulk_size: int
     # How long a claim outlives its claimer, where the library has such a notion.
     lease_s: float | None
-    ways: tuple[Way, ...]
+    write_modes: tuple[WriteMode, ...]
 
 
 class Peer(Protocol):

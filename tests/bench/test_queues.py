@@ -15,9 +15,9 @@ from bench.failure import BenchFailed
 from bench.journal import Journal
 from bench.peers import OURS, OURS_TRANSACTIONAL, SYSTEMS, System
 from bench.peers.port import Address
-from bench.places import Place, PostgresPlace, RedisPlace
 from bench.queues import BOTH, Servers
 from bench.rounds import Sizes
+from bench.sites import PostgresSite, RedisSite, Site
 from payonce.embedded.redis import Durability
 from payonce.kit.outcomes import Invalid
 
@@ -86,7 +86,7 @@ def test_a_system_of_one_backend_may_be_asked_of_both(servers: Servers) -> None:
 
 
 def test_failing_system_is_named_and_the_rest_goes_on(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(system: System, place: Place, sizes: Sizes) -> rounds.Throughput:
+    def fail(system: System, site: Site, sizes: Sizes) -> rounds.Throughput:
         raise BenchFailed(f"{system.name} worker ended with code 1")
 
     monkeypatch.setattr(queues, "measure_throughput", fail)
@@ -100,16 +100,16 @@ def test_failing_system_is_named_and_the_rest_goes_on(servers: Servers, monkeypa
 def test_each_stage_has_a_redis_of_its_own_with_the_durability_asked_for(
     durability: Durability, server_url: str, tmp_path: Path
 ) -> None:
-    place = RedisPlace(tmp_path, durability, beside=PostgresPlace(server_url))
+    site = RedisSite(tmp_path, durability, beside=PostgresSite(server_url))
     peer = System("any", "redis.any", ())
-    with place.fresh(peer, "one") as first:
+    with site.fresh(peer, "one") as first:
         with redis.Redis.from_url(first.url) as client:
             client.set("left", "behind")
             assert client.config_get("appendfsync") == {"appendfsync": durability}
-        place.settle()
-    with place.fresh(peer, "two") as second, redis.Redis.from_url(second.url) as client:
+        site.settle()
+    with site.fresh(peer, "two") as second, redis.Redis.from_url(second.url) as client:
         assert client.dbsize() == 0
-    assert place.conditions()["appendfsync"] == durability
+    assert site.conditions()["appendfsync"] == durability
 
 
 def test_worker_that_cannot_start_is_an_error_with_its_reason(server_url: str, tmp_path: Path) -> None:

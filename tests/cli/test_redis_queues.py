@@ -44,7 +44,7 @@ def test_queues_are_moved_over_and_a_start_that_would_leave_them_behind_is_refus
 def test_a_command_that_looks_into_the_wrong_store_changes_nothing_and_says_so(on_redis: Payonce) -> None:
     on_redis("queues", "put", QUEUE, '{"row_id": 1}')
     wrong = {"PAYONCE_QUEUES": "postgres"}
-    sentence = f"queue {QUEUE} lies in Redis, and this process has its queues in PostgreSQL; set REDIS_URL"
+    sentence = f"queue {QUEUE} is in Redis, but this process keeps its queues in PostgreSQL; set REDIS_URL"
     for command in (
         ["put", QUEUE, '{"row_id": 2}'],
         ["redrive", QUEUE, "--yes"],
@@ -57,7 +57,7 @@ def test_a_command_that_looks_into_the_wrong_store_changes_nothing_and_says_so(o
         shown = on_redis("queues", *command, "--json", **wrong)
         assert (shown.code, shown.json["queue"]) == (0, QUEUE)
         assert sentence in shown.stderr
-    assert "lies in Redis" in on_redis("queues", "list", **wrong).stderr
+    assert "is in Redis" in on_redis("queues", "list", **wrong).stderr
     depth = depth_of(on_redis)
     assert (depth["ready"], depth["paused"]) == (1, False)
     assert on_redis("queues", "list").stderr == ""
@@ -71,13 +71,13 @@ def test_queues_stay_where_they_are_while_a_process_works_on_them(on_redis: Payo
     assert refused == f"process {leader} is running; stop every worker, then try again"
     other = on_redis("run", "tally.worker", PAYONCE_QUEUES="postgres")
     assert (
-        f"queue {QUEUE} lies in Redis, and this process has its queues in PostgreSQL; process {leader}"
+        f"queue {QUEUE} is in Redis, but this process keeps its queues in PostgreSQL; process {leader}"
         in (other.stderr.splitlines()[-1])
     )
     ask(database.owner_url, "update payonce.queues set backend = 'postgres'")
     _, stderr = running.communicate(timeout=60)
     assert running.returncode != 0
-    assert f"queue {QUEUE} lies in PostgreSQL, and this process has its queues in Redis: it was moved" in stderr
+    assert f"queue {QUEUE} is in PostgreSQL, but this process keeps its queues in Redis: it was moved" in stderr
     until(lambda: ask(database.owner_url, held) is None, "its lease ends")
     assert on_redis("queues", "move", "--to", "redis", "--json").json["to"] == "redis"
 
@@ -86,7 +86,7 @@ def test_the_first_process_takes_queues_along_that_are_empty(on_redis: Payonce, 
     on_redis("queues", "list", PAYONCE_QUEUES="postgres")
     on_redis.start("run", "tally.worker")
     there = "select count(*) = 0 from payonce.queues where backend = 'postgres'"
-    until(lambda: ask(database.owner_url, there), "every queue lies in Redis")
+    until(lambda: ask(database.owner_url, there), "every queue is in Redis")
 
 
 def test_a_direct_message_is_followed_before_its_first_run(on_redis: Payonce) -> None:

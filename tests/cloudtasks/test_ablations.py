@@ -12,8 +12,8 @@ from payonce.queues.cloudtasks.oidc import Verifier
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.testing import OpenStage
 from tests.ablations import Ablation, Ablations, cases, missed, patched
-from tests.cloudtasks import test_door, test_refill, test_relay, test_runs
-from tests.cloudtasks.desk import staged_runs
+from tests.cloudtasks import test_endpoint, test_refill, test_relay, test_runs
+from tests.cloudtasks.testbed import staged_runs
 
 
 @contextmanager
@@ -104,7 +104,7 @@ ABLATIONS: Final[Ablations] = {
         ],
     ),
     "the refill": (
-        patched(refill.Keeper, "refill", lost_nothing),
+        patched(refill.TaskMaintenance, "refill", lost_nothing),
         [test_refill.test_a_lost_task_comes_anew_under_another_name_with_attempts_as_they_are],
     ),
     "a new name for what is brought anew": (
@@ -114,7 +114,10 @@ ABLATIONS: Final[Ablations] = {
             test_relay.test_what_is_repeated_is_known_there_and_what_is_brought_anew_is_new,
         ],
     ),
-    "knowing the task service": (patched(Verifier, "check", let_in), [test_door.test_only_the_task_service_may_knock]),
+    "knowing the task service": (
+        patched(Verifier, "check", let_in),
+        [test_endpoint.test_only_the_task_service_may_knock],
+    ),
     "knowing whose server it is": (
         patched(refill, "refuse_foreign", nobody_elses),
         [test_refill.test_the_queues_of_another_payonces_server_are_left_alone],

@@ -75,7 +75,7 @@ def test_looking_putting_pausing_and_purging_need_no_task_service(ask: Ask) -> N
 
 def test_sync_without_a_task_service_says_so_in_one_sentence(ask: Ask) -> None:
     said = ask(*SYNC, code=1)
-    assert "the task service at 127.0.0.1:9 said UNAVAILABLE" in said
+    assert "the task service at 127.0.0.1:9 answered UNAVAILABLE" in said
     assert "there is: cloudtasks" in ask("queues", "sync", "--to", "rabbit", code=2)
 
 

@@ -202,7 +202,7 @@ def test_google_needs_the_account_it_signs_for(monkeypatch: pytest.MonkeyPatch) 
         cloud_tasks(load_settings())
     monkeypatch.setenv("CLOUD_TASKS_SERVICE_ACCOUNT", "tasks@my-project-123.iam.gserviceaccount.com")
     config = cloud_tasks(load_settings())
-    assert (config.local, config.place.parent) == (False, "projects/my-project-123/locations/us-central1")
+    assert (config.local, config.location.parent) == (False, "projects/my-project-123/locations/us-central1")
 
 
 async def test_cloud_runs_check_is_trusted_on_cloud_run_alone(

@@ -103,7 +103,7 @@ async def test_without_keys_nobody_is_let_in() -> None:
     maker = TokenMaker()
     google = GoogleThere(maker)
     google.status = 503
-    with pytest.raises(Unavailable, match="Google's keys cannot be had"):
+    with pytest.raises(Unavailable, match="Google's public keys cannot be fetched"):
         await verifier(google).check(f"Bearer {maker.token(ACCOUNT, AUDIENCE)}", AUDIENCE)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from payonce.engine.messages.model import Ending, SettleAnswer, Settlement
 from payonce.testing import OpenStage
-from tests.cloudtasks.desk import Runs, staged_runs
+from tests.cloudtasks.testbed import Runs, staged_runs
 from tests.plans import EMPTY, index_entries_read, plan_while_empty
 
 AT_ONCE = 20

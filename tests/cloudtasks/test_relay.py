@@ -13,11 +13,11 @@ from payonce.engine.messages.work import Work, handles
 from payonce.engine.outbox import Deferred, Delivered, Entry, Refusal
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Held, Invalid, Unavailable
-from payonce.queues.cloudtasks.client import Config, Said, TaskService
+from payonce.queues.cloudtasks.client import CallStatus, Config, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, delivery_of, task_id
 from payonce.queues.cloudtasks.relay import CloudTasksRelay, _parts
 from payonce.testing import OpenStage, eventually
-from tests.cloudtasks.desk import NOBODY, PLACE, POLICY, QUEUE, open_desk, pushed
+from tests.cloudtasks.testbed import NOBODY, PLACE, POLICY, QUEUE, open_testbed, pushed
 
 
 @handles(POLICY)
@@ -32,11 +32,11 @@ def entry_of(now: Any, **fields: Any) -> Entry:
 class Answering(TaskService):
     """A service whose answers a test gives; what is made of them is under test."""
 
-    def __init__(self, *said: Said) -> None:
+    def __init__(self, *said: CallStatus) -> None:
         super().__init__(Config(PLACE, LOCAL_ACCOUNT, NOBODY))
         self.said = list(said)
 
-    async def create(self, queue: str, errands: Any) -> list[Said]:
+    async def create(self, queue: str, tasks: Any) -> list[CallStatus]:
         return self.said
 
 
@@ -59,7 +59,7 @@ async def test_each_answer_of_google_means_what_it_means(stage: OpenStage, code:
     missing = []
     each = pushed(url="https://runner.example")
     relay = CloudTasksRelay(
-        Answering(Said(code, "as they say")), {QUEUE: each}, lambda: None, lambda: missing.append(1)
+        Answering(CallStatus(code, "as they say")), {QUEUE: each}, lambda: None, lambda: missing.append(1)
     )
     async with stage() as s:
         [answer] = await relay.deliver([entry_of(await s.clock.now())])
@@ -80,7 +80,7 @@ async def test_nobody_there_is_not_now(stage: OpenStage) -> None:
 
 
 async def test_what_is_repeated_is_known_there_and_what_is_brought_anew_is_new(stage: OpenStage) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+    async with open_testbed(stage, [run], working=False, dispatching=False) as context:
         now = await context.s.clock.now()
         entries = [entry_of(now), entry_of(now)]
         for _ in range(2):
@@ -96,7 +96,7 @@ async def test_what_is_repeated_is_known_there_and_what_is_brought_anew_is_new(s
 
 
 async def test_a_batch_that_fails_in_part_is_told_apart(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+    async with open_testbed(stage, [run], working=False, dispatching=False) as context:
         now = await context.s.clock.now()
         good, bad, known = entry_of(now), entry_of(now), entry_of(now)
         await context.tasks.relay.deliver([known])
@@ -114,13 +114,13 @@ async def test_a_batch_that_fails_in_part_is_told_apart(stage: OpenStage, monkey
 
 
 async def test_a_server_without_batches_gets_one_by_one(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+    async with open_testbed(stage, [run], working=False, dispatching=False) as context:
         service = context.tasks.service
 
         async def without(*_: Any) -> None:
             service._batches = False
 
-        monkeypatch.setattr(TaskService, "_create_together", without)
+        monkeypatch.setattr(TaskService, "_create_batch", without)
         now = await context.s.clock.now()
         answers = await context.tasks.relay.deliver([entry_of(now) for _ in range(5)])
         assert all(isinstance(answer, Delivered) for answer in answers)
@@ -128,7 +128,7 @@ async def test_a_server_without_batches_gets_one_by_one(stage: OpenStage, monkey
 
 
 async def test_a_batch_that_nobody_may_look_at_is_made_one_by_one(stage: OpenStage) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+    async with open_testbed(stage, [run], working=False, dispatching=False) as context:
         client = context.tasks.service._connected()
         batch = client.batch_create_tasks
 
@@ -151,7 +151,7 @@ async def test_a_batch_that_nobody_may_look_at_is_made_one_by_one(stage: OpenSta
 
 
 async def test_a_task_carries_its_time_its_address_and_whom_to_sign_for(stage: OpenStage) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+    async with open_testbed(stage, [run], working=False, dispatching=False) as context:
         [message_id] = await context.put({"n": 1}, delay_s=3_600.0)
         name = await context.s.owner.fetchval("select delivered_as from payonce.outbox where id = $1", message_id)
         task = await context.tasks.service._connected().get_task(request={"name": name, "response_view": "FULL"})
@@ -165,7 +165,7 @@ async def test_a_task_carries_its_time_its_address_and_whom_to_sign_for(stage: O
 
 
 async def test_what_is_due_after_more_than_a_month_waits_in_the_outbox(stage: OpenStage) -> None:
-    async with open_desk(stage, [run], working=False, dispatching=False) as context:
+    async with open_testbed(stage, [run], working=False, dispatching=False) as context:
         await context.put({"n": 1}, delay_s=40 * 86_400.0)
         assert await context.tasks_there() == 0
         await context.s.clock.advance(12 * 86_400)
@@ -179,7 +179,7 @@ async def hold(work: Work) -> None:
 
 
 async def test_what_a_run_waits_for_is_still_said_when_its_next_task_is_handed_over(stage: OpenStage) -> None:
-    async with open_desk(stage, [hold]) as context:
+    async with open_testbed(stage, [hold]) as context:
         [message_id] = await context.put({"n": 1})
 
         async def released() -> bool:
@@ -214,11 +214,11 @@ async def test_without_googles_packages_one_sentence_says_what_to_do(monkeypatch
 
 
 def test_parts_are_bounded_in_number_and_bytes() -> None:
-    from payonce.queues.cloudtasks.client import BATCH_MAX, BATCH_MAX_BYTES, Errand
+    from payonce.queues.cloudtasks.client import BATCH_MAX, BATCH_MAX_BYTES, TaskRequest
 
-    small = [(place, Errand("n", "u", "a", b"x", 15.0)) for place in range(250)]
+    small = [(place, TaskRequest("n", "u", "a", b"x", 15.0)) for place in range(250)]
     assert [len(part) for part in _parts(small)] == [100, 100, 50]
-    large = [(place, Errand("n", "u", "a", b"x" * (BATCH_MAX_BYTES // 2), 15.0)) for place in range(5)]
+    large = [(place, TaskRequest("n", "u", "a", b"x" * (BATCH_MAX_BYTES // 2), 15.0)) for place in range(5)]
     assert [len(part) for part in _parts(large)] == [2, 2, 1]
     assert BATCH_MAX == 100
 

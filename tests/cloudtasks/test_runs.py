@@ -7,7 +7,7 @@ from payonce.engine.messages.model import Ending, Message, SettleAnswer, Settlem
 from payonce.engine.messages.ports import Filter
 from payonce.queues.cloudtasks import deliveries
 from payonce.testing import OpenStage, eventually
-from tests.cloudtasks.desk import POLICY, QUEUE, open_runs, staged_runs
+from tests.cloudtasks.testbed import POLICY, QUEUE, open_runs, staged_runs
 
 
 async def test_a_task_brings_a_run_and_its_end_is_answered_after_it_is_stored(stage: OpenStage) -> None:
@@ -149,7 +149,7 @@ async def test_what_a_stopping_process_gives_back_is_the_task_services_again(sta
         [message_id, waiting_id] = await runs.put({}, {})
         claim, delivery = await runs.begin(message_id)
         waiting = runs.bring(waiting_id)
-        runs.box.close()
+        runs.buffer.close()
         await runs.settle(claim, Ending.RELEASED)
         assert await runs.told(delivery) == deliveries.CLOSING
         assert await waiting.answered(0.0) == deliveries.CLOSING
@@ -337,7 +337,7 @@ async def test_a_worker_without_room_does_not_spin_on_what_waits(stage: OpenStag
 
 async def test_a_full_box_sends_the_rest_back(stage: OpenStage) -> None:
     async with staged_runs(stage) as runs:
-        runs.box._limit = 1
+        runs.buffer._limit = 1
         ids = await runs.put({}, {})
         first, second = (runs.bring(message_id) for message_id in ids)
         assert await second.answered(0.0) == deliveries.FULL

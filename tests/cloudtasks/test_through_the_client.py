@@ -12,7 +12,7 @@ from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry
 from payonce.queues.cloudtasks.names import task_id
 from payonce.testing import OpenStage, eventually
-from tests.cloudtasks.desk import POLICY, QUEUE, AppContext, open_desk
+from tests.cloudtasks.testbed import POLICY, QUEUE, AppContext, open_testbed
 
 MANY = 60
 
@@ -59,7 +59,7 @@ async def no_tasks(context: AppContext) -> bool:
 async def test_what_is_put_is_run_once_and_ends(stage: OpenStage) -> None:
     """Promise 1."""
     log = Log()
-    async with open_desk(stage, [log.handler]) as context:
+    async with open_testbed(stage, [log.handler]) as context:
         ids = await context.put(*({"n": number, "commits": number % 2 == 0} for number in range(MANY)))
         await context.drained()
         assert sorted(payload["n"] for payload in log.ran) == list(range(MANY))
@@ -72,7 +72,7 @@ async def test_what_is_put_is_run_once_and_ends(stage: OpenStage) -> None:
 
 async def test_what_is_put_within_a_transaction_exists_with_its_commit(stage: OpenStage) -> None:
     log = Log()
-    async with open_desk(stage, [log.handler]) as context:
+    async with open_testbed(stage, [log.handler]) as context:
         try:
             async with context.s.database.transaction() as connection:
                 await context.tasks.feed.put([Message(queue=QUEUE, payload={"n": 1})], within=connection)
@@ -88,7 +88,7 @@ async def test_what_is_put_within_a_transaction_exists_with_its_commit(stage: Op
 
 async def test_a_retry_comes_back_by_the_queues_backoff_and_counts(stage: OpenStage) -> None:
     log = Log()
-    async with open_desk(stage, [log.handler]) as context:
+    async with open_testbed(stage, [log.handler]) as context:
         [message_id] = await context.put({"n": 1, "retries": 2})
         for runs in (1, 2):
             await settled(context, runs)
@@ -110,7 +110,7 @@ async def test_a_retry_comes_back_by_the_queues_backoff_and_counts(stage: OpenSt
 
 async def test_a_retry_at_a_time_of_its_own_comes_as_a_new_task(stage: OpenStage) -> None:
     log = Log()
-    async with open_desk(stage, [log.handler]) as context:
+    async with open_testbed(stage, [log.handler]) as context:
         [message_id] = await context.put({"n": 1, "retries": 1, "after_s": 600})
         await eventually(lambda: len(log.ran) == 1)
         await settled(context, 1)
@@ -152,7 +152,7 @@ async def test_no_more_run_at_once_than_the_policy_says(stage: OpenStage) -> Non
     """Promise 5: the task service counts."""
     log = Log(replace(POLICY, concurrency=3))
     log.open.clear()
-    async with open_desk(stage, [log.handler]) as context:
+    async with open_testbed(stage, [log.handler]) as context:
         await context.put(*({"n": number} for number in range(9)))
         await eventually(lambda: log.at_once == 3)
         log.open.set()
@@ -164,7 +164,7 @@ async def test_no_more_run_at_once_than_the_policy_says(stage: OpenStage) -> Non
 async def test_more_tasks_than_slots_are_all_run(stage: OpenStage) -> None:
     log = Log()
     log.open.clear()
-    async with open_desk(stage, [log.handler], slots=4) as context:
+    async with open_testbed(stage, [log.handler], slots=4) as context:
         await context.put(*({"n": number} for number in range(40)))
         await eventually(lambda: log.at_once == 4)
         log.open.set()
@@ -175,7 +175,7 @@ async def test_more_tasks_than_slots_are_all_run(stage: OpenStage) -> None:
 async def test_pause_stops_runs_and_resume_goes_on_with_all_of_them(stage: OpenStage) -> None:
     """Promise 6."""
     log = Log(replace(POLICY, backoff=Fixed(1)))
-    async with open_desk(stage, [log.handler]) as context:
+    async with open_testbed(stage, [log.handler]) as context:
         await context.tasks.admin.pause(QUEUE, "maintenance", by="somebody")
         there = await context.tasks.service.queue(QUEUE)
         assert there is not None
@@ -191,7 +191,7 @@ async def test_pause_stops_runs_and_resume_goes_on_with_all_of_them(stage: OpenS
 async def test_a_key_is_accepted_once(stage: OpenStage) -> None:
     """Promise 7."""
     log = Log()
-    async with open_desk(stage, [log.handler]) as context:
+    async with open_testbed(stage, [log.handler]) as context:
         [first] = await context.put({"n": 1}, idempotency_key="pay:1")
         assert await context.put({"n": 2}, idempotency_key="pay:1") == [first]
         await context.drained()
@@ -203,7 +203,7 @@ async def test_a_key_is_accepted_once(stage: OpenStage) -> None:
 async def test_every_delivery_repeated_changes_nothing(stage: OpenStage) -> None:
     """The task service promises at least once: here each task is made a second time under another name."""
     log = Log()
-    async with open_desk(stage, [log.handler]) as context:
+    async with open_testbed(stage, [log.handler]) as context:
         ids = await context.put(*({"n": number, "commits": True} for number in range(20)))
         await context.drained()
         for number, message_id in enumerate(ids):
@@ -215,11 +215,11 @@ async def test_every_delivery_repeated_changes_nothing(stage: OpenStage) -> None
 
 async def repeat(context: Any, message_id: Any, payload: dict[str, Any]) -> None:
     from payonce.engine.messages.push import EnvelopeCodec
-    from payonce.queues.cloudtasks.client import Errand
+    from payonce.queues.cloudtasks.client import TaskRequest
 
     [each] = context.tasks.pushed.values()
     root, url = each.reached_at(context.tasks.address)
     body = EnvelopeCodec().encode(Message(id=message_id, queue=QUEUE, payload=payload))
-    name = context.tasks.service.config.place.task(QUEUE, f"again-{message_id.hex}")
-    [said] = await context.tasks.service.create(QUEUE, [Errand(name, url, root, body, 60.0)])
+    name = context.tasks.service.config.location.task(QUEUE, f"again-{message_id.hex}")
+    [said] = await context.tasks.service.create(QUEUE, [TaskRequest(name, url, root, body, 60.0)])
     assert said.code == "OK"

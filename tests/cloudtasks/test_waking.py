@@ -12,7 +12,7 @@ from payonce.queues.cloudtasks.assembly import open_cloud_tasks
 from payonce.queues.cloudtasks.client import Config
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, RELAY
 from payonce.testing import OpenStage
-from tests.cloudtasks.desk import NOBODY, PLACE, QUEUE, pushed
+from tests.cloudtasks.testbed import NOBODY, PLACE, QUEUE, pushed
 
 ADDRESS = "http://127.0.0.1:9"
 AGAIN_S = 0.05

@@ -23,7 +23,7 @@ from payonce.engine.outbox import relay_step
 from payonce.kit.outcomes import Retry
 from payonce.queues.redis import RedisRelay
 from payonce.testing import ScratchDatabase, Stage, open_stage
-from tests.cloudtasks.desk import open_runs
+from tests.cloudtasks.testbed import open_runs
 from tests.conformance.redis_stage import RedisStage, open_redis_stage
 from tests.engine.effects_stage import Pay, Vendor
 

@@ -20,7 +20,7 @@ from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unprocessable
 from payonce.queues.declarations import declare_queues
 from payonce.testing import ScratchDatabase, Stage, open_stage
-from tests.cloudtasks.desk import open_runs
+from tests.cloudtasks.testbed import open_runs
 from tests.conformance.redis_stage import RedisStage, open_redis_stage
 
 
@@ -313,7 +313,7 @@ async def test_a_payload_that_its_handler_made_unwritable_is_parked_and_holds_up
     await s.store.command("LPUSH", KEY, json.dumps({"action": "renewal", **GOOD}))
     await worker.step()
     [parked] = await s.admin.peek(POLICY.queue, State.PARKED, 10)
-    assert (parked.last_error or "").startswith("not yet; it cannot be written again: payload of a renewals message")
+    assert (parked.last_error or "").startswith("not yet; it cannot be encoded again: payload of a renewals message")
     assert parked.message.payload == {"action": "renewal", **GOOD}
 
 

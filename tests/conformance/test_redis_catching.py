@@ -16,7 +16,7 @@ from payonce.engine.messages.runs import Run
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import QueueAway
 from payonce.queues.redis import RedisQueue, pull, scripts, wait
-from payonce.queues.redis.connections import Lines
+from payonce.queues.redis.connections import ConnectionPool
 from payonce.queues.redis.scripts import Script
 from payonce.testing import ScratchDatabase, eventually
 from tests.conformance.backend import (
@@ -75,7 +75,7 @@ async def test_what_is_put_is_claimed_for_a_waiting_worker_with_room(
     direct: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The look that is seen on the server is to be the one that catches.
-    monkeypatch.setattr(wait, "CLAIMING_LOOK_S", int(LONG_S))
+    monkeypatch.setattr(wait, "CLAIMING_WAIT_S", int(LONG_S))
     queue = await direct.queue(PLAIN)
     waiting = await looking(direct, queue)
     put_at = time.monotonic()
@@ -269,14 +269,14 @@ async def test_one_that_stops_while_it_connects_takes_nothing_with_it(
 ) -> None:
     queue, other = await direct.queue(PLAIN), await direct.queue(PLAIN, "worker-2")
     assert await claim(queue) == []
-    connected, begun, go_on = Lines._connected, asyncio.Event(), asyncio.Event()
+    connected, begun, go_on = ConnectionPool._connect, asyncio.Event(), asyncio.Event()
 
-    async def slowly(lines: Lines) -> Any:
+    async def slowly(lines: ConnectionPool) -> Any:
         begun.set()
         await go_on.wait()
         return await connected(lines)
 
-    monkeypatch.setattr(Lines, "_connected", slowly)
+    monkeypatch.setattr(ConnectionPool, "_connect", slowly)
     waiting = asyncio.create_task(queue.wait(LONG_S, 1))
     await begun.wait()
     waiting.cancel()
@@ -306,10 +306,10 @@ async def test_what_was_caught_goes_back_also_while_postgres_is_away(
 async def test_one_that_waits_looks_again_when_a_look_has_ended(direct: RedisBackend) -> None:
     queue = await direct.queue(PLAIN)
     waiting = await looking(direct, queue)
-    first = queue._doorbell._look
+    first = queue._watcher._look
 
     def another() -> bool:
-        return queue._doorbell._look not in (None, first)
+        return queue._watcher._look not in (None, first)
 
     await eventually(another, what="another look")
     await direct.feed.put([message()])

@@ -135,7 +135,7 @@ async def test_a_run_that_is_taken_over_while_it_gives_up_leaves_its_effects_as_
         async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
             body = await kept.store.command("LINDEX", "q:pay:processing", 0)
             await kept.store.command("FLUSHALL")
-            await kept.store.tell_clocks()
+            await kept.store.send_clocks()
             await kept.store.declare("pay")
             await kept.store.command("LPUSH", "q:pay", body)
             assert len((await second.exchange([], 1)).claims) == 1

@@ -288,7 +288,7 @@ async def test_a_server_that_stands_still_holds_nobody_up(
     queue = await direct.queue(PLAIN)
     async with RedisStore.open(direct.server.url, direct.stage.database) as impatient:
         # Its commands' limit from here on: to open it takes several of them.
-        monkeypatch.setattr(impatient._short, "_timeout_s", 0.2)
+        monkeypatch.setattr(impatient._commands, "_timeout_s", 0.2)
         direct.server.stop_running()
         try:
             async with asyncio.timeout(30):

@@ -155,7 +155,7 @@ async def test_leases_of_the_dead_hold_up_no_move_and_those_of_the_living_do(eit
     queue = await either.queue(PLAIN)
     [sent] = await either.feed.put([message()])
     await claim_one(queue)
-    with pytest.raises(Invalid, match=r"1 messages .* are being worked on"):
+    with pytest.raises(Invalid, match=r"1 messages .* are leased"):
         await move(either)
     await either.time.advance_leases(PLAIN.lease_s + 1)
     assert await move(either) == 1

@@ -97,11 +97,11 @@ async def test_a_queue_may_not_lie_where_another_keeps_something(direct: RedisBa
 
 
 async def test_two_queues_may_not_lie_in_one_list(direct: RedisBackend) -> None:
-    with pytest.raises(Invalid, match=r"'a' and 'q:a' would both lie in q:a in Redis; rename one"):
+    with pytest.raises(Invalid, match=r"'a' and 'q:a' would both use the key q:a in Redis; rename one"):
         await direct.feed.declare([Policy("a"), Policy("q:a")])
     await direct.feed.declare([Policy("q:a")])
     await direct.feed.declare([Policy("q:a")])
-    with pytest.raises(Invalid, match="would both lie in q:a"):
+    with pytest.raises(Invalid, match="would both use the key q:a"):
         await direct.feed.declare([Policy("a")])
 
 

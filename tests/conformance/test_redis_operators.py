@@ -99,7 +99,7 @@ async def snapshot(backend: RedisBackend) -> dict[bytes, bytes]:
 
 async def restore(backend: RedisBackend, saved: dict[bytes, bytes]) -> None:
     await backend.store.command("FLUSHALL")
-    await backend.store.tell_clocks()
+    await backend.store.send_clocks()
     for key, value in saved.items():
         await backend.store.command("RESTORE", key, 0, value)
 

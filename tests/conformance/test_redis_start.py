@@ -11,7 +11,7 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.messages.model import Message, State
 from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Invalid, Unavailable
-from payonce.queues.backends import refuse_if_elsewhere
+from payonce.queues.backends import refuse_stranded_messages
 from payonce.queues.redis import RedisStore
 from payonce.testing import ScratchDatabase
 from tests.conformance.backend import PLAIN, QUEUE, claim, claim_one, message, park_all
@@ -26,7 +26,7 @@ def direct(scratch: ScratchDatabase, redis_server: RedisServer) -> AbstractAsync
 @pytest.mark.parametrize("state", list(State))
 async def test_a_start_with_postgresql_sees_what_lies_in_redis_alone(direct: RedisBackend, state: State) -> None:
     queue, database, url = await direct.queue(PLAIN), direct.stage.database, direct.server.url
-    await refuse_if_elsewhere(database, "postgres", [QUEUE], url)
+    await refuse_stranded_messages(database, "postgres", [QUEUE], url)
     await direct.feed.put([message()])
     if state is State.LEASED:
         await claim_one(queue)
@@ -37,19 +37,19 @@ async def test_a_start_with_postgresql_sees_what_lies_in_redis_alone(direct: Red
             await claim_one(queue)
             await direct.time.advance_leases(PLAIN.lease_s + 1)
             await queue.reap()
-    with pytest.raises(Invalid, match=f"1 messages of queue {QUEUE} lie in Redis.* --to postgres"):
-        await refuse_if_elsewhere(database, "postgres", [QUEUE], url)
-    await refuse_if_elsewhere(database, "postgres", ["other"], url)
+    with pytest.raises(Invalid, match=f"1 messages of queue {QUEUE} are in Redis.* --to postgres"):
+        await refuse_stranded_messages(database, "postgres", [QUEUE], url)
+    await refuse_stranded_messages(database, "postgres", ["other"], url)
 
 
 async def test_a_start_with_postgresql_does_not_need_redis(direct: RedisBackend) -> None:
-    await refuse_if_elsewhere(direct.stage.database, "postgres", [QUEUE], "redis://127.0.0.1:1/0")
+    await refuse_stranded_messages(direct.stage.database, "postgres", [QUEUE], "redis://127.0.0.1:1/0")
 
 
 async def test_a_replica_is_refused_at_start(direct: RedisBackend) -> None:
     await direct.store.command("REPLICAOF", "127.0.0.1", "1")
     try:
-        with pytest.raises(Unavailable, match="is a replica, which takes no writes; let REDIS_URL name the primary"):
+        with pytest.raises(Unavailable, match="is a replica, which refuses writes; let REDIS_URL name the primary"):
             async with RedisStore.open(direct.server.url, direct.stage.database):
                 pass
     finally:

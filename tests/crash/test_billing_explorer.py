@@ -44,7 +44,7 @@ def test_every_period_is_charged_once(postgres: ScratchServer, point: str) -> No
     strike = parse_point(point)
     scenarios = [each for each in SCENARIOS if each.name == strike.scenario]
     report = explore(scenarios, server=postgres, only=strike)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
 
 
 def missed(server: ScratchServer, names: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ def test_every_crossing_of_billing_in_every_mode(
     postgres: ScratchServer, backend: Backend, scenarios: Sequence[Scenario]
 ) -> None:
     report = explore(scenarios, server=postgres, backend=backend)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     assert report.figures()["points"] > 300
     crossed = report.coverage()
     for site in (

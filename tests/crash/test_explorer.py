@@ -28,8 +28,8 @@ from payonce.testing.crash.crossings import only_reads, site
 from payonce.testing.crash.explore import thinned
 from payonce.testing.crash.scenarios import BROADCAST, CHARGE, REDRIVEN, TRANSFER, WIRE, payments, store
 from payonce.testing.crash.scenarios.bank import Bank
+from payonce.testing.crash.scenarios.bank_scenario import BankScenario
 from payonce.testing.crash.scenarios.client import Banks, Order
-from payonce.testing.crash.scenarios.play import Play
 
 PAID = frozenset({"paid"})
 
@@ -45,7 +45,7 @@ def point(scenario: str, message: str, site: str, ordinal: int, mode: Mode) -> P
 @pytest.mark.full
 def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> None:
     report = explore([BROADCAST], server=postgres)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     figures = report.figures()
     assert figures["modes"] == 6
     assert figures["points"] > 60
@@ -91,7 +91,7 @@ async def pay_without_a_record(work: Work, banks: Banks) -> None:
             await store.tell(tx, paid.id)
 
 
-class WithoutEffects(Play):
+class WithoutEffects(BankScenario):
     """Its own rows are all that it has to hold against the bank's books."""
 
     async def check(self, read: Reads, simulators: Simulators) -> list[str]:
@@ -105,7 +105,7 @@ NAIVE = WithoutEffects(
 )
 
 
-RECEIPT = Play("receipt", (payments.send_receipt,), payments.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
+RECEIPT = BankScenario("receipt", (payments.send_receipt,), payments.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
 
 
 def test_a_handler_that_forgets_what_it_sent_is_found_out(postgres: ScratchServer) -> None:
@@ -143,7 +143,9 @@ async def wait_for_ever(work: Work) -> None:
 
 
 def test_a_message_that_never_ends_is_stuck(postgres: ScratchServer) -> None:
-    stuck = Play("stuck", (handles(payments.CHARGE)(wait_for_ever),), payments.CHARGE, {"s-1": 1}, {"s-1": PAID})
+    stuck = BankScenario(
+        "stuck", (handles(payments.CHARGE)(wait_for_ever),), payments.CHARGE, {"s-1": 1}, {"s-1": PAID}
+    )
     strike = point("stuck", "s-1", "tests.crash.test_explorer:wait_for_ever", 1, Mode.BEFORE)
     assert problems(explore([stuck], server=postgres, only=strike)) == {"stuck"}
 
@@ -171,7 +173,7 @@ def test_money_moves_once(
 ) -> None:
     strike = point(scenario, message, site, ordinal, mode)
     report = explore([CHARGE, WIRE, REDRIVEN, TRANSFER], server=postgres, only=strike)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
 
 
 # Every check of a change runs `./dev crash` too, which takes each of them out.
@@ -198,9 +200,9 @@ def test_an_ablation_that_takes_nothing_out_is_told(postgres: ScratchServer) -> 
     idle = Ablation("nothing", lambda: None, "receipt", Mode.AFTER)
     report = explore([RECEIPT], every=5, server=postgres, ablations=[idle])
     assert not report.violations
-    assert [each.at for each in report.caught] == [None]
+    assert [each.at for each in report.ablation_results] == [None]
     assert not report.sound
-    assert "nothing was missed" in report.told()
+    assert "nothing was missed" in report.summary()
 
 
 def test_an_ablation_that_merely_breaks_the_run_is_not_missed(postgres: ScratchServer) -> None:
@@ -245,7 +247,7 @@ def test_a_crossing_is_named_for_whoever_wanted_it() -> None:
 @pytest.mark.timeout(600)
 def test_every_scenario_and_every_safeguard(postgres: ScratchServer) -> None:
     report = explore(BUILT_IN, server=postgres, ablations=ABLATIONS)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
 
 
 async def fall_over(work: Work) -> None:
@@ -254,6 +256,6 @@ async def fall_over(work: Work) -> None:
 
 
 def test_a_process_that_ends_by_itself_is_told(postgres: ScratchServer) -> None:
-    falls = Play("falls", (handles(payments.CHARGE)(fall_over),), payments.CHARGE, {"f-1": 1}, {"f-1": PAID})
+    falls = BankScenario("falls", (handles(payments.CHARGE)(fall_over),), payments.CHARGE, {"f-1": 1}, {"f-1": PAID})
     report = explore([falls], server=postgres)
     assert problems(report) == {"child failed"}

@@ -135,12 +135,12 @@ class ExternalScenario(PlainScenario):
 )
 def test_gchostpay_is_told_once(postgres: ScratchServer, point: str) -> None:
     report = explore([ExternalScenario()], server=postgres, only=parse_point(point))
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_nothing_is_stuck_wherever_somebody_stands_still_or_is_late(postgres: ScratchServer) -> None:
     report = explore([ExternalScenario()], server=postgres, modes=(Mode.STOPPED, Mode.LATE), processes=2)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     assert len(report.results) >= 60

@@ -58,7 +58,7 @@ INTENT = "wire @ w-1 engine.effects.send:Run.intent #1"
 )
 def test_money_moves_once(postgres: ScratchServer, point: str, backend: Backend, reused: int) -> None:
     report = explore([WIRE], server=postgres, backend=backend, only=parse_point(point))
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     assert report.figures()["ids_reused"] == reused
 
 
@@ -139,5 +139,5 @@ def test_a_machine_that_cannot_make_a_standby_is_told(
 @pytest.mark.timeout(2_400)
 def test_every_scenario(postgres: ScratchServer) -> None:
     report = explore(BUILT_IN, modes=FAILOVER, server=postgres, ablations=ABLATIONS)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     assert all(set(struck) == set(FAILOVER) for struck in report.coverage().values())

@@ -83,7 +83,7 @@ def by_spelling() -> None:
 )
 def test_what_two_tasks_say_is_paid_once(postgres: ScratchServer, point: str) -> None:
     report = explore([OlderTokensScenario()], server=postgres, only=parse_point(point))
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
 
 
 def test_two_spellings_taken_for_two_clients_are_missed(postgres: ScratchServer) -> None:
@@ -102,5 +102,5 @@ def test_two_spellings_taken_for_two_clients_are_missed(postgres: ScratchServer)
 @pytest.mark.timeout(900)
 def test_what_two_tasks_say_is_paid_once_wherever_somebody_dies(postgres: ScratchServer) -> None:
     report = explore([OlderTokensScenario()], server=postgres, modes=PROCESS_MODES, processes=2)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     assert len(report.results) >= 100

@@ -45,7 +45,7 @@ def test_the_client_is_paid_once(postgres: ScratchServer, stand: OnCloudTasks, p
     strike = parse_point(point)
     scenarios = [each for each in SCENARIOS if each.name == strike.scenario]
     report = explore(scenarios, server=postgres, backend=stand, only=strike)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
 
 
 def missed(server: ScratchServer, stand: OnCloudTasks, names: Sequence[str]) -> None:
@@ -69,7 +69,7 @@ def test_every_other_safeguard_that_is_taken_out_is_missed(postgres: ScratchServ
 @pytest.mark.timeout(3_600)
 def test_every_crossing_of_payouts_in_every_mode(postgres: ScratchServer, stand: OnCloudTasks) -> None:
     report = explore(SCENARIOS, server=postgres, backend=stand)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     assert report.figures()["points"] > 1_200
     crossed = report.coverage()
     for site in (

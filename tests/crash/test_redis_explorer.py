@@ -13,10 +13,10 @@ from payonce.testing.crash.on_redis import OnRedis
 from payonce.testing.crash.redis_ablations import REDIS_ABLATIONS
 from payonce.testing.crash.redis_crossings import only_looks
 from payonce.testing.crash.scenarios import ON_REDIS_ALONE, payments
-from payonce.testing.crash.scenarios.play import Play
+from payonce.testing.crash.scenarios.bank_scenario import BankScenario
 from payonce.testing.redis_clock import EPOCH
 
-RECEIPT = Play("receipt", (payments.send_receipt,), payments.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
+RECEIPT = BankScenario("receipt", (payments.send_receipt,), payments.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
 SCENARIOS = (*BUILT_IN, *ON_REDIS_ALONE)
 ON_REDIS = OnRedis()
 
@@ -24,7 +24,7 @@ ON_REDIS = OnRedis()
 @pytest.mark.full
 def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> None:
     report = explore([RECEIPT], server=postgres, backend=ON_REDIS)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     crossed = report.coverage()
     scripts = [site for site in crossed if site.startswith(("queues.redis.pull:", "queues.redis.relay:"))]
     assert len(scripts) >= 3
@@ -53,7 +53,7 @@ def test_money_moves_once(postgres: ScratchServer, point: str) -> None:
     strike = parse_point(point)
     scenarios = [each for each in SCENARIOS if each.name == strike.scenario]
     report = explore(scenarios, server=postgres, backend=ON_REDIS, only=strike)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
 
 
 @pytest.mark.parametrize("name", ["the refill", pytest.param("one script for every step", marks=pytest.mark.full)])
@@ -65,23 +65,23 @@ def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: 
 
 
 async def test_what_waits_in_redis_is_due_at_the_very_microsecond(stage: OpenStage, tmp_path: Path) -> None:
-    place: Any = ON_REDIS.place(tmp_path)
+    storage: Any = ON_REDIS.storage(tmp_path)
     key = f"{main_key(payments.CHARGE.queue)}:delayed"
     try:
-        async with stage() as on, place.yard(on.owner, [payments.CHARGE]) as yard:
+        async with stage() as on, storage.probe(on.owner, [payments.CHARGE]) as probe:
             await ON_REDIS.declare(on.database, [payments.CHARGE])
             for microsecond in range(20):
                 # Seconds as a float, times 1,000, are below the score for some of these.
                 moment = datetime(2026, 1, 1, 12, 1, 0, microsecond, tzinfo=UTC)
-                await yard.client.delete(key)
-                await yard.client.zadd(key, {"{}": int((moment - EPOCH) / timedelta(microseconds=1)) / 1_000})
-                await yard.freeze(moment)
-                assert (await yard.look()).due == [payments.CHARGE.queue]
-                await yard.freeze(moment - timedelta(microseconds=1))
-                assert (await yard.look()).due == []
-                assert await yard.next_due() == moment
+                await probe.client.delete(key)
+                await probe.client.zadd(key, {"{}": int((moment - EPOCH) / timedelta(microseconds=1)) / 1_000})
+                await probe.freeze(moment)
+                assert (await probe.pending()).due == [payments.CHARGE.queue]
+                await probe.freeze(moment - timedelta(microseconds=1))
+                assert (await probe.pending()).due == []
+                assert await probe.next_due() == moment
     finally:
-        place.server.close()
+        storage.server.close()
 
 
 def test_only_what_surely_changes_nothing_counts_as_a_look() -> None:
@@ -94,4 +94,4 @@ def test_only_what_surely_changes_nothing_counts_as_a_look() -> None:
 @pytest.mark.timeout(1_800)
 def test_every_scenario_and_every_safeguard(postgres: ScratchServer) -> None:
     report = explore(SCENARIOS, server=postgres, backend=ON_REDIS, ablations=REDIS_ABLATIONS)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()

@@ -20,10 +20,10 @@ from payonce.testing.crash import (
 from payonce.testing.crash.ablations import LOST_COMMIT
 from payonce.testing.crash.on_redis import OnRedis
 from payonce.testing.crash.scenarios import WIRE, payments
-from payonce.testing.crash.scenarios.play import Play
+from payonce.testing.crash.scenarios.bank_scenario import BankScenario
 from payonce.testing.crash.server_crash import Session, crash_server, crashable_servers, take_transaction_ids
 
-BLIND = Play(
+BLIND = BankScenario(
     "blind", (payments.wire, payments.send_receipt), payments.WIRE, {"w-1": 10_000}, {"w-1": frozenset({"paid"})}
 )
 """One payment that can neither be looked up nor repeated at the bank."""
@@ -32,7 +32,7 @@ COMMITS = {"engine.effects.send:Run.intent", "engine.messages.work:Work.commit"}
 
 def test_money_moves_once_when_the_server_crashes_at_any_commit(postgres: ScratchServer) -> None:
     report = explore([BLIND], modes=SERVER_CRASH, server=postgres)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     crashed = report.coverage()
     assert set(crashed) > COMMITS
     assert all(set(by_mode) == set(SERVER_CRASH) for by_mode in crashed.values())
@@ -53,7 +53,7 @@ def test_money_moves_once_when_the_server_crashes_at_any_commit(postgres: Scratc
 )
 def test_the_process_lives_on_and_finds_out(postgres: ScratchServer, point: str, reused: int) -> None:
     report = explore([WIRE], server=postgres, only=parse_point(point))
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     assert report.figures()["ids_reused"] == reused
 
 
@@ -67,7 +67,7 @@ def test_the_process_lives_on_and_finds_out(postgres: ScratchServer, point: str,
 )
 def test_money_moves_once_with_queues_in_redis(postgres: ScratchServer, point: str) -> None:
     report = explore([WIRE], server=postgres, backend=OnRedis(), only=parse_point(point))
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
     assert report.figures()["ids_reused"] == 1
 
 
@@ -113,4 +113,4 @@ def test_modes_are_chosen_by_name() -> None:
 @pytest.mark.timeout(900)
 def test_every_scenario(postgres: ScratchServer) -> None:
     report = explore(BUILT_IN, modes=SERVER_CRASH, server=postgres, ablations=ABLATIONS)
-    assert report.sound, report.told()
+    assert report.sound, report.summary()

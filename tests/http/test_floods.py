@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from payonce.testing import ScratchDatabase
-from tests.processes.desk import POLICY, ROOT, Desk, open_desk
+from tests.processes.testbed import POLICY, ROOT, Testbed, open_testbed
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -50,8 +50,8 @@ PROBE = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 
 
 @pytest.fixture
-def desk(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Desk]:
-    return open_desk(scratch, tmp_path)
+def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Testbed]:
+    return open_testbed(scratch, tmp_path)
 
 
 @pytest.mark.parametrize("flood_s", [20.0, pytest.param(LONG_S, marks=pytest.mark.full)])
@@ -59,26 +59,26 @@ def desk(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManage
     "sources", [["127.0.0.1"], [f"127.0.0.{last}" for last in range(2, 12)]], ids=["one address", "ten addresses"]
 )
 async def test_connections_that_never_read_neither_end_leases_nor_delay_probes(
-    desk: Desk, sources: list[str], flood_s: float
+    testbed: Testbed, sources: list[str], flood_s: float
 ) -> None:
     _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
     policy = replace(POLICY, lease_s=LEASE_S, run_limit_s=2 * flood_s)
-    flooded = await desk.worker(policy, http=True, slots=50)
-    port = desk.journal.notes("listening")[0].row
+    flooded = await testbed.worker(policy, http=True, slots=50)
+    port = testbed.journal.notes("listening")[0].row
     calm_s, _ = await asyncio.to_thread(probe_for, port, flooded.pid, CALM_S)
     calm_p99_s = percentile(calm_s, 0.99)
     if flood_s >= LONG_S:
         await fail_if_busy(calm_p99_s)
     before = rss_bytes(flooded.pid)
     # Each run lasts as long as the flood: without a renewal in every lease, another worker would begin it again.
-    await desk.put(range(20), policy, takes_s=flood_s)
+    await testbed.put(range(20), policy, takes_s=flood_s)
     for row in range(20):
-        await desk.noted("began", row)
-    await desk.worker(policy)
+        await testbed.noted("began", row)
+    await testbed.worker(policy)
     # In a thread of its own: what this loop has to do must not be measured.
     probing = asyncio.create_task(asyncio.to_thread(probe_for, port, flooded.pid, flood_s))
-    flood = desk.processes.start(
+    flood = testbed.processes.start(
         sys.executable, "-m", "tests.http.flood", str(port), str(CONNECTIONS), *sources, name="flood", cwd=ROOT
     )
     await flood.says("flooding", 30.0)
@@ -93,7 +93,7 @@ async def test_connections_that_never_read_neither_end_leases_nor_delay_probes(
         1_000 * max(took_s),
         1_000 * calm_p99_s,
         (peak - before) / 1_000_000,
-        await desk.taken_over(),
+        await testbed.taken_over(),
     )
     log.info(
         "%d probes on new connections: p50 %.0f ms, p99 %.0f ms, longest %.0f ms; %d more were not answered",
@@ -101,9 +101,9 @@ async def test_connections_that_never_read_neither_end_leases_nor_delay_probes(
         *(1_000 * percentile(fresh_s, share) for share in (0.5, 0.99, 1.0)),
         refused,
     )
-    await desk.drained()
-    assert await desk.taken_over() == 0
-    await desk.each_applied_once()
+    await testbed.drained()
+    assert await testbed.taken_over() == 0
+    await testbed.each_applied_once()
     assert peak - before < GROWTH_MAX_BYTES
     p99_s = percentile(took_s, 0.99)
     if flood_s >= LONG_S and p99_s >= ANSWERED_WITHIN_S[flood_s]:

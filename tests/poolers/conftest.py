@@ -9,7 +9,7 @@ import pytest
 
 from payonce.testing import ScratchDatabase, ScratchServer
 from tests.poolers.pgbouncer import PgBouncer, find_pgbouncer, open_pgbouncer
-from tests.processes.desk import Desk, open_desk
+from tests.processes.testbed import Testbed, open_testbed
 
 NO_PGBOUNCER = "no pgbouncer on PATH or in /usr/sbin; `apt-get install pgbouncer` brings it"
 
@@ -26,5 +26,5 @@ def pgbouncer(postgres: ScratchServer) -> OpenPgBouncer:
 
 
 @pytest.fixture
-def desk(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Desk]:
-    return open_desk(scratch, tmp_path)
+def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Testbed]:
+    return open_testbed(scratch, tmp_path)

@@ -12,8 +12,8 @@ from payonce.engine.database.notifier import Notifier
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase, eventually
 from tests.poolers.conftest import OpenPgBouncer
-from tests.processes.desk import Desk
 from tests.processes.test_stops import stopped_while_holding
+from tests.processes.testbed import Testbed
 
 IGNORED = "extra_float_digits, lock_timeout, idle_in_transaction_session_timeout, jit, role, synchronous_commit"
 SETTINGS = (
@@ -33,12 +33,14 @@ async def settings_of(pool: asyncpg.Pool) -> list[str]:
     return [await pool.fetchval("select current_setting($1)", name) for name in SETTINGS]
 
 
-async def test_a_worker_behind_session_pooling_handles_every_message_once(desk: Desk, pgbouncer: OpenPgBouncer) -> None:
+async def test_a_worker_behind_session_pooling_handles_every_message_once(
+    testbed: Testbed, pgbouncer: OpenPgBouncer
+) -> None:
     async with pgbouncer(pool_mode="session") as pooler:
-        worker = await desk.worker(url=pooler.url(desk.scratch.service_url))
-        await desk.put(range(300), takes_s=0.01)
-        await desk.drained()
-        await desk.each_applied_once()
+        worker = await testbed.worker(url=pooler.url(testbed.scratch.service_url))
+        await testbed.put(range(300), takes_s=0.01)
+        await testbed.drained()
+        await testbed.each_applied_once()
         worker.terminate()
         assert await worker.ended() == 0, worker.last_words()
 
@@ -59,22 +61,22 @@ async def test_sessions_behind_a_pooler_have_the_settings_of_direct_ones(
 
 @pytest.mark.parametrize("ignored", ["", IGNORED], ids=["refusing", "ignoring"])
 async def test_a_worker_stopped_inside_a_commit_behind_a_pooler_cannot_hold_up_its_successor(
-    desk: Desk, pgbouncer: OpenPgBouncer, ignored: str
+    testbed: Testbed, pgbouncer: OpenPgBouncer, ignored: str
 ) -> None:
     """Guards idle_in_transaction_session_timeout behind a pooler, which keeps the server's connection open."""
     async with pgbouncer(ignore_startup_parameters=ignored) as pooler:
-        url = pooler.url(desk.scratch.service_url)
-        stopped = await desk.worker(url=url)
-        await desk.put([1], deed="hold_in_commit")
-        await stopped_while_holding(desk, stopped)
-        desk.journal.let_go(1)
-        await desk.worker(url=url)
-        await desk.drained()
-        await desk.each_applied_once()
+        url = pooler.url(testbed.scratch.service_url)
+        stopped = await testbed.worker(url=url)
+        await testbed.put([1], deed="hold_in_commit")
+        await stopped_while_holding(testbed, stopped)
+        testbed.journal.let_go(1)
+        await testbed.worker(url=url)
+        await testbed.drained()
+        await testbed.each_applied_once()
         stopped.resume()
-        await desk.put([2])
-        await desk.drained()
-        await desk.each_applied_once()
+        await testbed.put([2])
+        await testbed.drained()
+        await testbed.each_applied_once()
         assert stopped.running, stopped.last_words()
 
 

@@ -1,4 +1,4 @@
-"""A desk for each test, and for those that stop their server one of its own."""
+"""A testbed for each test, and for those that stop their server one of its own."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ from payonce.embedded import start, stop
 from payonce.engine.database.migrate import known_migrations
 from payonce.testing import ScratchDatabase, ScratchServer, Servers
 from payonce.testing.servers import QUICK_SETTINGS
-from tests.processes.desk import Desk, open_desk
 from tests.processes.proxy import Proxy
+from tests.processes.testbed import Testbed, open_testbed
 
 
 @dataclass
@@ -45,14 +45,14 @@ def own_server() -> Iterator[OwnServer]:
 
 
 @pytest.fixture
-def desk(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Desk]:
-    return open_desk(scratch, tmp_path)
+def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Testbed]:
+    return open_testbed(scratch, tmp_path)
 
 
 @pytest.fixture
-def desk_at_own_server(own_server: OwnServer, tmp_path: Path) -> Iterator[AbstractAsyncContextManager[Desk]]:
+def testbed_at_own_server(own_server: OwnServer, tmp_path: Path) -> Iterator[AbstractAsyncContextManager[Testbed]]:
     with own_server.scratch.lent() as scratch:
-        yield open_desk(scratch, tmp_path)
+        yield open_testbed(scratch, tmp_path)
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from payonce.engine.messages.model import Message
 from payonce.engine.messages.transaction import Reader, begin
 from payonce.testing import eventually
 from payonce.testing.processes import Child
-from tests.processes.desk import ROOT, START_LIMIT_S, Desk
 from tests.processes.payer import KINDS, PAYMENTS, Duty, Order, Receipt
+from tests.processes.testbed import ROOT, START_LIMIT_S, Testbed
 
 FINISH_LIMIT_S = 60.0
 
@@ -84,117 +84,119 @@ async def open_bank(bank: AnyBank) -> AsyncIterator[AnyBank]:
 
 
 async def start_payer(
-    desk: Desk, bank: Bank, stops: str = "", wanted: int = 0, *, looks: bool = False, url: str | None = None
+    testbed: Testbed, bank: Bank, stops: str = "", wanted: int = 0, *, looks: bool = False, url: str | None = None
 ) -> Child:
-    folder, url = str(desk.journal.folder), url or desk.scratch.service_url
+    folder, url = str(testbed.journal.folder), url or testbed.scratch.service_url
     duty = Duty(url=url, folder=folder, bank_url=bank.url, stops=stops, wanted=wanted, looks=looks)
     command = (sys.executable, "-m", "tests.processes.payer", msgspec.json.encode(duty).decode())
-    child = desk.processes.start(*command, name="payer", cwd=ROOT)
-    await desk.noted("ready", 0, START_LIMIT_S, pid=child.pid)
+    child = testbed.processes.start(*command, name="payer", cwd=ROOT)
+    await testbed.noted("ready", 0, START_LIMIT_S, pid=child.pid)
     return child
 
 
-async def put_one_of_each(desk: Desk, kinds: Sequence[str]) -> None:
-    await desk.feed.declare([PAYMENTS])
+async def put_one_of_each(testbed: Testbed, kinds: Sequence[str]) -> None:
+    await testbed.feed.declare([PAYMENTS])
     payloads = [{"row": row, "kind": kind} for row, kind in enumerate(kinds)]
-    await desk.feed.put([Message(queue=PAYMENTS.queue, payload=payload) for payload in payloads])
+    await testbed.feed.put([Message(queue=PAYMENTS.queue, payload=payload) for payload in payloads])
 
 
-async def states(desk: Desk) -> dict[str, list[str]]:
-    rows = await desk.database.work.fetch(
+async def states(testbed: Testbed) -> dict[str, list[str]]:
+    rows = await testbed.database.work.fetch(
         "select kind, array_agg(state order by generation) as states from payonce.effects group by kind"
     )
     return {row["kind"].partition(".")[2]: row["states"] for row in rows}
 
 
-async def others_finished(desk: Desk, kinds: Sequence[str]) -> None:
+async def others_finished(testbed: Testbed, kinds: Sequence[str]) -> None:
     """Everything that can be finished is; the rest lies before a person."""
 
     async def at_rest() -> bool:
-        found = await states(desk)
+        found = await states(testbed)
         return len(found) == len(kinds) and all(each[-1] in ("performed", "review") for each in found.values())
 
     await eventually(at_rest, FINISH_LIMIT_S, "another process finishes")
 
 
 async def stop_one_and_let_another_finish(
-    desk: Desk, bank: Bank, where: str, kinds: Sequence[str] = KINDS
+    testbed: Testbed, bank: Bank, where: str, kinds: Sequence[str] = KINDS
 ) -> tuple[Child, Child]:
-    stopped = await start_payer(desk, bank, where, len(kinds))
-    await put_one_of_each(desk, kinds)
+    stopped = await start_payer(testbed, bank, where, len(kinds))
+    await put_one_of_each(testbed, kinds)
     for row in range(len(kinds)):
-        await desk.noted(where, row)
+        await testbed.noted(where, row)
     stopped.stop()
-    successor = await start_payer(desk, bank)
-    await others_finished(desk, kinds)
+    successor = await start_payer(testbed, bank)
+    await others_finished(testbed, kinds)
     return stopped, successor
 
 
-async def wake(desk: Desk, stopped: Child) -> None:
+async def wake(testbed: Testbed, stopped: Child) -> None:
     """Returns when it has woken up, sent what it still sends, and serves again."""
-    await desk.feed.put([Message(queue=PAYMENTS.queue, payload={"row": 100, "kind": "keyed"})])
+    await testbed.feed.put([Message(queue=PAYMENTS.queue, payload={"row": 100, "kind": "keyed"})])
     stopped.resume()
 
     async def served() -> bool:
         return bool(
-            await desk.ask("select exists (select from payonce.effects where key = 'p-100' and outcome is not null)")
+            await testbed.ask("select exists (select from payonce.effects where key = 'p-100' and outcome is not null)")
         )
 
     await eventually(served, FINISH_LIMIT_S, "the woken process serves")
 
 
-async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_wakes(desk: Desk) -> None:
+async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_wakes(testbed: Testbed) -> None:
     """Guards the monotonic deadline and the lease: what was intended long ago is no longer sent."""
     async with open_bank(Bank()) as bank:
-        stopped, successor = await stop_one_and_let_another_finish(desk, bank, "intended")
+        stopped, successor = await stop_one_and_let_another_finish(testbed, bank, "intended")
         before = list(bank.booked)
         assert bank.times() == {"keyed": 1, "findable": 1, "rebroadcast": 1, "harmless": 1}
         successor.kill()
-        await wake(desk, stopped)
+        await wake(testbed, stopped)
         assert [order for order in bank.booked if order.reference != "p-100:1"] == before
-        found = await states(desk)
+        found = await states(testbed)
         assert found["unfenced"] == found["blind"] == ["review"]
 
 
 @pytest.mark.full
-async def test_a_process_that_wakes_up_at_the_vendors_door_changes_nothing_where_that_is_promised(desk: Desk) -> None:
+async def test_a_process_that_wakes_up_at_the_vendors_door_changes_nothing_where_that_is_promised(
+    testbed: Testbed,
+) -> None:
     """The remaining window: it had looked at its deadline, and then stood still. What is sent then, only a vendor's
     key, its fence or its memory can stop; what none of them stops is not sent a second time by anybody else."""
     async with open_bank(Bank()) as bank:
-        stopped, successor = await stop_one_and_let_another_finish(desk, bank, "at the door")
+        stopped, successor = await stop_one_and_let_another_finish(testbed, bank, "at the door")
         successor.kill()
-        await wake(desk, stopped)
+        await wake(testbed, stopped)
         once = bank.times()
         assert (once["keyed"] - 1, once["rebroadcast"], once["blind"], once["unfenced"]) == (1, 1, 1, 1)
         # The fence made the bank refuse the late one; it knows the first send by nothing but its reference.
         assert once["findable"] == 1
         # A duplicate of a harmless one moves no money: both stand in the bank's books, and ours say which counts.
         assert once["harmless"] == 2
-        assert (await states(desk))["harmless"] == ["abandoned", "performed"]
+        assert (await states(testbed))["harmless"] == ["abandoned", "performed"]
 
 
 @pytest.mark.full
-async def test_a_persons_send_again_without_a_fence_is_the_window_that_remains(desk: Desk) -> None:
+async def test_a_persons_send_again_without_a_fence_is_the_window_that_remains(testbed: Testbed) -> None:
     """Documented, and noticed: the second outcome contradicts the first and opens a review."""
     async with open_bank(Bank()) as bank:
-        stopped, successor = await stop_one_and_let_another_finish(desk, bank, "at the door", ["unfenced"])
-        [review] = await reviews(Reader(desk.database))
-        async with begin(desk.database, desk.feed) as tx:
+        stopped, successor = await stop_one_and_let_another_finish(testbed, bank, "at the door", ["unfenced"])
+        [review] = await reviews(Reader(testbed.database))
+        async with begin(testbed.database, testbed.feed) as tx:
             await answer_review(
                 tx, review.effect.id, Answer.SEND_AGAIN, "ada", "not in their list", revision=review.effect.revision
             )
 
         async def sent_again() -> bool:
-            return (await states(desk))["unfenced"] == ["performed"]
+            return (await states(testbed))["unfenced"] == ["performed"]
 
-        await desk.ask("update payonce.messages set ready_at = payonce.due_now() where state = 'ready'")
+        await testbed.ask("update payonce.messages set ready_at = payonce.due_now() where state = 'ready'")
         await eventually(sent_again, FINISH_LIMIT_S, "it is sent again")
         successor.kill()
-        await wake(desk, stopped)
+        await wake(testbed, stopped)
         assert bank.times()["unfenced"] == 2
 
         async def noticed() -> bool:
-            cause = await desk.ask("select review_cause from payonce.effects where kind = 'bank.unfenced'")
+            cause = await testbed.ask("select review_cause from payonce.effects where kind = 'bank.unfenced'")
             return bool(cause == "contradiction")
 
         await eventually(noticed, FINISH_LIMIT_S, "the contradiction is before a person")

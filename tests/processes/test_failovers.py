@@ -28,9 +28,9 @@ from payonce.engine.messages.transaction import Reader
 from payonce.engine.reconcile import Entry, Flow, StatementSource, reconcile
 from payonce.testing import Clock, eventually
 from payonce.testing.cluster import Cluster, replicating_installations
-from tests.processes.desk import ROOT, Desk, open_desk
 from tests.processes.payer import KINDS, PAYMENTS, PRICE, TIMEOUT_S, Order, Receipt
 from tests.processes.test_effect_stops import Bank, open_bank, order_of, start_payer
+from tests.processes.testbed import ROOT, Testbed, open_testbed
 
 NONE_FOUND = "needs a PostgreSQL with pg_basebackup: install the distribution's postgresql"
 MOVING = [kind for kind in KINDS if kind != "harmless"]
@@ -95,10 +95,10 @@ class BankStatement(StatementSource):
 
 @dataclass
 class Failover:
-    """A desk on a cluster, a bank, and workers that pay under load."""
+    """A testbed on a cluster, a bank, and workers that pay under load."""
 
     cluster: Cluster
-    desk: Desk
+    testbed: Testbed
     bank: LedgerBank
     payments: int
     killed_at: float = 0.0
@@ -110,7 +110,7 @@ class Failover:
 
     async def intents_wait(self) -> bool:
         """Whether COMMITs of more runs than there are processes wait; each process has one claim under way at most."""
-        return bool(await self.desk.ask(WAITING) > 2 * CREW)
+        return bool(await self.testbed.ask(WAITING) > 2 * CREW)
 
     async def fail_over(self, then: str = "select 1") -> None:
         self.killed_at = time.monotonic()
@@ -119,16 +119,16 @@ class Failover:
         await asyncio.to_thread(self.cluster.promote)
         await self.as_superuser(then)
         log.info("promoted_after_s %.2f", time.monotonic() - self.killed_at)
-        await eventually(self.desk.answers, LIMIT_S, "the new primary answers")
+        await eventually(self.testbed.answers, LIMIT_S, "the new primary answers")
 
         async def claimed() -> bool:
-            return bool(await self.desk.ask(CLAIMED_SINCE, self.dead_since))
+            return bool(await self.testbed.ask(CLAIMED_SINCE, self.dead_since))
 
         await eventually(claimed, LIMIT_S, "a message is claimed on the new primary")
         log.info("first_claim_after_s %.2f", time.monotonic() - self.killed_at)
 
     async def as_superuser(self, statement: str) -> None:
-        connection = await connect(self.desk.scratch.superuser_url)
+        connection = await connect(self.testbed.scratch.superuser_url)
         try:
             await connection.execute(statement)
         finally:
@@ -138,7 +138,7 @@ class Failover:
         """Waits until a process has begun the quarantine, and answers its reason."""
 
         async def begun() -> str | None:
-            found = await open_quarantine(Reader(self.desk.database))
+            found = await open_quarantine(Reader(self.testbed.database))
             return None if found is None else found.reason
 
         reason: str | None = await eventually(begun, LIMIT_S, "a quarantine begins")
@@ -150,11 +150,11 @@ class Failover:
         """Waits until every message that may still send is held; answers how many that are."""
 
         async def none_left() -> bool:
-            open_ones = await self.desk.ask(UNFINISHED)
-            return bool(open_ones == await self.desk.ask(HELD))
+            open_ones = await self.testbed.ask(UNFINISHED)
+            return bool(open_ones == await self.testbed.ask(HELD))
 
         await eventually(none_left, LIMIT_S, "every message is held")
-        held: int = await self.desk.ask(HELD)
+        held: int = await self.testbed.ask(HELD)
         return held
 
     async def nothing_is_sent_for_long(self, for_s: float = LOOK_AGAIN_S) -> None:
@@ -168,15 +168,15 @@ class Failover:
 
     async def advance(self, due_s: float) -> None:
         """Its own connection each time: a failover ends them all."""
-        async with Clock.open(self.desk.scratch.owner_url) as clock:
+        async with Clock.open(self.testbed.scratch.owner_url) as clock:
             await clock.advance(due_s + 1)
         self.advanced_s += due_s + 1
 
     async def release(self, *accept: str) -> None:
         """By the command, as an operator would, with the address that names both servers."""
         command = (sys.executable, "-m", "payonce", "db", "quarantine", "release", "--by", "ann", *accept)
-        child = self.desk.processes.start(
-            *command, name="release", cwd=ROOT, environment={"DATABASE_URL": self.desk.scratch.service_url}
+        child = self.testbed.processes.start(
+            *command, name="release", cwd=ROOT, environment={"DATABASE_URL": self.testbed.scratch.service_url}
         )
         assert await child.ended(LIMIT_S) == 0, child.output
         self.released_at = time.monotonic()
@@ -191,14 +191,14 @@ class Failover:
 
     async def drained(self) -> None:
         async def nothing_left() -> bool:
-            return bool(await self.desk.ask(UNFINISHED) == 0)
+            return bool(await self.testbed.ask(UNFINISHED) == 0)
 
         await eventually(nothing_left, LIMIT_S, "every payment is made or before a person")
         log.info("drained_after_s %.2f since the release", time.monotonic() - self.released_at)
 
     async def nothing_was_sent(self) -> None:
         """Neither intended on the new primary nor, once the time-outs of the old one's intents have ended, paid."""
-        assert await self.desk.ask(STARTED_SINCE, self.dead_since) == 0, "intended in quarantine"
+        assert await self.testbed.ask(STARTED_SINCE, self.dead_since) == 0, "intended in quarantine"
         late = [paid for paid in self.bank.payments if paid.seconds > self.killed_at + TIMEOUT_S]
         assert late == [], "paid in quarantine"
 
@@ -218,7 +218,7 @@ class Failover:
         """What was charged was charged once and is on record. Answers the states of what is."""
         twice = {order: times for order, times in Counter(self.bank.booked).items() if times > 1}
         assert twice == {}, "charged twice"
-        rows = await self.desk.database.work.fetch("select kind, key, generation, state from payonce.effects")
+        rows = await self.testbed.database.work.fetch("select kind, key, generation, state from payonce.effects")
         recorded = {
             Order(row["kind"].partition(".")[2], f"{row['key']}:{row['generation']}"): row["state"] for row in rows
         }
@@ -240,16 +240,16 @@ async def under_load(
 ) -> AsyncIterator[Failover]:
     """Yields when so many are `paid`."""
     async with (
-        open_desk(await asyncio.to_thread(cluster.database), folder) as desk,
+        open_testbed(await asyncio.to_thread(cluster.database), folder) as testbed,
         open_bank(LedgerBank()) as bank,
     ):
-        await desk.ask("select payonce.notice_identity('test')")
+        await testbed.ask("select payonce.notice_identity('test')")
         for _ in range(CREW):
-            await start_payer(desk, bank, looks=looks)
-        await desk.feed.declare([PAYMENTS])
+            await start_payer(testbed, bank, looks=looks)
+        await testbed.feed.declare([PAYMENTS])
         payloads = [{"row": row, "kind": MOVING[row % len(MOVING)]} for row in range(payments)]
-        await desk.feed.put([Message(queue=PAYMENTS.queue, payload=payload) for payload in payloads])
-        failover = Failover(cluster, desk, bank, payments)
+        await testbed.feed.put([Message(queue=PAYMENTS.queue, payload=payload) for payload in payloads])
+        failover = Failover(cluster, testbed, bank, payments)
         await failover.paid(paid)
         yield failover
 
@@ -272,7 +272,7 @@ async def test_workers_that_nobody_told_send_nothing_through_a_promoted_standby(
         async with under_load(cluster, tmp_path, payments=200, paid=50, looks=False) as failover:
             await failover.fail_over()
             await failover.nothing_is_sent_for_long()
-            assert await open_quarantine(Reader(failover.desk.database)) is None
+            assert await open_quarantine(Reader(failover.testbed.database)) is None
             await failover.each_on_record()
 
 
@@ -298,7 +298,7 @@ async def test_what_an_asynchronous_standby_lost_is_found_on_the_statement_and_n
             await failover.quarantined()
             await failover.nothing_is_sent_for_long(SEND_MAX_S)
             statement = BankStatement(failover.bank)
-            run = await reconcile(failover.desk.database, failover.desk.feed, statement, by="ann", holder="test")
+            run = await reconcile(failover.testbed.database, failover.testbed.feed, statement, by="ann", holder="test")
             # Of the fifty, the standby had the intents of those that were under way when replication was held.
             assert run.adopted > 0, "nothing was lost, so the test shows nothing"
             await failover.release()

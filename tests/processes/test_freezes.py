@@ -4,31 +4,31 @@ from payonce.engine.controls import freeze, lift
 from payonce.engine.controls.freeze_rules import LOOK_S
 from payonce.engine.messages.transaction import begin
 from payonce.testing import Clock, eventually
-from tests.processes.desk import Desk
 from tests.processes.payer import KINDS
 from tests.processes.test_effect_stops import FINISH_LIMIT_S, Bank, open_bank, put_one_of_each, start_payer
+from tests.processes.testbed import Testbed
 
 HELD = "select count(*) from payonce.messages where state = 'ready' and last_error like 'freeze 1 of vendor bank%'"
 
 
-async def test_what_was_claimed_before_the_freeze_is_not_sent_after_it(desk: Desk) -> None:
-    async with open_bank(Bank()) as bank, Clock.open(desk.scratch.owner_url) as clock:
-        await put_one_of_each(desk, KINDS)
-        payer = await start_payer(desk, bank, "claimed", len(KINDS))
+async def test_what_was_claimed_before_the_freeze_is_not_sent_after_it(testbed: Testbed) -> None:
+    async with open_bank(Bank()) as bank, Clock.open(testbed.scratch.owner_url) as clock:
+        await put_one_of_each(testbed, KINDS)
+        payer = await start_payer(testbed, bank, "claimed", len(KINDS))
         for row in range(len(KINDS)):
-            await desk.noted("claimed", row, pid=payer.pid)
+            await testbed.noted("claimed", row, pid=payer.pid)
         payer.stop()
-        async with begin(desk.database, desk.feed) as tx:
+        async with begin(testbed.database, testbed.feed) as tx:
             made = await freeze(tx, by="ada", reason="pays twice", vendor="bank")
         payer.resume()
 
         async def all_held() -> bool:
-            return bool(await desk.ask(HELD) == len(KINDS))
+            return bool(await testbed.ask(HELD) == len(KINDS))
 
         await eventually(all_held, FINISH_LIMIT_S)
         assert bank.booked == []
-        assert await desk.ask("select count(*) from payonce.effects") == 0
-        async with begin(desk.database, desk.feed) as tx:
+        assert await testbed.ask("select count(*) from payonce.effects") == 0
+        async with begin(testbed.database, testbed.feed) as tx:
             await lift(tx, made.id, "bob", "mended")
         await clock.advance(LOOK_S + 1)
         await eventually(lambda: len(bank.booked) == len(KINDS), FINISH_LIMIT_S)

@@ -6,88 +6,88 @@ import pytest
 
 from payonce.testing import eventually
 from payonce.testing.processes import Child
-from tests.processes.desk import Desk
+from tests.processes.testbed import Testbed
 
 CREW = 3
 SLOTS = 10
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
-async def test_workers_killed_at_random_moments_lose_and_double_nothing(desk: Desk, seed: int) -> None:
-    await kill_in_mid_load(desk, messages=800, kills=5, seed=seed)
+async def test_workers_killed_at_random_moments_lose_and_double_nothing(testbed: Testbed, seed: int) -> None:
+    await kill_in_mid_load(testbed, messages=800, kills=5, seed=seed)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(10, 15))
-async def test_many_kills_in_a_long_load_lose_and_double_nothing(desk: Desk, seed: int) -> None:
-    await kill_in_mid_load(desk, messages=2_000, kills=15, seed=seed)
+async def test_many_kills_in_a_long_load_lose_and_double_nothing(testbed: Testbed, seed: int) -> None:
+    await kill_in_mid_load(testbed, messages=2_000, kills=15, seed=seed)
 
 
-async def test_a_message_that_kills_its_workers_is_parked_and_its_neighbours_are_applied(desk: Desk) -> None:
+async def test_a_message_that_kills_its_workers_is_parked_and_its_neighbours_are_applied(testbed: Testbed) -> None:
     """Guards running suspects alone: parked for the deaths in company, neighbours would be parked with it."""
-    crew = [desk.begin_worker(slots=SLOTS) for _ in range(2)]
-    await desk.serving(*crew)
+    crew = [testbed.begin_worker(slots=SLOTS) for _ in range(2)]
+    await testbed.serving(*crew)
     held, neighbours, poison = range(SLOTS + 2), range(SLOTS + 2, 150), 1_000
-    await in_hand(desk, held)
-    await desk.put([poison], deed="die")
+    await in_hand(testbed, held)
+    await testbed.put([poison], deed="die")
 
     def replace_the_dead() -> None:
         for place, worker in enumerate(crew):
             if not worker.running:
-                crew[place] = desk.begin_worker(slots=SLOTS)
+                crew[place] = testbed.begin_worker(slots=SLOTS)
 
     def died_in_company() -> bool:
         replace_the_dead()
-        return len(desk.journal.notes("began", poison)) >= 2
+        return len(testbed.journal.notes("began", poison)) >= 2
 
     async def at_rest() -> bool:
         replace_the_dead()
-        return not await desk.ask("select exists (select from payonce.messages where state <> 'parked')")
+        return not await testbed.ask("select exists (select from payonce.messages where state <> 'parked')")
 
     await eventually(died_in_company, 45, "the poison has killed two workers")
-    let_go(desk, held)
-    await desk.put(neighbours, takes_s=0.05)
+    let_go(testbed, held)
+    await testbed.put(neighbours, takes_s=0.05)
 
     await eventually(at_rest, 45, "every message but the poison is applied")
-    await desk.each_applied_once(but=[poison])
-    assert await desk.endings(poison) == ["retry", "retry", "parked"], "twice in company, once alone"
-    assert await desk.taken_over() > 3, "neighbours died with it, or the test shows nothing"
+    await testbed.each_applied_once(but=[poison])
+    assert await testbed.endings(poison) == ["retry", "retry", "parked"], "twice in company, once alone"
+    assert await testbed.taken_over() > 3, "neighbours died with it, or the test shows nothing"
 
 
-async def kill_in_mid_load(desk: Desk, messages: int, kills: int, seed: int) -> None:
+async def kill_in_mid_load(testbed: Testbed, messages: int, kills: int, seed: int) -> None:
     """The first to be killed has a message in hand; the other moments are spread over the first four fifths."""
     chance = random.Random(seed)
-    crew = [desk.begin_worker(slots=SLOTS) for _ in range(CREW)]
-    await desk.serving(*crew)
+    crew = [testbed.begin_worker(slots=SLOTS) for _ in range(CREW)]
+    await testbed.serving(*crew)
     held = range(messages, messages + (CREW - 1) * SLOTS + 1)
-    await in_hand(desk, held)
-    await desk.put(range(messages), takes_s=0.02)
+    await in_hand(testbed, held)
+    await testbed.put(range(messages), takes_s=0.02)
     for moment in sorted(chance.randrange(messages * 4 // 5) for _ in range(kills)):
-        await desk.reached(moment)
-        victim = await serving_one(desk, crew, chance)
+        await testbed.reached(moment)
+        victim = await serving_one(testbed, crew, chance)
         crew[victim].kill()
-        crew[victim] = desk.begin_worker(slots=SLOTS)
-        let_go(desk, held)
-    await desk.drained()
-    await desk.each_applied_once()
-    assert await desk.taken_over() > 0, "nobody died with a message in hand, so the test shows nothing"
+        crew[victim] = testbed.begin_worker(slots=SLOTS)
+        let_go(testbed, held)
+    await testbed.drained()
+    await testbed.each_applied_once()
+    assert await testbed.taken_over() > 0, "nobody died with a message in hand, so the test shows nothing"
 
 
-async def in_hand(desk: Desk, rows: range) -> None:
+async def in_hand(testbed: Testbed, rows: range) -> None:
     """More messages than all workers but one have slots for, held: each worker has one, whenever it is killed."""
-    await desk.put(rows, deed="hold")
+    await testbed.put(rows, deed="hold")
     for row in rows:
-        await desk.noted("holding", row)
+        await testbed.noted("holding", row)
 
 
-def let_go(desk: Desk, rows: range) -> None:
+def let_go(testbed: Testbed, rows: range) -> None:
     for row in rows:
-        desk.journal.let_go(row)
+        testbed.journal.let_go(row)
 
 
-async def serving_one(desk: Desk, crew: list[Child], chance: random.Random) -> int:
+async def serving_one(testbed: Testbed, crew: list[Child], chance: random.Random) -> int:
     """The place of a worker that serves; the others are still starting."""
     serving = await eventually(
-        lambda: [place for place, worker in enumerate(crew) if desk.journal.notes("ready", pid=worker.pid)]
+        lambda: [place for place, worker in enumerate(crew) if testbed.journal.notes("ready", pid=worker.pid)]
     )
     return chance.choice(serving)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from payonce.testing import ScratchDatabase, ScratchServer, eventually
-from tests.processes.desk import Desk, open_desk
+from tests.processes.testbed import Testbed, open_testbed
 
 DISK_BYTES = 32 * 1024 * 1024
 MESSAGES = 1_500
@@ -51,62 +51,62 @@ def scratch_on_tiny_disk(postgres: ScratchServer, tiny_disk: Path) -> Iterator[S
 
 
 @pytest.fixture
-def desk_on_tiny_disk(scratch_on_tiny_disk: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Desk]:
-    return open_desk(scratch_on_tiny_disk, tmp_path)
+def testbed_on_tiny_disk(scratch_on_tiny_disk: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Testbed]:
+    return open_testbed(scratch_on_tiny_disk, tmp_path)
 
 
 async def test_a_full_disk_holds_work_up_and_loses_and_doubles_nothing(
-    desk_on_tiny_disk: Desk, tiny_disk: Path
+    testbed_on_tiny_disk: Testbed, tiny_disk: Path
 ) -> None:
-    desk = desk_on_tiny_disk
-    workers = [desk.begin_worker(slots=SLOTS) for _ in range(WORKERS)]
-    await desk.serving(*workers)
-    await half_way(desk, MESSAGES)
+    testbed = testbed_on_tiny_disk
+    workers = [testbed.begin_worker(slots=SLOTS) for _ in range(WORKERS)]
+    await testbed.serving(*workers)
+    await half_way(testbed, MESSAGES)
     fill(tiny_disk)
     try:
-        let_all_go(desk, MESSAGES)
+        let_all_go(testbed, MESSAGES)
         await eventually(lambda: any("No space left" in worker.output for worker in workers), 60, "a write is refused")
-        assert await desk.applied() < MESSAGES
+        assert await testbed.applied() < MESSAGES
     finally:
         (tiny_disk / "filler").unlink()
-    await desk.drained()
-    await desk.each_applied_once()
+    await testbed.drained()
+    await testbed.each_applied_once()
     assert all(worker.running for worker in workers)
 
 
 @pytest.mark.parametrize("by", ["new sessions", "lifted under old sessions"])
 async def test_a_database_that_became_read_only_holds_work_up_and_loses_and_doubles_nothing(
-    desk: Desk, postgres: ScratchServer, by: str
+    testbed: Testbed, postgres: ScratchServer, by: str
 ) -> None:
     """Managed databases do this when their disk is nearly full."""
-    workers = [desk.begin_worker(slots=SLOTS) for _ in range(WORKERS)]
-    await desk.serving(*workers)
-    await half_way(desk, 400)
-    name = desk.scratch.name
+    workers = [testbed.begin_worker(slots=SLOTS) for _ in range(WORKERS)]
+    await testbed.serving(*workers)
+    await half_way(testbed, 400)
+    name = testbed.scratch.name
     postgres.execute(f"alter database {name} set default_transaction_read_only = on")
-    await desk.drop_connections()
-    let_all_go(desk, 400)
+    await testbed.drop_connections()
+    let_all_go(testbed, 400)
     await eventually(lambda: all("read-only" in worker.output for worker in workers), 60, "writes are refused")
-    assert await desk.applied() < 400
+    assert await testbed.applied() < 400
     postgres.execute(f"alter database {name} reset default_transaction_read_only")
     if by == "new sessions":
-        await desk.drop_connections()
-    await desk.drained()
-    await desk.each_applied_once()
+        await testbed.drop_connections()
+    await testbed.drained()
+    await testbed.each_applied_once()
     assert all(worker.running for worker in workers)
 
 
-async def half_way(desk: Desk, messages: int) -> None:
+async def half_way(testbed: Testbed, messages: int) -> None:
     """Some are applied and all slots are taken by runs that wait: the load cannot be over before the store refuses."""
-    await desk.put(range(50))
-    await desk.reached(50)
-    await desk.put(range(50, messages), deed="hold")
-    await eventually(lambda: len({note.row for note in desk.journal.notes("holding")}) >= SLOTS * WORKERS)
+    await testbed.put(range(50))
+    await testbed.reached(50)
+    await testbed.put(range(50, messages), deed="hold")
+    await eventually(lambda: len({note.row for note in testbed.journal.notes("holding")}) >= SLOTS * WORKERS)
 
 
-def let_all_go(desk: Desk, messages: int) -> None:
+def let_all_go(testbed: Testbed, messages: int) -> None:
     for row in range(50, messages):
-        desk.journal.let_go(row)
+        testbed.journal.let_go(row)
 
 
 def fill(folder: Path) -> None:

@@ -13,63 +13,63 @@ from payonce.engine.messages.work import Work, handles
 from payonce.testing import eventually
 from payonce.testing.stage import open_stage
 from tests.processes.conftest import OwnServer
-from tests.processes.desk import POLICY, Desk
+from tests.processes.testbed import POLICY, Testbed
 
 
 async def test_a_stopped_and_a_killed_server_lose_and_double_nothing(
-    desk_at_own_server: Desk, own_server: OwnServer
+    testbed_at_own_server: Testbed, own_server: OwnServer
 ) -> None:
-    desk = desk_at_own_server
-    workers = [desk.begin_worker(slots=20) for _ in range(2)]
-    await desk.serving(*workers)
-    await desk.put(range(600), takes_s=0.05)
-    await desk.reached(100)
+    testbed = testbed_at_own_server
+    workers = [testbed.begin_worker(slots=20) for _ in range(2)]
+    await testbed.serving(*workers)
+    await testbed.put(range(600), takes_s=0.05)
+    await testbed.reached(100)
     await asyncio.to_thread(own_server.stop)
     await asyncio.to_thread(own_server.start)
-    await reached_again(desk, 300)
+    await reached_again(testbed, 300)
     await asyncio.to_thread(own_server.kill)
     await asyncio.to_thread(own_server.start)
-    await desk.drained()
-    await desk.each_applied_once()
+    await testbed.drained()
+    await testbed.each_applied_once()
     assert all(worker.running for worker in workers), "recovered, and not by being replaced"
 
 
 @pytest.mark.full
 async def test_healthy_runs_are_not_parked_for_outages_of_the_database(
-    desk_at_own_server: Desk, own_server: OwnServer
+    testbed_at_own_server: Testbed, own_server: OwnServer
 ) -> None:
     """Each outage is longer than the lease, and none of them is a crash of the worker."""
-    desk = desk_at_own_server
+    testbed = testbed_at_own_server
     # Long enough for a worker that a busy machine wakes late: a lease that is lost for that counts as a crash.
     policy = replace(POLICY, lease_s=3.0)
-    worker = await desk.worker(policy)
-    await desk.put([1], policy, deed="hold")
+    worker = await testbed.worker(policy)
+    await testbed.put([1], policy, deed="hold")
     for outage in range(1, 4):
-        await desk.noted("holding", 1, times=outage)
+        await testbed.noted("holding", 1, times=outage)
         await asyncio.to_thread(own_server.stop)
-        await desk.noted("CancelledError", 1, times=outage)
+        await testbed.noted("CancelledError", 1, times=outage)
         await asyncio.to_thread(own_server.start)
-    desk.journal.let_go(1)
-    await desk.drained()
-    await desk.each_applied_once()
+    testbed.journal.let_go(1)
+    await testbed.drained()
+    await testbed.each_applied_once()
     assert worker.running
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 async def test_many_restarts_in_a_long_load_lose_and_double_nothing(
-    desk_at_own_server: Desk, own_server: OwnServer, seed: int
+    testbed_at_own_server: Testbed, own_server: OwnServer, seed: int
 ) -> None:
-    desk, chance = desk_at_own_server, random.Random(seed)
-    workers = [desk.begin_worker(slots=20) for _ in range(3)]
-    await desk.serving(*workers)
-    await desk.put(range(2_000), takes_s=0.1)
+    testbed, chance = testbed_at_own_server, random.Random(seed)
+    workers = [testbed.begin_worker(slots=20) for _ in range(3)]
+    await testbed.serving(*workers)
+    await testbed.put(range(2_000), takes_s=0.1)
     for moment in sorted(chance.randrange(1_600) for _ in range(6)):
-        await reached_again(desk, moment)
+        await reached_again(testbed, moment)
         await asyncio.to_thread(chance.choice((own_server.stop, own_server.kill)))
         await asyncio.to_thread(own_server.start)
-    await desk.drained()
-    await desk.each_applied_once()
+    await testbed.drained()
+    await testbed.each_applied_once()
     assert all(worker.running for worker in workers)
 
 
@@ -100,7 +100,7 @@ async def test_a_refused_connection_is_transient_and_the_handlers_own_is_a_bug(o
     assert told["store"].startswith("database: cannot connect to PostgreSQL at")
 
 
-async def reached_again(desk: Desk, count: int) -> None:
+async def reached_again(testbed: Testbed, count: int) -> None:
     """The test's own connections broke too."""
-    await eventually(desk.answers, 60, "the database answers")
-    await desk.reached(count)
+    await eventually(testbed.answers, 60, "the database answers")
+    await testbed.reached(count)

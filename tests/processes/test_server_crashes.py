@@ -35,9 +35,9 @@ from payonce.testing.processes import Child
 from tests.processes import crash_writers
 from tests.processes.crash_aim import Aim, Moment
 from tests.processes.crash_payer import PAID, PAYMENTS, SLOTS, Charge, Duty
-from tests.processes.desk import ROOT, Desk, open_desk
 from tests.processes.payer import KINDS, PRICE, Order, Receipt
 from tests.processes.test_effect_stops import Bank, open_bank
+from tests.processes.testbed import ROOT, Testbed, open_testbed
 
 CREW = 3
 WRITERS = 30
@@ -131,7 +131,7 @@ class Reviewed(NamedTuple):
 
 @dataclass
 class Run:
-    desk: Desk
+    testbed: Testbed
     bank: SlowBank
     superuser: Session
     aim: Aim
@@ -155,37 +155,37 @@ class Run:
             await eventually(lambda: self.aim.waiting() >= WAITING, LIMIT_S, f"{WAITING} COMMITs wait")
             with suppress(AssertionError):
                 await eventually(self.all_wait, SETTLE_LIMIT_S)
-        lost_before = len(self.desk.journal.notes("lost"))
+        lost_before = len(self.testbed.journal.notes("lost"))
         await crash_server(self.superuser)
         self.aim.drop()
         self.bank.paused = False
-        await eventually(self.desk.answers, LIMIT_S, "the server answers")
+        await eventually(self.testbed.answers, LIMIT_S, "the server answers")
         self.crashes[moment.value] += 1
-        self.hits += len(self.desk.journal.notes("lost")) > lost_before
+        self.hits += len(self.testbed.journal.notes("lost")) > lost_before
 
     def all_wait(self) -> bool:
         return self.aim.waiting() + self.bank.in_flight >= CREW * SLOTS
 
     async def keep_busy(self) -> None:
-        missing = STOCK - await self.desk.ask(AT_WORK)
+        missing = STOCK - await self.testbed.ask(AT_WORK)
         rows = range(self.put, self.put + max(missing, 0))
         payloads = [{"row": row, "kind": MIX[row % len(MIX)]} for row in rows]
-        await self.desk.feed.put([Message(queue=PAYMENTS.queue, payload=payload) for payload in payloads])
+        await self.testbed.feed.put([Message(queue=PAYMENTS.queue, payload=payload) for payload in payloads])
         self.put = rows.stop
 
     async def drained(self) -> None:
         async def nothing_left() -> bool:
-            return bool(await self.desk.ask(AT_WORK) == 0)
+            return bool(await self.testbed.ask(AT_WORK) == 0)
 
         await eventually(nothing_left, LIMIT_S, "every message has ended, is parked or waits for a person")
 
     async def violations(self, *, drained: bool) -> Violations:
         # First: what is booked later may be recorded later, too.
         booked = list(self.bank.booked)
-        rows = await self.desk.database.work.fetch("select kind, key, generation, state from payonce.effects")
+        rows = await self.testbed.database.work.fetch("select kind, key, generation, state from payonce.effects")
         recorded = {(row["kind"], f"{row['key']}:{row['generation']}") for row in rows}
         known = {row["key"] for row in rows if row["state"] in ("performed", "review")}
-        parked = await self.desk.ask(
+        parked = await self.testbed.ask(
             "select array_agg('p-' || (payload->>'row')) from payonce.messages where state = 'parked'"
         )
         times = Counter(payment_of(order) for order in booked if order.kind != DUPLICABLE)
@@ -202,9 +202,9 @@ class Run:
         """As a person does who looks into the bank's books. Repeats it: the bank may lose the answer to what is then
         sent for the first time."""
         answered: Counter[Reviewed] = Counter()
-        while found := await reviews(Reader(self.desk.database)):
+        while found := await reviews(Reader(self.testbed.database)):
             answered.update([await self._answer(review) for review in found])
-            await self.desk.ask("update payonce.messages set ready_at = payonce.due_now() where state = 'ready'")
+            await self.testbed.ask("update payonce.messages set ready_at = payonce.due_now() where state = 'ready'")
             await self.drained()
         return answered
 
@@ -212,7 +212,7 @@ class Run:
         effect, kind = review.effect, review.effect.kind.partition(".")[2]
         receipt = self.bank.receipt(Order(kind, f"{effect.key}:{effect.generation}"))
         answer = Answer.DID_NOT if receipt is None else Answer.HAPPENED
-        async with begin(self.desk.database, self.desk.feed) as tx:
+        async with begin(self.testbed.database, self.testbed.feed) as tx:
             await answer_review(
                 tx,
                 effect.id,
@@ -230,11 +230,11 @@ class Run:
 
     async def ledger_agrees(self) -> None:
         """Each payment that moved money is posted once, the ledger adds up, and the audit finds nothing."""
-        read = Reader(self.desk.database)
+        read = Reader(self.testbed.database)
         paid = [order for order in self.bank.booked if order.kind != DUPLICABLE]
         assert await balance(read, Account(PAID, PRICE.asset)) == PRICE * len(paid)
         assert all(not total.minor for total in (await trial_balance(read)).values())
-        report = await run_audit(self.desk.database, checks_of([Payments()]))
+        report = await run_audit(self.testbed.database, checks_of([Payments()]))
         assert report.ok, report.findings
 
     def commit_answers_lost(self) -> dict[str, int]:
@@ -245,7 +245,7 @@ class Run:
 
     async def ids_reused(self) -> tuple[int, int]:
         """How many ids of lost COMMITs there were, and how many of them another writer was given."""
-        lost = sorted({note.row for note in self.desk.journal.notes("lost")})
+        lost = sorted({note.row for note in self.testbed.journal.notes("lost")})
         reused: int = await self.superuser.fetchval(
             "select count(*) from public.written_by_others where transaction_id = any($1::bigint[])", lost
         )
@@ -270,22 +270,22 @@ async def under_load(scratch: ScratchDatabase, folder: Path, *, ablated: bool = 
     superuser = await Session(scratch.superuser_url).open()
     try:
         await superuser.execute(crash_writers.TABLE)
-        async with open_desk(scratch, folder) as desk, open_bank(SlowBank(chance=chance)) as bank:
-            run = Run(desk, bank, superuser, Aim(folder), [], chance)
-            await desk.feed.declare([PAYMENTS])
+        async with open_testbed(scratch, folder) as testbed, open_bank(SlowBank(chance=chance)) as bank:
+            run = Run(testbed, bank, superuser, Aim(folder), [], chance)
+            await testbed.feed.declare([PAYMENTS])
             duty = Duty(url=scratch.service_url, folder=str(folder), bank_url=bank.url, ablated=ablated)
-            run.workers += [start(desk, "crash_payer", duty) for _ in range(CREW)]
+            run.workers += [start(testbed, "crash_payer", duty) for _ in range(CREW)]
             others = crash_writers.Duty(url=scratch.superuser_url, folder=str(folder), writers=WRITERS)
-            start(desk, "crash_writers", others)
-            await desk.serving(*run.workers)
+            start(testbed, "crash_writers", others)
+            await testbed.serving(*run.workers)
             yield run
     finally:
         await superuser.close()
 
 
-def start(desk: Desk, module: str, duty: msgspec.Struct) -> Child:
+def start(testbed: Testbed, module: str, duty: msgspec.Struct) -> Child:
     command = (sys.executable, "-m", f"tests.processes.{module}", msgspec.json.encode(duty).decode())
-    return desk.processes.start(*command, name=module, cwd=ROOT)
+    return testbed.processes.start(*command, name=module, cwd=ROOT)
 
 
 async def crash_and_settle(scratch: ScratchDatabase, folder: Path, crashes: int) -> None:
@@ -318,9 +318,9 @@ async def crash_and_settle(scratch: ScratchDatabase, folder: Path, crashes: int)
         assert not violations.any(), violations
         paid = {payment_of(order) for order in run.bank.booked}
         assert paid == {f"p-{row}" for row in range(run.put)}, "neither paid nor before a person"
-        assert await run.desk.ask("select count(*) from payonce.messages") == 0, "parked"
+        assert await run.testbed.ask("select count(*) from payonce.messages") == 0, "parked"
         assert {(reviewed.kind, reviewed.cause) for reviewed in answered} <= FOR_A_PERSON
-        assert await open_quarantine(Reader(run.desk.database)) is None
+        assert await open_quarantine(Reader(run.testbed.database)) is None
         assert all(worker.running for worker in run.workers), "recovered, and not by being replaced"
         # Without these the run shows nothing: each fate was met, and ids were handed out again.
         assert all(fates.values()), fates

@@ -1,4 +1,4 @@
-"""A desk for each test of worker processes, and a server that a test may kill without losing what it had written."""
+"""A testbed for each test of worker processes, and a server that a test may kill without losing what it had written."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 
 from payonce.embedded.redis import RedisServer
 from payonce.testing import ScratchDatabase
-from tests.redis.desk import RedisDesk, open_redis_desk
+from tests.redis.testbed import RedisTestbed, open_redis_testbed
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +28,15 @@ def durable_server(_durable_server: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
-def forgetful_desk(
+def forgetful_testbed(
     scratch: ScratchDatabase, redis_server: RedisServer, tmp_path: Path
-) -> AbstractAsyncContextManager[RedisDesk]:
+) -> AbstractAsyncContextManager[RedisTestbed]:
     """On a server that writes once a second, as most are set up: a kill loses the last second."""
-    return open_redis_desk(scratch, redis_server, tmp_path)
+    return open_redis_testbed(scratch, redis_server, tmp_path)
 
 
 @pytest.fixture
-def desk(
+def testbed(
     scratch: ScratchDatabase, durable_server: RedisServer, tmp_path: Path
-) -> AbstractAsyncContextManager[RedisDesk]:
-    return open_redis_desk(scratch, durable_server, tmp_path)
+) -> AbstractAsyncContextManager[RedisTestbed]:
+    return open_redis_testbed(scratch, durable_server, tmp_path)

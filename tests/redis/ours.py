@@ -16,7 +16,7 @@ from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, 
 from payonce.queues.redis.store import clock_fields
 from payonce.testing import Stage
 from tests.redis.client import Client, connect
-from tests.redis.strikes import NOTHING, PARKED, SUCCESS, Handle, Hands, OpenSide, Side, name_in
+from tests.redis.fault_explorer import NOTHING, PARKED, SUCCESS, Handle, OpenSide, QueueClient, Side, name_in
 
 QUEUE = "q:pay:subscription_update"
 LEASE_S = 30.0
@@ -27,7 +27,7 @@ STALE = "stale"
 
 
 @dataclass
-class OurHands:
+class OurClient:
     """One process: its own connections to Redis, the test's to PostgreSQL."""
 
     stage: Stage
@@ -86,7 +86,7 @@ class OurHands:
 
     async def wipe(self) -> None:
         await self.store.command("FLUSHALL")
-        await self.store.tell_clocks()
+        await self.store.send_clocks()
 
     async def sweep(self) -> object:
         return await self.queue.reap()
@@ -106,15 +106,15 @@ class OurSide:
     stage: Stage
     redis: Client
     url: str
-    opened: list[Hands] = field(default_factory=list)
+    opened: list[QueueClient] = field(default_factory=list)
 
-    async def hands(self, url: str, name: str) -> Hands:
+    async def client(self, url: str, name: str) -> QueueClient:
         async with AsyncExitStack() as opening:
             store = await opening.enter_async_context(RedisStore.open(url, self.stage.database))
             notifier = self.stage.notifier
             feed, admin = RedisFeed(store, notifier), RedisAdmin(store, notifier)
             queue = RedisQueue(store, notifier, POLICY, name)
-            return OurHands(self.stage, store, queue, feed, admin, opening.pop_all())
+            return OurClient(self.stage, store, queue, feed, admin, opening.pop_all())
         raise AssertionError("a stack of exits never swallows an error")
 
     async def put(self, names: Sequence[str], *, raw: bool) -> None:
@@ -126,11 +126,11 @@ class OurSide:
 
     async def end_leases(self) -> None:
         await self.stage.clock.advance_leases(LEASE_S + 1)
-        await tell_clocks(self.stage, self.redis)
+        await send_clocks(self.stage, self.redis)
 
     async def let_delays_pass(self) -> None:
         await self.stage.clock.advance(RETRY_DELAY_S)
-        await tell_clocks(self.stage, self.redis)
+        await send_clocks(self.stage, self.redis)
 
     async def places(self) -> Mapping[str, Sequence[str]]:
         found = {
@@ -165,7 +165,7 @@ class OurSide:
                 return worker if lock is not None and lock.decode() == token else None
         return None
 
-    async def crooked(self) -> Sequence[str]:
+    async def inconsistencies(self) -> Sequence[str]:
         """What is in `:processing` has a claim, a lease and a lock; what has one of them is in `:processing`."""
         bodies = await self.redis.say("LRANGE", f"{QUEUE}:processing", 0, -1)
         processing = sorted(msgspec.json.decode(body)["id"] for body in bodies)
@@ -196,7 +196,7 @@ def message(name: str) -> Message:
     return Message(queue=QUEUE, id=id_of(name), payload={"name": name})
 
 
-async def tell_clocks(stage: Stage, redis: Client) -> None:
+async def send_clocks(stage: Stage, redis: Client) -> None:
     """Redis' test clock stands where PostgreSQL's does."""
     await redis.say("HSET", "payonce:test_clock", *await clock_fields(stage.owner))
 
@@ -207,7 +207,7 @@ def ours_on(server: RedisServer, stage: Stage) -> OpenSide:
         async with connect(server.url) as redis:
             await redis.say("FLUSHALL")
             await stage.owner.execute("delete from payonce.outbox; delete from payonce.inbox")
-            await tell_clocks(stage, redis)
+            await send_clocks(stage, redis)
             async with RedisStore.open(server.url, stage.database) as store:
                 await RedisFeed(store, stage.notifier).declare([POLICY])
                 await declare_relays(stage.database, [RedisRelay(store)])

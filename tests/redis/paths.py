@@ -2,24 +2,24 @@
 
 from typing import Final
 
-from tests.redis.strikes import Hands, Path, Tally
+from tests.redis.fault_explorer import Path, QueueClient, Tally
 
 
-async def tick(hands: Hands, tally: Tally) -> None:
-    await tally.tick(hands)
+async def tick(client: QueueClient, tally: Tally) -> None:
+    await tally.tick(client)
 
 
-async def tick_twice(hands: Hands, tally: Tally) -> None:
-    await tally.tick(hands)
-    await tally.tick(hands)
+async def tick_twice(client: QueueClient, tally: Tally) -> None:
+    await tally.tick(client)
+    await tally.tick(client)
 
 
-async def pump(hands: Hands, tally: Tally) -> None:
-    await hands.pump()
+async def pump(client: QueueClient, tally: Tally) -> None:
+    await client.pump()
 
 
-async def sweep(hands: Hands, tally: Tally) -> None:
-    await hands.sweep()
+async def sweep(client: QueueClient, tally: Tally) -> None:
+    await client.sweep()
 
 
 DONE: Final = Path("success", tick)

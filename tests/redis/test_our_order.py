@@ -6,47 +6,47 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.messages.model import Ending, SettleAnswer, Settlement
 from payonce.queues.redis import scripts
 from payonce.testing import OpenStage
-from tests.redis.ours import OurHands, ours_on, told
+from tests.redis.fault_explorer import Path, QueueClient, Tally, explore
+from tests.redis.ours import OurClient, ours_on, told
 from tests.redis.paths import DONE, PUMP, RETRY, SEED_PATHS, SWEEP, sweep, tick
-from tests.redis.strikes import Hands, Path, Tally, explore
 
 
-def our(hands: Hands) -> OurHands:
-    assert isinstance(hands, OurHands)
-    return hands
+def our(client: QueueClient) -> OurClient:
+    assert isinstance(client, OurClient)
+    return client
 
 
-async def tick_extended(hands: Hands, tally: Tally) -> None:
-    our(hands).extends = True
-    await tally.tick(hands)
+async def tick_extended(client: QueueClient, tally: Tally) -> None:
+    our(client).extends = True
+    await tally.tick(client)
 
 
-async def release(hands: Hands, tally: Tally) -> None:
-    claim = await our(hands).claim()
+async def release(client: QueueClient, tally: Tally) -> None:
+    claim = await our(client).claim()
     assert claim is not None
-    await our(hands).settle(Settlement(claim, Ending.RELEASED, "unknown action"))
+    await our(client).settle(Settlement(claim, Ending.RELEASED, "unknown action"))
 
 
-async def give_back(hands: Hands, tally: Tally) -> None:
+async def give_back(client: QueueClient, tally: Tally) -> None:
     """The answer to the claim was lost: the store thinks we hold it, and we do not run it."""
-    await our(hands).claim()
-    await our(hands).queue.give_back([])
+    await our(client).claim()
+    await our(client).queue.give_back([])
 
 
-async def redrive(hands: Hands, tally: Tally) -> None:
-    await our(hands).redrive()
+async def redrive(client: QueueClient, tally: Tally) -> None:
+    await our(client).redrive()
 
 
-async def put_two(hands: Hands, tally: Tally) -> None:
+async def put_two(client: QueueClient, tally: Tally) -> None:
     tally.put.update(("b", "c"))
     tally.in_doubt.update(("b", "c"))
-    await our(hands).put(["b", "c"])
+    await our(client).put(["b", "c"])
     tally.in_doubt.clear()
 
 
-async def settle_and_claim(hands: Hands, tally: Tally) -> None:
+async def settle_and_claim(client: QueueClient, tally: Tally) -> None:
     """One round trip ends one message and claims the next; the second is then run and ended."""
-    mine = our(hands)
+    mine = our(client)
     first = await mine.claim()
     assert first is not None
     await tally.handle({"payload": first.message.payload})
@@ -59,37 +59,37 @@ async def settle_and_claim(hands: Hands, tally: Tally) -> None:
             tally.acknowledged[claim.message.payload["name"]] += 1
 
 
-async def send(hands: Hands, tally: Tally) -> None:
+async def send(client: QueueClient, tally: Tally) -> None:
     tally.put.update(("a", "b"))
-    await our(hands).send(["a", "b"])
+    await our(client).send(["a", "b"])
 
 
-async def send_and_carry(hands: Hands, tally: Tally) -> None:
-    await send(hands, tally)
-    await our(hands).carry()
+async def send_and_carry(client: QueueClient, tally: Tally) -> None:
+    await send(client, tally)
+    await our(client).carry()
 
 
-async def send_carry_and_lose(hands: Hands, tally: Tally) -> None:
-    await send_and_carry(hands, tally)
-    await our(hands).wipe()
+async def send_carry_and_lose(client: QueueClient, tally: Tally) -> None:
+    await send_and_carry(client, tally)
+    await our(client).wipe()
 
 
-async def send_carry_and_tick(hands: Hands, tally: Tally) -> None:
-    await send_and_carry(hands, tally)
-    await tally.tick(hands)
+async def send_carry_and_tick(client: QueueClient, tally: Tally) -> None:
+    await send_and_carry(client, tally)
+    await tally.tick(client)
 
 
-async def send_carry_tick_and_lose(hands: Hands, tally: Tally) -> None:
-    await send_carry_and_tick(hands, tally)
-    await our(hands).wipe()
+async def send_carry_tick_and_lose(client: QueueClient, tally: Tally) -> None:
+    await send_carry_and_tick(client, tally)
+    await our(client).wipe()
 
 
-async def carry(hands: Hands, tally: Tally) -> None:
-    await our(hands).carry()
+async def carry(client: QueueClient, tally: Tally) -> None:
+    await our(client).carry()
 
 
-async def refill_and_carry(hands: Hands, tally: Tally) -> None:
-    await hands.pump()
+async def refill_and_carry(client: QueueClient, tally: Tally) -> None:
+    await client.pump()
 
 
 KEPT_PATHS = (

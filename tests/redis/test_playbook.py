@@ -30,7 +30,7 @@ LOOKS_LEAST = 20
 
 @dataclass
 class Drill:
-    """A worker in the test's hands, and the operator beside it."""
+    """A worker in the test's client, and the operator beside it."""
 
     type: Any
     worker: Worker

@@ -6,9 +6,9 @@ import pytest
 
 from payonce.testing import eventually
 from payonce.testing.processes import Child
-from tests.redis.desk import RedisDesk
-from tests.redis.door import Door
+from tests.redis.fault_proxy import FaultProxy
 from tests.redis.terminal import Terminal
+from tests.redis.testbed import RedisTestbed
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -22,91 +22,91 @@ IDLE_COMMANDS_PER_S = 20
 """A look every quarter of a second, a sweep every half, one standing look."""
 
 
-async def test_a_killed_server_is_used_again_by_itself_and_nothing_is_lost(desk: RedisDesk) -> None:
-    workers = [desk.begin_worker(slots=20) for _ in range(2)]
-    await desk.serving(*workers)
-    await desk.put(range(MESSAGES), deed="skip", takes_s=0.01)
-    await desk.ended(50)
-    desk.server.kill()
+async def test_a_killed_server_is_used_again_by_itself_and_nothing_is_lost(testbed: RedisTestbed) -> None:
+    workers = [testbed.begin_worker(slots=20) for _ in range(2)]
+    await testbed.serving(*workers)
+    await testbed.put(range(MESSAGES), deed="skip", takes_s=0.01)
+    await testbed.ended(50)
+    testbed.server.kill()
     for worker in workers:
         await said(worker, "store_unavailable", OUTAGE_WARNINGS)
-    await desk.start_server_again()
-    await desk.drained()
-    assert desk.ended_rows() == set(range(MESSAGES))
+    await testbed.start_server_again()
+    await testbed.drained()
+    assert testbed.ended_rows() == set(range(MESSAGES))
     assert all(worker.running for worker in workers), "went on, and not by being replaced"
-    await desk.put(LATER, deed="skip")
-    await desk.ended(MESSAGES + len(LATER))
+    await testbed.put(LATER, deed="skip")
+    await testbed.ended(MESSAGES + len(LATER))
 
 
-async def test_a_server_that_stands_still_holds_up_nobody_for_good(desk: RedisDesk) -> None:
+async def test_a_server_that_stands_still_holds_up_nobody_for_good(testbed: RedisTestbed) -> None:
     """No connection breaks: only the time-out of every command ends the wait."""
-    worker = await desk.worker(slots=20)
-    await desk.put(range(MESSAGES), deed="skip", takes_s=0.01)
-    await desk.ended(50)
-    desk.server.stop_running()
+    worker = await testbed.worker(slots=20)
+    await testbed.put(range(MESSAGES), deed="skip", takes_s=0.01)
+    await testbed.ended(50)
+    testbed.server.stop_running()
     try:
         await said(worker, "store_unavailable", 1)
     finally:
-        desk.server.go_on()
-    await desk.drained()
-    assert desk.ended_rows() == set(range(MESSAGES))
+        testbed.server.go_on()
+    await testbed.drained()
+    assert testbed.ended_rows() == set(range(MESSAGES))
     assert worker.running
-    await desk.put(LATER, deed="skip")
-    await desk.ended(MESSAGES + len(LATER))
+    await testbed.put(LATER, deed="skip")
+    await testbed.ended(MESSAGES + len(LATER))
 
 
-async def test_a_worker_that_is_told_to_stop_ends_although_the_server_stands_still(desk: RedisDesk) -> None:
-    worker = await desk.worker()
-    desk.server.stop_running()
+async def test_a_worker_that_is_told_to_stop_ends_although_the_server_stands_still(testbed: RedisTestbed) -> None:
+    worker = await testbed.worker()
+    testbed.server.stop_running()
     try:
         worker.terminate()
         assert await worker.ended(60) == 0, worker.last_words()
     finally:
-        desk.server.go_on()
+        testbed.server.go_on()
 
 
-async def test_an_idle_worker_is_woken_by_a_put_after_the_server_came_back(desk: RedisDesk) -> None:
+async def test_an_idle_worker_is_woken_by_a_put_after_the_server_came_back(testbed: RedisTestbed) -> None:
     """The standing look was on a connection that is gone."""
-    worker = await desk.worker()
-    desk.server.kill()
+    worker = await testbed.worker()
+    testbed.server.kill()
     await said(worker, "store_unavailable", 1)
-    await desk.start_server_again()
-    await desk.put([1], deed="skip")
-    await desk.ended(1)
+    await testbed.start_server_again()
+    await testbed.put([1], deed="skip")
+    await testbed.ended(1)
     assert worker.running
 
 
 @pytest.mark.full
-async def test_a_worker_without_a_server_does_not_knock_all_the_time(desk: RedisDesk) -> None:
-    async with Door.open(desk.server.port) as door:
-        worker = await desk.worker(redis_url=door.url)
-        desk.server.kill()
-        began_at, door.accepted = time.monotonic(), 0
+async def test_a_worker_without_a_server_does_not_knock_all_the_time(testbed: RedisTestbed) -> None:
+    async with FaultProxy.open(testbed.server.port) as proxy:
+        worker = await testbed.worker(redis_url=proxy.url)
+        testbed.server.kill()
+        began_at, proxy.accepted = time.monotonic(), 0
         await said(worker, "store_unavailable", 6)
-        assert door.accepted < KNOCKS_PER_S * (time.monotonic() - began_at)
-        await desk.start_server_again()
-        await desk.put([1], deed="skip")
-        await desk.ended(1)
+        assert proxy.accepted < KNOCKS_PER_S * (time.monotonic() - began_at)
+        await testbed.start_server_again()
+        await testbed.put([1], deed="skip")
+        await testbed.ended(1)
 
 
-async def test_an_idle_worker_asks_little(desk: RedisDesk) -> None:
-    await desk.worker()
-    async with Terminal.open(desk.server.port) as terminal:
+async def test_an_idle_worker_asks_little(testbed: RedisTestbed) -> None:
+    await testbed.worker()
+    async with Terminal.open(testbed.server.port) as terminal:
         assert await commands_per_s(terminal) < IDLE_COMMANDS_PER_S
 
 
-async def test_a_worker_of_a_paused_queue_with_a_backlog_asks_little(desk: RedisDesk) -> None:
+async def test_a_worker_of_a_paused_queue_with_a_backlog_asks_little(testbed: RedisTestbed) -> None:
     """What lies in the main list would end every standing look at once."""
-    await desk.worker()
-    await desk.put([0], deed="skip")
-    await desk.ended(1)
-    await desk.admin.pause("q:pay:additions", "for the test")
-    await desk.put(range(1, 50), deed="skip")
-    async with Terminal.open(desk.server.port) as terminal:
+    await testbed.worker()
+    await testbed.put([0], deed="skip")
+    await testbed.ended(1)
+    await testbed.admin.pause("q:pay:additions", "for the test")
+    await testbed.put(range(1, 50), deed="skip")
+    async with Terminal.open(testbed.server.port) as terminal:
         assert await commands_per_s(terminal) < IDLE_COMMANDS_PER_S
-    assert desk.ended_rows() == {0}
-    await desk.admin.resume("q:pay:additions")
-    await desk.ended(50)
+    assert testbed.ended_rows() == {0}
+    await testbed.admin.resume("q:pay:additions")
+    await testbed.ended(50)
 
 
 async def commands_per_s(terminal: Terminal) -> float:

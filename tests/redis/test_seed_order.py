@@ -13,17 +13,17 @@ import pytest
 
 from payonce.embedded.redis import RedisServer
 from tests.redis.client import Client, connect
-from tests.redis.door import Blow
+from tests.redis.fault_explorer import Handle, OpenSide, Path, QueueClient, Side, explore, name_in, strike
+from tests.redis.fault_proxy import FaultKind
 from tests.redis.paths import BUSY, DONE, PARK, PUMP, RETRY, SEED_PATHS, SWEEP, TWINS
 from tests.redis.seed_worker import RETRY_DELAY_MS, SeedWorker
-from tests.redis.strikes import Handle, Hands, OpenSide, Path, Side, explore, name_in, strike
 
 QUEUE = "q:pay:subscription_update"
 BEGINNING_MS = 1_767_268_800_000
 
 
 @dataclass
-class SeedHands:
+class SeedClient:
     worker: SeedWorker
 
     async def tick(self, handle: Handle) -> str:
@@ -44,8 +44,8 @@ class SeedSide:
     redis: Client
     now_ms: int = BEGINNING_MS
 
-    async def hands(self, url: str, name: str) -> Hands:
-        return SeedHands(SeedWorker(Client(url), QUEUE, name, lambda: self.now_ms))
+    async def client(self, url: str, name: str) -> QueueClient:
+        return SeedClient(SeedWorker(Client(url), QUEUE, name, lambda: self.now_ms))
 
     async def put(self, names: Sequence[str], *, raw: bool) -> None:
         for name in names:
@@ -73,7 +73,7 @@ class SeedSide:
     async def claimable(self) -> bool:
         return bool(await self.redis.say("LLEN", QUEUE))
 
-    async def crooked(self) -> Sequence[str]:
+    async def inconsistencies(self) -> Sequence[str]:
         return ()
 
     async def holder(self, name: str) -> str | None:
@@ -93,47 +93,47 @@ def seed_on(server: RedisServer) -> OpenSide:
     return opened
 
 
-async def struck(server: RedisServer, path: Path, blow: Blow, *behind: str) -> str:
-    """What the oracle says of one blow behind these commands."""
-    found, _ = await strike(seed_on(server), server.port, path, blow, len(behind))
+async def struck(server: RedisServer, path: Path, fault: FaultKind, *behind: str) -> str:
+    """What the oracle says of one fault behind these commands."""
+    found, _ = await strike(seed_on(server), server.port, path, fault, len(behind))
     assert all(each.behind == behind for each in found), [str(each) for each in found]
     return "; ".join(each.what for each in found)
 
 
 async def test_a_busy_lock_loses_the_message_between_lrem_and_lpush(redis_server: RedisServer) -> None:
-    assert "is lost" in await struck(redis_server, BUSY, Blow.DEATH, "BRPOPLPUSH", "SET", "LREM")
+    assert "is lost" in await struck(redis_server, BUSY, FaultKind.DEATH, "BRPOPLPUSH", "SET", "LREM")
 
 
 async def test_a_retry_leaves_two_copies_between_zadd_and_lrem(redis_server: RedisServer) -> None:
-    assert "2 copies" in await struck(redis_server, RETRY, Blow.DEATH, "BRPOPLPUSH", "SET", "ZADD")
+    assert "2 copies" in await struck(redis_server, RETRY, FaultKind.DEATH, "BRPOPLPUSH", "SET", "ZADD")
 
 
 async def test_parking_leaves_two_copies_between_lpush_and_lrem(redis_server: RedisServer) -> None:
-    assert "2 copies" in await struck(redis_server, PARK, Blow.DEATH, "BRPOPLPUSH", "SET", "LPUSH")
+    assert "2 copies" in await struck(redis_server, PARK, FaultKind.DEATH, "BRPOPLPUSH", "SET", "LPUSH")
 
 
 async def test_the_pump_loses_the_message_between_zrem_and_lpush(redis_server: RedisServer) -> None:
-    assert "is lost" in await struck(redis_server, PUMP, Blow.DEATH, "ZRANGEBYSCORE", "ZREM")
+    assert "is lost" in await struck(redis_server, PUMP, FaultKind.DEATH, "ZRANGEBYSCORE", "ZREM")
 
 
 async def test_a_sweep_between_claim_and_lock_doubles_the_message(redis_server: RedisServer) -> None:
-    assert "put 1 times and ended 2 times" in await struck(redis_server, DONE, Blow.STOP, "BRPOPLPUSH")
+    assert "put 1 times and ended 2 times" in await struck(redis_server, DONE, FaultKind.STOP, "BRPOPLPUSH")
 
 
 async def test_a_handler_longer_than_the_ttl_deletes_anothers_lock(redis_server: RedisServer) -> None:
-    said = await struck(redis_server, DONE, Blow.STOP, "BRPOPLPUSH", "SET")
+    said = await struck(redis_server, DONE, FaultKind.STOP, "BRPOPLPUSH", "SET")
     assert "the lock of a is nobody's, while another process has it in hand" in said
     assert "put 1 times and ended 2 times" in said
 
 
 async def test_identical_raw_bodies_collapse_in_the_delayed_set(redis_server: RedisServer) -> None:
     """Nobody dies: two messages fail, and one of them is left."""
-    found, _ = await strike(seed_on(redis_server), redis_server.port, TWINS, Blow.NONE, 0)
+    found, _ = await strike(seed_on(redis_server), redis_server.port, TWINS, FaultKind.NONE, 0)
     assert [each.what for each in found] == ["a was put 2 times and is lost"]
 
 
 async def test_the_sweep_itself_loses_the_message_between_lrem_and_zadd(redis_server: RedisServer) -> None:
-    assert "is lost" in await struck(redis_server, SWEEP, Blow.DEATH, "LRANGE", "EXISTS", "LREM")
+    assert "is lost" in await struck(redis_server, SWEEP, FaultKind.DEATH, "LRANGE", "EXISTS", "LREM")
 
 
 @pytest.mark.parametrize("path", SEED_PATHS, ids=lambda path: path.name)

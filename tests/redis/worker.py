@@ -85,7 +85,7 @@ async def serve(duty: RedisDuty) -> None:
                 backend.admin,
                 holder=name,
                 relays=backend.relays,
-                led=backend.led,
+                led=backend.janitors,
                 notifier=notifier,
             )
         )

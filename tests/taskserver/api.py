@@ -16,7 +16,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import tasks_v2
 
 from payonce.testing import OpenStage, Stage
-from tests.taskserver.desk import open_desk
+from tests.taskserver.testbed import open_testbed
 
 PROJECT = os.environ.get("PAYONCE_CLOUD_TASKS_PROJECT")
 PLACE = os.environ.get("PAYONCE_CLOUD_TASKS_LOCATION", "us-central1")
@@ -62,8 +62,8 @@ class Api:
 @asynccontextmanager
 async def open_api(stage: OpenStage) -> AsyncIterator[Api]:
     if PROJECT is None:
-        async with open_desk(stage, dispatching=False) as desk:
-            yield Api(desk.client, f"projects/payonce-test/locations/{PLACE}", desk.s)
+        async with open_testbed(stage, dispatching=False) as testbed:
+            yield Api(testbed.client, f"projects/payonce-test/locations/{PLACE}", testbed.s)
         return
     client = tasks_v2.CloudTasksAsyncClient()
     api = Api(client, f"projects/{PROJECT}/locations/{PLACE}", None)

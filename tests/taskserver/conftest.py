@@ -6,7 +6,7 @@ import pytest
 
 from payonce.testing import OpenStage, Servers
 from tests.taskserver.api import Api, open_api
-from tests.taskserver.desk import Desk, open_desk
+from tests.taskserver.testbed import Testbed, open_testbed
 
 
 @pytest.fixture(scope="session")
@@ -15,15 +15,15 @@ def servers(servers_of_the_house: Servers) -> Servers:
 
 
 @pytest.fixture
-def desk(stage: OpenStage) -> AbstractAsyncContextManager[Desk]:
+def testbed(stage: OpenStage) -> AbstractAsyncContextManager[Testbed]:
     """A server that dispatches by itself."""
-    return open_desk(stage)
+    return open_testbed(stage)
 
 
 @pytest.fixture
-def still(stage: OpenStage) -> AbstractAsyncContextManager[Desk]:
+def still(stage: OpenStage) -> AbstractAsyncContextManager[Testbed]:
     """A server whose clock stands and which dispatches only in steps."""
-    return open_desk(stage, dispatching=False, frozen=True)
+    return open_testbed(stage, dispatching=False, frozen=True)
 
 
 @pytest.fixture

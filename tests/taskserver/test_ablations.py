@@ -12,33 +12,33 @@ from payonce.testing import OpenStage
 from tests.conformance.wire import without
 from tests.taskserver import test_batches, test_dispatching, test_leases, test_limits, test_tasks
 from tests.taskserver.api import Api
-from tests.taskserver.desk import Desk, open_desk
+from tests.taskserver.testbed import Testbed, open_testbed
 
-Check = Callable[[Desk], Awaitable[None]]
-Ablation = Callable[[Desk], Awaitable[AbstractContextManager[None]]]
+Check = Callable[[Testbed], Awaitable[None]]
+Ablation = Callable[[Testbed], Awaitable[AbstractContextManager[None]]]
 
 
 def in_function(name: str, pattern: str, replacement: str) -> Ablation:
     """Spaces in patterns stand for any white space."""
 
-    async def take_out(desk: Desk) -> AbstractContextManager[None]:
-        source = await desk.s.owner.fetchval(f"select pg_get_functiondef('cloudtasks.{name}'::regproc)")
+    async def take_out(testbed: Testbed) -> AbstractContextManager[None]:
+        source = await testbed.s.owner.fetchval(f"select pg_get_functiondef('cloudtasks.{name}'::regproc)")
         altered, count = re.subn(re.sub(r" +", r"\\s+", pattern), replacement, source)
         assert count, f"{name} holds no {pattern!r} any more: the ablation takes nothing out"
-        await desk.s.owner.execute(altered)
+        await testbed.s.owner.execute(altered)
         return nullcontext()
 
     return take_out
 
 
 def on_the_wire(pattern: str, replacement: str, within: str) -> Ablation:
-    async def take_out(desk: Desk) -> AbstractContextManager[None]:
+    async def take_out(testbed: Testbed) -> AbstractContextManager[None]:
         return without(pattern, replacement, within)
 
     return take_out
 
 
-async def no_memory_of_operations(desk: Desk) -> AbstractContextManager[None]:
+async def no_memory_of_operations(testbed: Testbed) -> AbstractContextManager[None]:
     async def begin(*_: object) -> None:
         return None
 
@@ -56,11 +56,11 @@ class _undone(AbstractContextManager[None]):  # noqa: N801 - reads as what it do
 
 
 def given(check: Callable[..., Awaitable[None]], *arguments: Any) -> Check:
-    return lambda desk: check(desk, *arguments)
+    return lambda testbed: check(testbed, *arguments)
 
 
 def at_api(check: Callable[[Api], Awaitable[None]]) -> Check:
-    return lambda desk: check(Api(desk.client, "projects/payonce-test/locations/us-central1", desk.s))
+    return lambda testbed: check(Api(testbed.client, "projects/payonce-test/locations/us-central1", testbed.s))
 
 
 ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
@@ -146,10 +146,10 @@ CASES = [
 @pytest.mark.parametrize(("ablation", "check"), CASES)
 async def test_a_check_fails_without_its_safeguard(stage: OpenStage, ablation: Ablation, check: Check) -> None:
     failed = False
-    async with open_desk(stage, dispatching=False, frozen=True) as desk:
-        with await ablation(desk):
+    async with open_testbed(stage, dispatching=False, frozen=True) as testbed:
+        with await ablation(testbed):
             try:
-                await check(desk)
+                await check(testbed)
             except (Exception, pytest.fail.Exception):
                 failed = True
     assert failed, "the check passed although its safeguard was taken out"

@@ -7,7 +7,7 @@ from payonce.taskserver.server import open_server
 from payonce.testing import OpenStage, eventually
 from payonce.testing.server import serving
 from tests.docs.test_documents import python_blocks
-from tests.taskserver.desk import Worker
+from tests.taskserver.testbed import Worker
 
 TOKEN = "a token of the server"
 

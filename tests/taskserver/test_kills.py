@@ -17,7 +17,7 @@ from payonce.taskserver.dispatch import LEASE_S
 from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.processes import Child, Processes
 from payonce.testing.server import serving
-from tests.taskserver.desk import LOCATION, QUEUE, Worker, open_client
+from tests.taskserver.testbed import LOCATION, QUEUE, Worker, open_client
 
 pytestmark = pytest.mark.timeout(300)
 

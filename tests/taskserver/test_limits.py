@@ -7,19 +7,19 @@ import pytest
 from payonce.taskserver.dispatch import LEASE_S
 from payonce.testing import eventually
 from tests.locks import all_wait, stopped_at
-from tests.taskserver.desk import QUEUE, Desk
+from tests.taskserver.testbed import QUEUE, Testbed
 
 FAR = {"min_backoff": {"seconds": 3_600}, "max_backoff": {"seconds": 3_600}}
 
 
-async def fill(desk: Desk, count: int, queue: str = QUEUE) -> None:
+async def fill(testbed: Testbed, count: int, queue: str = QUEUE) -> None:
     for first in range(0, count, 100):
-        tasks = [{"parent": queue, "task": desk.http()} for _ in range(min(100, count - first))]
-        await desk.client.batch_create_tasks(parent=queue, requests=tasks)
+        tasks = [{"parent": queue, "task": testbed.http()} for _ in range(min(100, count - first))]
+        await testbed.client.batch_create_tasks(parent=queue, requests=tasks)
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(10.0, 10), (2.5, 3), (0.5, 1)])
-async def test_no_second_sees_more_than_rate_and_burst(still: Desk, rate: float, burst: int) -> None:
+async def test_no_second_sees_more_than_rate_and_burst(still: Testbed, rate: float, burst: int) -> None:
     queue = await still.queue(rate_limits={"max_dispatches_per_second": rate})
     assert queue.rate_limits.max_burst_size == burst
     await fill(still, 100)
@@ -33,7 +33,7 @@ async def test_no_second_sees_more_than_rate_and_burst(still: Desk, rate: float,
     assert burst + rate * 4 - 1 <= sum(dispatched) <= burst + rate * 4
 
 
-async def test_the_rate_is_the_queues_and_not_a_servers(still: Desk) -> None:
+async def test_the_rate_is_the_queues_and_not_a_servers(still: Testbed) -> None:
     """Claims of two processes draw on one bucket, and a restart does not fill it."""
     await still.queue(rate_limits={"max_dispatches_per_second": 5})
     await fill(still, 20)
@@ -44,7 +44,7 @@ async def test_the_rate_is_the_queues_and_not_a_servers(still: Desk) -> None:
     assert rest_s == pytest.approx(0.2)
 
 
-async def test_concurrency_counts_live_leases(still: Desk) -> None:
+async def test_concurrency_counts_live_leases(still: Testbed) -> None:
     await still.queue(rate_limits={"max_concurrent_dispatches": 3})
     await fill(still, 10)
     assert len((await still.claims(limit=100)).tasks) == 3
@@ -53,7 +53,7 @@ async def test_concurrency_counts_live_leases(still: Desk) -> None:
     assert len((await still.claims(limit=100)).tasks) == 3, "the dead hold no slot"
 
 
-async def test_claims_at_the_same_moment_keep_the_concurrency(still: Desk) -> None:
+async def test_claims_at_the_same_moment_keep_the_concurrency(still: Testbed) -> None:
     """Each counts the leases when the others have counted and not committed yet."""
     await still.queue(rate_limits={"max_concurrent_dispatches": 7})
     await fill(still, 50)
@@ -64,17 +64,17 @@ async def test_claims_at_the_same_moment_keep_the_concurrency(still: Desk) -> No
     assert sum(len(each.tasks) for each in claims) == 7
 
 
-async def test_a_slot_that_becomes_free_is_used_at_once(desk: Desk) -> None:
-    await desk.queue(rate_limits={"max_concurrent_dispatches": 2})
-    desk.worker.open.clear()
-    await fill(desk, 6)
-    await desk.arrivals(2)
-    desk.worker.open.set()
-    await desk.arrivals(6)
+async def test_a_slot_that_becomes_free_is_used_at_once(testbed: Testbed) -> None:
+    await testbed.queue(rate_limits={"max_concurrent_dispatches": 2})
+    testbed.worker.open.clear()
+    await fill(testbed, 6)
+    await testbed.arrivals(2)
+    testbed.worker.open.set()
+    await testbed.arrivals(6)
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_an_overloaded_worker_slows_its_queue_which_recovers(still: Desk, status: int) -> None:
+async def test_an_overloaded_worker_slows_its_queue_which_recovers(still: Testbed, status: int) -> None:
     await still.queue(rate_limits={"max_dispatches_per_second": 16}, retry_config=FAR)
     await fill(still, 200)
     still.worker.answers(status, 200)
@@ -87,21 +87,21 @@ async def test_an_overloaded_worker_slows_its_queue_which_recovers(still: Desk, 
     assert await still.steps() == 16
 
 
-async def test_a_queue_whose_worker_mostly_fails_is_slowed(desk: Desk) -> None:
-    await desk.queue(retry_config=FAR)
-    desk.worker.answers(500)
-    await fill(desk, 40)
-    await desk.arrivals(40)
+async def test_a_queue_whose_worker_mostly_fails_is_slowed(testbed: Testbed) -> None:
+    await testbed.queue(retry_config=FAR)
+    testbed.worker.answers(500)
+    await fill(testbed, 40)
+    await testbed.arrivals(40)
 
     async def pace() -> bool:
-        return bool(await desk.s.database.work.fetchval("select pace < 1 from cloudtasks.queues"))
+        return bool(await testbed.s.database.work.fetchval("select pace < 1 from cloudtasks.queues"))
 
     await eventually(pace, what="the queue is slowed")
 
 
-async def test_a_few_errors_slow_nothing(desk: Desk) -> None:
-    await desk.queue(retry_config=FAR)
-    desk.worker.answers(500, 200)
-    await fill(desk, 40)
-    await desk.arrivals(40)
-    assert await desk.s.database.work.fetchval("select pace from cloudtasks.queues") == 1
+async def test_a_few_errors_slow_nothing(testbed: Testbed) -> None:
+    await testbed.queue(retry_config=FAR)
+    testbed.worker.answers(500, 200)
+    await fill(testbed, 40)
+    await testbed.arrivals(40)
+    assert await testbed.s.database.work.fetchval("select pace from cloudtasks.queues") == 1

@@ -15,7 +15,7 @@ from google.cloud import tasks_v2
 
 from payonce.testing import OpenStage
 from tests.taskserver.api import Api, only_here
-from tests.taskserver.desk import LOCATION, QUEUE, open_desk
+from tests.taskserver.testbed import LOCATION, QUEUE, open_testbed
 
 State = tasks_v2.Queue.State
 
@@ -216,14 +216,14 @@ async def test_a_deleted_queue_is_gone_with_its_tasks_and_its_name_is_free(api: 
 
 
 async def test_the_name_of_a_deleted_queue_is_locked_where_the_server_is_told_to(stage: OpenStage) -> None:
-    async with open_desk(stage, dispatching=False, frozen=True, name_lock_s=3 * 86_400) as desk:
-        await desk.queue()
-        await desk.client.delete_queue(name=QUEUE)
+    async with open_testbed(stage, dispatching=False, frozen=True, name_lock_s=3 * 86_400) as testbed:
+        await testbed.queue()
+        await testbed.client.delete_queue(name=QUEUE)
         for wait_s in (3 * 86_400 - 1, 1):
             with pytest.raises(FailedPrecondition, match="existed too recently"):
-                await desk.client.create_queue(parent=LOCATION, queue={"name": QUEUE})
-            await desk.s.clock.advance(wait_s)
-        await desk.queue()
+                await testbed.client.create_queue(parent=LOCATION, queue={"name": QUEUE})
+            await testbed.s.clock.advance(wait_s)
+        await testbed.queue()
 
 
 @only_here("Google serves it")

@@ -7,14 +7,14 @@ import pytest
 from google.api_core.exceptions import Unauthenticated
 
 from payonce.kit.outcomes import Unavailable
-from payonce.queues.cloudtasks.client import Config, Errand, QueueNumbers, TaskService
-from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, Place
+from payonce.queues.cloudtasks.client import Config, QueueNumbers, TaskRequest, TaskService
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, ProjectLocation
 from payonce.taskserver.retention import prune
 from payonce.taskserver.server import keep_house, open_server
 from payonce.taskserver.tokens import TokenMaker
 from payonce.testing import OpenStage
 from payonce.testing.server import serving
-from tests.taskserver.desk import LOCATION, QUEUE, Desk, Worker, open_client
+from tests.taskserver.testbed import LOCATION, QUEUE, Testbed, Worker, open_client
 
 TOKEN = "a-token-of-the-server"
 KEYS = "select count(*) from cloudtasks.signing_keys"
@@ -24,11 +24,11 @@ async def test_a_server_that_closes_lets_its_requests_finish(stage: OpenStage) -
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
         async with open_server(s.database, s.notifier) as server, open_client(server.address) as client:
-            desk = Desk(s, server, client, worker)
-            await desk.queue()
+            testbed = Testbed(s, server, client, worker)
+            await testbed.queue()
             worker.open.clear()
-            await desk.put("slow")
-            await desk.arrivals(1)
+            await testbed.put("slow")
+            await testbed.arrivals(1)
             asyncio.get_running_loop().call_later(0.2, worker.open.set)
         assert await s.owner.fetchval("select count(*) from cloudtasks.tasks") == 0
 
@@ -37,11 +37,11 @@ async def test_what_outlives_the_grace_is_left_to_its_lease(stage: OpenStage) ->
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
         async with open_server(s.database, s.notifier, grace_s=0.1) as server, open_client(server.address) as client:
-            desk = Desk(s, server, client, worker)
-            await desk.queue()
+            testbed = Testbed(s, server, client, worker)
+            await testbed.queue()
             worker.open.clear()
-            await desk.put("slow")
-            await desk.arrivals(1)
+            await testbed.put("slow")
+            await testbed.arrivals(1)
         assert await s.owner.fetchval("select count(*) from cloudtasks.tasks where lease_until is not null") == 1
         worker.open.set()
 
@@ -72,16 +72,18 @@ async def test_a_call_without_the_token_is_refused_and_does_nothing(stage: OpenS
 
 
 async def test_our_own_client_sends_the_token_with_every_kind_of_call(stage: OpenStage) -> None:
-    place = Place("p", "l")
+    location = ProjectLocation("p", "l")
     async with stage() as s, open_server(s.database, s.notifier, token=TOKEN, dispatching=False) as server:
-        service = TaskService(Config(place, LOCAL_ACCOUNT, server.address, lambda: TOKEN))
-        stranger = TaskService(Config(place, LOCAL_ACCOUNT, server.address))
-        errands = [Errand(f"{place.queue('q')}/tasks/t{n}", "http://127.0.0.1:9/", "a", b"", 30.0) for n in range(3)]
+        service = TaskService(Config(location, LOCAL_ACCOUNT, server.address, lambda: TOKEN))
+        stranger = TaskService(Config(location, LOCAL_ACCOUNT, server.address))
+        tasks = [
+            TaskRequest(f"{location.queue('q')}/tasks/t{n}", "http://127.0.0.1:9/", "a", b"", 30.0) for n in range(3)
+        ]
         try:
             assert await service.installation() == await s.database.installation()
             await service.create_queue("q", QueueNumbers(1.0, 1, 1, 0.0, 1.0, 1.0, 1))
-            assert [said.code for said in await service.create("q", errands)] == ["OK"] * 3
-            assert await service.find(errands[0].name) == "http://127.0.0.1:9/"
+            assert [status.code for status in await service.create("q", tasks)] == ["OK"] * 3
+            assert await service.find(tasks[0].name) == "http://127.0.0.1:9/"
             with pytest.raises(Unavailable, match="UNAUTHENTICATED"):
                 await stranger.queue("q")
         finally:
@@ -89,29 +91,29 @@ async def test_our_own_client_sends_the_token_with_every_kind_of_call(stage: Ope
             await stranger.close()
 
 
-async def test_a_server_that_does_not_dispatch_wakes_one_that_does(stage: OpenStage, desk: Desk) -> None:
-    await desk.queue()
+async def test_a_server_that_does_not_dispatch_wakes_one_that_does(stage: OpenStage, testbed: Testbed) -> None:
+    await testbed.queue()
     async with (
-        open_server(desk.s.database, desk.s.notifier, dispatching=False) as door,
+        open_server(testbed.s.database, testbed.s.notifier, dispatching=False) as door,
         open_client(door.address) as client,
     ):
         for number in range(3):
-            await client.create_task(parent=QUEUE, task={**desk.http(), "name": f"{QUEUE}/tasks/t{number}"})
-            await desk.arrivals(number + 1)
+            await client.create_task(parent=QUEUE, task={**testbed.http(), "name": f"{QUEUE}/tasks/t{number}"})
+            await testbed.arrivals(number + 1)
 
 
-async def test_a_queue_made_at_one_server_is_served_by_another(desk: Desk) -> None:
+async def test_a_queue_made_at_one_server_is_served_by_another(testbed: Testbed) -> None:
     other = f"{LOCATION}/queues/other"
     async with (
-        open_server(desk.s.database, desk.s.notifier, dispatching=False) as door,
+        open_server(testbed.s.database, testbed.s.notifier, dispatching=False) as door,
         open_client(door.address) as client,
     ):
         await client.create_queue(parent=LOCATION, queue={"name": other})
-        await client.create_task(parent=other, task=desk.http())
-    await desk.arrivals(1)
+        await client.create_task(parent=other, task=testbed.http())
+    await testbed.arrivals(1)
 
 
-async def test_keys_of_the_dead_are_forgotten_and_those_of_the_living_kept(still: Desk) -> None:
+async def test_keys_of_the_dead_are_forgotten_and_those_of_the_living_kept(still: Testbed) -> None:
     living = TokenMaker()
     await keep_house(still.s.database, living)
     assert await still.s.owner.fetchval(KEYS) == 2
@@ -124,7 +126,7 @@ async def test_keys_of_the_dead_are_forgotten_and_those_of_the_living_kept(still
     assert len(kids) == 2, "that of the server of this test was not said for two days"
 
 
-async def test_names_and_operations_are_cleared_away_when_their_time_is_over(still: Desk) -> None:
+async def test_names_and_operations_are_cleared_away_when_their_time_is_over(still: Testbed) -> None:
     await still.queue()
     request = {"parent": QUEUE, "task": {**still.http(), "name": f"{QUEUE}/tasks/one"}}
     await still.client.batch_create_tasks(parent=QUEUE, requests=[request])
@@ -136,7 +138,7 @@ async def test_names_and_operations_are_cleared_away_when_their_time_is_over(sti
         assert [tuple(row) for row in await still.s.owner.fetch(left)] == [(names, operations)]
 
 
-async def test_the_tasks_of_a_deleted_queue_are_cleared_away_and_then_its_name(still: Desk) -> None:
+async def test_the_tasks_of_a_deleted_queue_are_cleared_away_and_then_its_name(still: Testbed) -> None:
     await still.queue()
     await still.put("one")
     await still.client.delete_queue(name=QUEUE)

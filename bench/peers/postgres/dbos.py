@@ -8,7 +8,7 @@ from dbos import DBOS, AsyncSQLAlchemyDatasource, DBOSClient, DBOSConfig, Enqueu
 
 from bench.journal import Journal
 from bench.peers import command
-from bench.peers.port import SLOW_S, Address, Job, Payload, Traits, Way
+from bench.peers.port import SLOW_S, Address, Job, Payload, Traits, WriteMode
 
 QUEUE = "bench"
 CONCURRENCY = 500
@@ -21,7 +21,9 @@ class Dbos:
         bulk="enqueue_in_transaction(), 100 to a commit",
         bulk_size=100,
         lease_s=None,
-        ways=(Way("write_atomic", True, "the write and its step record are one commit, the workflow's end another"),),
+        write_modes=(
+            WriteMode("write_atomic", True, "the write and its step record are one commit, the workflow's end another"),
+        ),
     )
 
     def __init__(self, at: Address) -> None:

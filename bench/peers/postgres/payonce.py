@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from bench.journal import Journal
 from bench.peers import command
 from bench.peers.ours import POLICY, SLOTS, WORK_CONNECTIONS, WORKER, handlers, install_schema, message
-from bench.peers.port import Address, Job, Payload, Traits, Way
+from bench.peers.port import Address, Job, Payload, Traits, WriteMode
 from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
@@ -20,9 +20,9 @@ class Payonce:
         bulk="put() of 20000, an idempotency key each",
         bulk_size=20_000,
         lease_s=POLICY.lease_s,
-        ways=(
-            Way("write_atomic", True, "work.commit(): fence, write, job log and acknowledgement"),
-            Way("write", False, "write on a connection of its own, acknowledged after the handler"),
+        write_modes=(
+            WriteMode("write_atomic", True, "work.commit(): fence, write, job log and acknowledgement"),
+            WriteMode("write", False, "write on a connection of its own, acknowledged after the handler"),
         ),
     )
 

@@ -12,7 +12,7 @@ from pgqueuer.queries import Queries
 
 from bench.journal import Journal
 from bench.peers import command
-from bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, Way, business_pool
+from bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, WriteMode, business_pool
 
 BATCH = 500
 CONNECTIONS = 4
@@ -24,9 +24,9 @@ class Pgqueuer:
         bulk="enqueue() with lists of 1000",
         bulk_size=1000,
         lease_s=30.0,
-        ways=(
-            Way("write_atomic", True, "by hand: Queries.log_jobs on the handler's connection; no fence"),
-            Way("write", False, "as documented: acknowledged after the handler, in a buffer"),
+        write_modes=(
+            WriteMode("write_atomic", True, "by hand: Queries.log_jobs on the handler's connection; no fence"),
+            WriteMode("write", False, "as documented: acknowledged after the handler, in a buffer"),
         ),
     )
 

@@ -7,7 +7,7 @@ import procrastinate
 
 from bench.journal import Journal
 from bench.peers import command
-from bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, Way, business_pool
+from bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, WriteMode, business_pool
 
 CONCURRENCY = 20
 CONNECTIONS = 20
@@ -20,7 +20,9 @@ class Procrastinate:
         bulk_size=500,
         # Heartbeats only tell who has stalled; putting the jobs back is left to a periodic task of the user's own.
         lease_s=None,
-        ways=(Way("write", False, "cannot: a job finished in the handler makes the worker's own finish fail"),),
+        write_modes=(
+            WriteMode("write", False, "cannot: a job finished in the handler makes the worker's own finish fail"),
+        ),
     )
 
     def __init__(self, at: Address) -> None:

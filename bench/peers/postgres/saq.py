@@ -13,7 +13,7 @@ from saq.types import Context
 
 from bench.journal import Journal
 from bench.peers import command
-from bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, Way, business_pool
+from bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, WriteMode, business_pool
 
 CONCURRENCY = 50
 CONNECTIONS = 20
@@ -25,9 +25,9 @@ class Saq:
         bulk=f"no bulk call; {CONNECTIONS} enqueue() at once, as its pool allows",
         bulk_size=CONNECTIONS,
         lease_s=None,
-        ways=(
-            Way("write_atomic", True, "by hand: queue.finish(connection=…) in the handler; no fence"),
-            Way("write", False, "as documented: acknowledged after the handler"),
+        write_modes=(
+            WriteMode("write_atomic", True, "by hand: queue.finish(connection=…) in the handler; no fence"),
+            WriteMode("write", False, "as documented: acknowledged after the handler"),
         ),
     )
 

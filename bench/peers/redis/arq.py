@@ -27,7 +27,7 @@ class Arq:
         bulk_size=AT_ONCE,
         # job_timeout and its ten seconds of grace: until then the dead worker's key keeps everybody away.
         lease_s=310.0,
-        ways=(),
+        write_modes=(),
     )
 
     def __init__(self, at: Address) -> None:

@@ -20,7 +20,7 @@ class Celery:
         bulk_size=100,
         # visibility_timeout, for tasks that are acknowledged late.
         lease_s=3600.0,
-        ways=(),
+        write_modes=(),
     )
 
     def __init__(self, at: Address) -> None:

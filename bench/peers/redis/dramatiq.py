@@ -36,7 +36,7 @@ class Dramatiq:
         bulk_size=100,
         # A dead worker's messages are put back by chance: one command in a thousand looks for them.
         lease_s=60.0,
-        ways=(),
+        write_modes=(),
     )
 
     def __init__(self, at: Address) -> None:

@@ -24,7 +24,7 @@ class Payonce:
         bulk="put() of 20000, an idempotency key each",
         bulk_size=20_000,
         lease_s=POLICY.lease_s,
-        ways=(),
+        write_modes=(),
     )
 
     def __init__(self, at: Address) -> None:

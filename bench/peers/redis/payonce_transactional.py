@@ -9,7 +9,7 @@ from functools import partial
 from bench.journal import Journal
 from bench.peers import command
 from bench.peers.ours import POLICY, WORKER, message
-from bench.peers.port import Job, Payload, Traits, Way
+from bench.peers.port import Job, Payload, Traits, WriteMode
 from bench.peers.redis.payonce import Payonce
 from payonce.engine.janitors import RELAY_EVERY_S, Janitor, run_ticks
 from payonce.engine.janitors.relay import carry_on
@@ -24,7 +24,9 @@ class Transactional(Payonce):
         bulk="put(within=transaction) of 20000, an idempotency key each; one commit",
         bulk_size=20_000,
         lease_s=POLICY.lease_s,
-        ways=(Way("write_atomic", True, "work.commit(): inbox, write, job log and the end of the outbox's row"),),
+        write_modes=(
+            WriteMode("write_atomic", True, "work.commit(): inbox, write, job log and the end of the outbox's row"),
+        ),
     )
 
     async def open(self) -> None:

@@ -40,7 +40,7 @@ class Rq:
         bulk=f"enqueue_many() of {BULK}",
         bulk_size=BULK,
         lease_s=None,
-        ways=(),
+        write_modes=(),
     )
 
     def __init__(self, at: Address) -> None:

@@ -30,7 +30,7 @@ class Saq:
         bulk=f"no bulk call; {AT_ONCE} enqueue() at once",
         bulk_size=AT_ONCE,
         lease_s=None,
-        ways=(),
+        write_modes=(),
     )
 
     def __init__(self, at: Address) -> None:

@@ -34,7 +34,7 @@ class Taskiq:
         bulk_size=AT_ONCE,
         # idle_timeout of its stream broker.
         lease_s=600.0,
-        ways=(),
+        write_modes=(),
     )
 
     def __init__(self, at: Address) -> None:

@@ -14,7 +14,7 @@ from payonce.engine.reconcile import StatementSource
 from payonce.http.kit.scopes import HOUSE_SCOPES, TENANT_SCOPES, ScopeCatalogue
 from payonce.kit.outcomes import Invalid
 from payonce.queues.backends import Backend
-from payonce.queues.forwarded import ForwardedFeed
+from payonce.queues.relay_feed import RelayFeed
 from payonce.queues.routing import RoutedFeed
 from payonce.service import Service
 from payonce.settings import Settings
@@ -101,7 +101,7 @@ async def open_forwarding(
     for service in services:
         if service.forwards is not None:
             forwarding = await stack.enter_async_context(service.forwards(settings, database))
-            feed = ForwardedFeed(database, notifier, forwarding.relay.name)
+            feed = RelayFeed(database, notifier, forwarding.relay.name)
             backend = replace(
                 backend,
                 feed=RoutedFeed(backend.feed, feed, forwarding.queues),

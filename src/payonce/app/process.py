@@ -37,7 +37,7 @@ from payonce.engine.outbox import declare_relays
 from payonce.engine.reconcile import StatementSource, register
 from payonce.kit.ids import process_name
 from payonce.kit.log import get_logger
-from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
+from payonce.queues.backends import Backend, adopt_queues, open_backend, refuse_stranded_messages, watch_for_moves
 from payonce.service import Running, Service
 from payonce.settings import TOKEN_BYTES, Settings, revealed
 
@@ -172,11 +172,11 @@ class App:
             )
             backend = await open_forwarding(services, settings, backend, database, notifier, stack)
             queues = at_home(handlers, backend)
-            await refuse_if_elsewhere(database, backend.name, queues, revealed(settings.redis_url))
+            await refuse_stranded_messages(database, backend.name, queues, revealed(settings.redis_url))
             if handlers:
                 served = {each.policy.queue for each in everybody}
                 await check_held(registry.SERVICES, settings, database, known - served)
-                await take_over(database, backend.name, queues)
+                await adopt_queues(database, backend.name, queues)
             app = cls(settings, database, notifier, handlers, backend, roles)
             app.running = running
             await app._declare(everybody)
@@ -241,14 +241,14 @@ class App:
                 checks=SEND_CHECKS,
             )
             self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
-        moved = until_moved(self.database, self.backend.name, at_home(self._handlers, self.backend))
+        moved = watch_for_moves(self.database, self.backend.name, at_home(self._handlers, self.backend))
         self.loops["backend"] = asyncio.create_task(moved, name="backend")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")
         for name, running in self.running.items():
             self.loops[name] = asyncio.create_task(running.run(), name=name)
         if self.pushes_here:
             assert self.backend.pushes is not None
-            keeping = self.backend.pushes.keeper.run(self.process_name)
+            keeping = self.backend.pushes.maintenance.run(self.process_name)
             self.loops["task service"] = asyncio.create_task(keeping, name="task service")
 
     @property
@@ -261,7 +261,7 @@ class App:
         for running in self.running.values():
             running.stop()
         if self.backend.pushes is not None:
-            self.backend.pushes.close_doors()
+            self.backend.pushes.close_endpoints()
         if self._worker is not None:
             await self._worker.stop(self.settings.grace_s)
             await self.loops["worker"]
@@ -275,7 +275,7 @@ class App:
             holder=self.process_name,
             schedules=[schedule for service in self.services for schedule in service.schedules],
             relays=(*registry.RELAYS, *self.backend.relays),
-            led=self.backend.led,
+            led=self.backend.janitors,
             statements=self.statements,
             keep_days=self.settings.job_log_days,
             notifier=self.notifier,
@@ -305,4 +305,4 @@ class App:
         missing = {handler.policy.queue: handler.policy for handler in everybody if handler.policy.queue not in known}
         if wanted := {**missing, **ours}:
             await self.feed.declare(list(wanted.values()))
-        await declare_relays(self.database, (*registry.RELAYS, *self.backend.relays, *self.backend.also_known))
+        await declare_relays(self.database, (*registry.RELAYS, *self.backend.relays, *self.backend.known_relays))

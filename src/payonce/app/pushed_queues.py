@@ -9,9 +9,9 @@ from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.work import Handler
 from payonce.kit.outcomes import Invalid
-from payonce.queues.backends import Backend, beside
+from payonce.queues.backends import Backend, with_pushed_queues
 from payonce.queues.cloudtasks.assembly import open_cloud_tasks
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.pushed import PushedQueue
 from payonce.queues.cloudtasks.tune import tuned_numbers
 from payonce.service import Running, Service
 from payonce.settings import Settings
@@ -36,12 +36,14 @@ async def open_pushed(
     await _refuse_left_behind(database, [each.queue for each in pushed if each.here])
     server = running.get("cloudtasks.server")
     config = cloud_tasks(settings, None if server is None else server.address)
-    return beside(home, await stack.enter_async_context(open_cloud_tasks(database, notifier, config, pushed))), running
+    return with_pushed_queues(
+        home, await stack.enter_async_context(open_cloud_tasks(database, notifier, config, pushed))
+    ), running
 
 
 def pushed_queues(
     services: Sequence[Service], settings: Settings, roles: Sequence[str], everybody: Sequence[Handler]
-) -> list[Pushed]:
+) -> list[PushedQueue]:
     """The queues of all services that a task service brings, those of these roles marked as served here."""
     policies = {handler.policy.queue: handler.policy for handler in everybody}
     pushed = []
@@ -57,7 +59,7 @@ def pushed_queues(
                 raise Invalid(f"queue {target.queue} is pushed and has {len(serving)} roles that serve it; one must")
             here = f"{service.name}.{serving[0]}" in mine
             policy = policies[target.queue]
-            pushed.append(Pushed(target, policy, service.name, serving[0], here, alone=here and len(mine) == 1))
+            pushed.append(PushedQueue(target, policy, service.name, serving[0], here, alone=here and len(mine) == 1))
     return pushed
 
 

@@ -13,7 +13,7 @@ from payonce.engine.messages.policy import override_from_environment
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.cloudtasks.client import NO_PACKAGE, Config
-from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, Place
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, ProjectLocation
 from payonce.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator
 
 def cloud_tasks(settings: Settings, address: str | None = None) -> Config:
     """Where pushed queues are brought from: Google's project, a server that is named, or the one in this process."""
-    place = Place(settings.cloud_tasks_project or LOCAL_PROJECT, settings.cloud_tasks_location)
+    location = ProjectLocation(settings.cloud_tasks_project or LOCAL_PROJECT, settings.cloud_tasks_location)
     if settings.cloud_tasks_project is not None and settings.cloud_tasks_endpoint is None:
         if settings.cloud_tasks_service_account is None:
             raise Invalid(
@@ -43,11 +43,11 @@ def cloud_tasks(settings: Settings, address: str | None = None) -> Config:
                 "which Cloud Tasks signs its calls, or anybody could make them"
             )
         return Config(
-            place, settings.cloud_tasks_service_account, verified_by_platform=settings.access.verified_by_platform
+            location, settings.cloud_tasks_service_account, verified_by_platform=settings.access.verified_by_platform
         )
     here = address or _told_address(settings) or f"{TASK_SERVER_HOST}:{TASK_SERVER_PORT}"
     account = settings.cloud_tasks_service_account or LOCAL_ACCOUNT
-    return Config(place, account, settings.cloud_tasks_endpoint or here, partial(task_server_token, settings))
+    return Config(location, account, settings.cloud_tasks_endpoint or here, partial(task_server_token, settings))
 
 
 def task_server_token(settings: Settings) -> str:

@@ -139,10 +139,10 @@ def _rendered(report: "Report") -> list[Any]:
     left_out = f" ({figures['left_out']} left out)" if figures["left_out"] else ""
     title = f"{figures['points']} points{left_out} at {figures['sites']} sites of {figures['scenarios']} scenarios"
     parts = [table(title, ("site", *modes), sites, right=modes)]
-    if report.caught:
+    if report.ablation_results:
         rows = [
             (each.name, each.at or "NOT MISSED", "" if each.violation is None else each.violation.text)
-            for each in report.caught
+            for each in report.ablation_results
         ]
         parts.append(table("Safeguards taken out", ("without", "is missed at", "because"), rows))
     if report.sound:
@@ -159,7 +159,7 @@ def _complain(report: "Report") -> None:
             note(f"  again: payonce crash --seed {report.seed} --only '{name}'")
     if (more := len(report.violations) - VIOLATIONS_SHOWN) > 0:
         note(f"  and {more} more violations")
-    for each in report.caught:
+    for each in report.ablation_results:
         if each.at is None:
             say_error(f"without {each.name} nothing was missed at {each.tried} points: the explorer does not see it")
 

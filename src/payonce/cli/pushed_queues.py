@@ -12,7 +12,7 @@ from payonce.kit.outcomes import Invalid
 if TYPE_CHECKING:
     from payonce.app.process import App
     from payonce.queues.cloudtasks.assembly import CloudTasks
-    from payonce.queues.cloudtasks.pushed import Pushed
+    from payonce.queues.cloudtasks.pushed import PushedQueue
 
 
 def sync(
@@ -67,7 +67,7 @@ def tune(
 
     async def act() -> None:
         from payonce.queues.cloudtasks.tune import apply as keep
-        from payonce.queues.cloudtasks.tune import tuned
+        from payonce.queues.cloudtasks.tune import measured_tuning
 
         async with opened() as app:
             pushed = _pushes(app).pushed
@@ -75,7 +75,7 @@ def tune(
             if queue is not None and queue not in names:
                 raise Invalid(f"queue {queue[:60]!r} is not pushed; pushed are: {', '.join(names)}")
             rates = {name: _vendor_rate(pushed[name], vendor_rate) for name in names if queue in (None, name)}
-            found = [await tuned(app.database, name, rate) for name, rate in rates.items()]
+            found = [await measured_tuning(app.database, name, rate) for name, rate in rates.items()]
             if apply:
                 for each in found:
                     await keep(app.database, each, somebody(by))
@@ -97,7 +97,7 @@ def tune(
     run_async(act())
 
 
-def _vendor_rate(pushed: "Pushed", given: float | None) -> float:
+def _vendor_rate(pushed: "PushedQueue", given: float | None) -> float:
     rate = pushed.target.vendor_per_s if given is None else given
     if rate is None:
         raise Invalid(f"no rate is known of the vendor behind queue {pushed.queue}; say it with --vendor-rate")

@@ -39,14 +39,14 @@ def move(
     """Move the messages of all queues to the other backend. Stop the workers first; nothing is lost or doubled."""
 
     async def act() -> None:
-        from payonce.queues.backends import refuse_while_led
+        from payonce.queues.backends import refuse_while_running
         from payonce.queues.redis import RedisStore
         from payonce.queues.transfer import move_to_postgres, move_to_redis
 
         if to not in TARGETS:
             raise Invalid(f"there is no backend {to!r}; there are: {', '.join(TARGETS)}")
         async with opened() as app, RedisStore.open(_redis_url(app), app.database) as store:
-            await refuse_while_led(app.database)
+            await refuse_while_running(app.database)
             if to == "redis":
                 moved = await move_to_redis(app.database, app.notifier, store)
             else:
@@ -58,19 +58,19 @@ def move(
 
 async def refuse(app: "App", queue: str) -> None:
     """Nothing is put, changed or paused where nobody would look for it."""
-    from payonce.queues.backends import lies_elsewhere, queues_elsewhere
+    from payonce.queues.backends import other_backend, queues_of_other_backends
 
-    if queue in await queues_elsewhere(app.database, app.backend.name):
-        raise Invalid(f"{lies_elsewhere(queue, app.backend.name)}; {_way_out(app)}")
+    if queue in await queues_of_other_backends(app.database, app.backend.name):
+        raise Invalid(f"{other_backend(queue, app.backend.name)}; {_way_out(app)}")
 
 
 async def warn(app: "App", queue: str | None = None) -> None:
     """What is shown of a queue that lies elsewhere is not what its workers see."""
-    from payonce.queues.backends import lies_elsewhere, queues_elsewhere
+    from payonce.queues.backends import other_backend, queues_of_other_backends
 
-    for name in await queues_elsewhere(app.database, app.backend.name):
+    for name in await queues_of_other_backends(app.database, app.backend.name):
         if queue is None or name == queue:
-            note(f"warning: {lies_elsewhere(name, app.backend.name)}; {_way_out(app)}")
+            note(f"warning: {other_backend(name, app.backend.name)}; {_way_out(app)}")
             return
 
 

@@ -28,20 +28,20 @@ from payonce.http.queues import queue_routes
 from payonce.http.webhooks import webhook_routes
 
 GUARD_MARGIN_S: Final = 5.0
-"""Beyond the patience of a door, which answers for itself when a run does not end."""
+"""Added to a push endpoint's own time limit: the endpoint answers first when a run does not end."""
 
 FOR_ALL: Final = (Depends(refuse_unknown_query), Depends(refuse_repeated_names))
 
 
 class _Web(FastAPI):
-    """With doors that are found by their path alone: the layers before the routes cost more than some answers do."""
+    """Dispatches push endpoints by their path alone: the middleware would cost more than some of their answers."""
 
-    doors: Mapping[str, ASGIApp] = {}
+    endpoints: Mapping[str, ASGIApp] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door = self.doors.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if door is not None:
-            await door(scope, receive, send)
+        endpoint = self.endpoints.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if endpoint is not None:
+            await endpoint(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
@@ -59,8 +59,8 @@ def build_web(app: App) -> FastAPI:
         generate_unique_id_function=_id_of,
     )
     pushes = app.backend.pushes
-    doors = [] if pushes is None else pushes.doors()
-    slow = {path: pushed.answers_within_s + GUARD_MARGIN_S for pushed, _ in doors for path in pushed.paths}
+    endpoints = [] if pushes is None else pushes.endpoints()
+    slow = {path: pushed.answers_within_s + GUARD_MARGIN_S for pushed, _ in endpoints for path in pushed.paths}
     proxies_named = app.settings.trusted_proxies is not None
     hosts = Hosts(app.settings.host, app.settings.access.allowed_hosts)
     short = [
@@ -70,11 +70,11 @@ def build_web(app: App) -> FastAPI:
         for route in service.short_routes()
     ]
     web.add_middleware(Guard, answer_limits_s=slow, proxies_named=proxies_named, hosts=hosts)
-    web.doors = {
+    web.endpoints = {
         route.path: Guard(_answered_by(route, web), proxies_named=proxies_named, hosts=hosts) for route in short
     } | {
-        path: Guard(door, answer_limits_s=slow, hosts=hosts, many_values=True)
-        for pushed, door in doors
+        path: Guard(endpoint, answer_limits_s=slow, hosts=hosts, many_values=True)
+        for pushed, endpoint in endpoints
         for path in pushed.paths
     }
     web.state.context = app
@@ -89,9 +89,13 @@ def build_web(app: App) -> FastAPI:
         web.mount(path, build_mounted(app))
     web.router.routes.extend(ways_in())
     # First: a process of one role answers under the bare paths, whatever else answers there in a process of all. A POST
-    # does not come to these routes; other methods are told that a door takes posts.
+    # does not come to these routes; other methods learn that the endpoint accepts POST only.
     web.router.routes[:0] = [
-        *(Route(path, door, methods=["POST"], include_in_schema=False) for each, door in doors for path in each.paths),
+        *(
+            Route(path, endpoint, methods=["POST"], include_in_schema=False)
+            for each, endpoint in endpoints
+            for path in each.paths
+        ),
         *short,
     ]
     describe(web)

@@ -1,1 +1,1 @@
-"""Implementations of the ports in engine/messages/ports.py, one folder each."""
+"""Queue backends: implementations of the ports in engine/messages/ports.py, one package each."""

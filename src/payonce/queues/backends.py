@@ -1,4 +1,4 @@
-"""Where queues lie: the backends by name, and how a process opens one."""
+"""Queue backends by name, and how a process opens one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,7 +18,7 @@ from payonce.queues.cloudtasks.assembly import CloudTasks
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.queues.routing import DeclaringFeed, RoutedAdmin, RoutedFeed
 
-MOVED_LOOK_S: Final = 2.0
+MOVED_CHECK_S: Final = 2.0
 POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
 
@@ -27,23 +27,23 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Backend:
-    """A queue backend, opened."""
+    """An open queue backend."""
 
     name: str
     feed: DeclaringFeed
     admin: Admin
     queue: Callable[[Policy, str], PullQueue]
     relays: Sequence[Relay] = ()
-    led: Sequence[Janitor] = ()
-    """What the process that leads does for it."""
-    also_known: Sequence[Relay] = ()
-    """Relays that take entries here and are carried by others."""
+    janitors: Sequence[Janitor] = ()
+    """Run by the leading process."""
+    known_relays: Sequence[Relay] = ()
+    """Relays whose entries are stored here and delivered by other processes."""
     pushes: CloudTasks | None = None
-    """The queues that a task service brings, beside those that lie here."""
+    """The queues that a task service pushes, in addition to those of this backend."""
 
 
-def beside(home: Backend, pushes: CloudTasks) -> Backend:
-    """Pushed queues are at the task service, all others at home."""
+def with_pushed_queues(home: Backend, pushes: CloudTasks) -> Backend:
+    """Returns the home backend with pushed queues routed to the task service."""
     names = frozenset(pushes.pushed)
 
     def queue(policy: Policy, worker: str) -> PullQueue:
@@ -56,7 +56,7 @@ def beside(home: Backend, pushes: CloudTasks) -> Backend:
         admin=RoutedAdmin(home.admin, pushes.admin, names),
         queue=queue,
         relays=carried,
-        also_known=() if pushes.works_here else (pushes.relay,),
+        known_relays=() if pushes.works_here else (pushes.relay,),
         pushes=pushes,
     )
 
@@ -65,7 +65,7 @@ def beside(home: Backend, pushes: CloudTasks) -> Backend:
 async def open_backend(
     name: str, redis_url: str | None, database: Database, notifier: Notifier
 ) -> AsyncIterator[Backend]:
-    """Refuses, with what to do, a Redis server that is away, too old or part of a cluster."""
+    """Raises Unavailable, with the remedy, for a Redis server that is unreachable, too old or part of a cluster."""
     if name == POSTGRES:
         yield Backend(
             POSTGRES,
@@ -74,14 +74,16 @@ async def open_backend(
             lambda policy, worker: PostgresQueue(database, notifier, policy, worker),
         )
         return
-    # Not at the top: its driver takes a while to load.
+    # Imported late: the Redis driver is slow to load.
     from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore
     from payonce.queues.redis.refill import REFILL_EVERY_S, WAKE_NAME, refill
 
     if redis_url is None:
-        raise Invalid("queues are to lie in Redis and REDIS_URL is not set; set it, such as redis://localhost:6379/0")
+        raise Invalid(
+            "the queues are kept in Redis, but REDIS_URL is not set; set it, for example to redis://localhost:6379/0"
+        )
     async with RedisStore.open(redis_url, database) as store:
-        store.when_forgotten = lambda: notifier.notify({WAKE_NAME})
+        store.on_data_loss = lambda: notifier.notify({WAKE_NAME})
         yield Backend(
             REDIS,
             RedisFeed(store, notifier),
@@ -92,38 +94,38 @@ async def open_backend(
         )
 
 
-async def refuse_if_elsewhere(
+async def refuse_stranded_messages(
     database: Database, backend: str, queues: Sequence[str], redis_url: str | None = None
 ) -> None:
-    """Messages that nobody would take are worse than a start that is refused. What was put straight into Redis is known
-    there alone."""
+    """Raises Invalid if these queues still have messages in another backend, where no worker would claim them. Messages
+    put directly into Redis are known to Redis alone."""
     row = await database.engine.fetchrow(_IN_POSTGRES if backend == REDIS else _IN_REDIS, list(queues))
     left = None if row is None else (row["queue"], row["count"])
     if left is None and (row := await database.engine.fetchrow(_AT_TASK_SERVICE, list(queues))) is not None:
         raise Invalid(
-            f"{row['count']:,} messages of queue {row['queue']} wait for a task service, and no service here has it "
-            "pushed; start the version that pushes it until they have ended"
+            f"{row['count']:,} messages of queue {row['queue']} wait for a task service, but no service here pushes "
+            "this queue; start a version that does, until they are settled"
         )
     if left is None and backend != REDIS and redis_url is not None and queues:
         left = await _left_in_redis(database, redis_url, queues)
     if left is not None:
         where, other = ("PostgreSQL", "Redis") if backend == REDIS else ("Redis", "PostgreSQL")
         raise Invalid(
-            f"{left[1]:,} messages of queue {left[0]} lie in {where}, and this process serves queues in "
+            f"{left[1]:,} messages of queue {left[0]} are in {where}, but this process serves queues in "
             f"{other}; move them with: payonce queues move --to {backend}"
         )
 
 
-async def take_over(database: Database, backend: str, queues: Sequence[str]) -> None:
-    """Before a process that works begins: queues that nobody works on, and that left nothing elsewhere, are from now on
-    this backend's. Refused while processes run that have ours elsewhere, for these would find their queues empty."""
-    elsewhere = await queues_elsewhere(database, backend)
+async def adopt_queues(database: Database, backend: str, queues: Sequence[str]) -> None:
+    """Assigns idle and empty queues to this backend before a process starts working. Raises Invalid while another
+    process is running with the queues in the other backend: it would find them empty."""
+    elsewhere = await queues_of_other_backends(database, backend)
     mine = [queue for queue in queues if queue in elsewhere]
-    leader = await leader_of(database) if elsewhere else None
+    leader = await current_leader(database) if elsewhere else None
     if mine and leader is not None:
         raise Invalid(
-            f"{lies_elsewhere(mine[0], backend)}; process {leader} is running with it there: set REDIS_URL as it has "
-            "it, or stop it first"
+            f"{other_backend(mine[0], backend)}; process {leader} is running with that backend: set REDIS_URL to "
+            "the same value, or stop that process first"
         )
     if elsewhere and leader is None:
         left = _IN_POSTGRES if backend == REDIS else _IN_REDIS
@@ -131,47 +133,45 @@ async def take_over(database: Database, backend: str, queues: Sequence[str]) -> 
         await database.engine.execute("update payonce.queues set backend = $1 where name = any($2)", backend, empty)
 
 
-async def queues_elsewhere(database: Database, backend: str) -> list[str]:
-    """Those that were last declared, or moved, for another backend than this. Pushed ones are at the task service
-    wherever the others lie."""
+async def queues_of_other_backends(database: Database, backend: str) -> list[str]:
+    """Queues last declared in, or moved to, another backend than this one. Pushed queues are not counted."""
     rows = await database.engine.fetch(
         "select name from payonce.queues where backend not in ($1, 'cloudtasks') order by name", backend
     )
     return [row["name"] for row in rows]
 
 
-def lies_elsewhere(queue: str, backend: str) -> str:
+def other_backend(queue: str, backend: str) -> str:
     where, here = ("PostgreSQL", "Redis") if backend == REDIS else ("Redis", "PostgreSQL")
-    return f"queue {queue} lies in {where}, and this process has its queues in {here}"
+    return f"queue {queue} is in {where}, but this process keeps its queues in {here}"
 
 
-async def leader_of(database: Database) -> str | None:
-    """While any process works, one of them leads: its name."""
+async def current_leader(database: Database) -> str | None:
+    """The name of the leading process; None if no process is running."""
     holder: str | None = await database.engine.fetchval(
         "select holder from payonce.leases where name = $1 and expires_at > payonce.lease_now()", LEADER
     )
     return holder
 
 
-async def refuse_while_led(database: Database) -> None:
-    if (leader := await leader_of(database)) is not None:
+async def refuse_while_running(database: Database) -> None:
+    if (leader := await current_leader(database)) is not None:
         raise Invalid(f"process {leader} is running; stop every worker, then try again")
 
 
-async def until_moved(database: Database, backend: str, queues: Sequence[str]) -> None:
-    """Raises when one of these queues lies elsewhere by now: what this process would put there nobody would take."""
+async def watch_for_moves(database: Database, backend: str, queues: Sequence[str]) -> None:
+    """Raises Invalid when one of these queues has been moved to another backend: no worker would claim what this
+    process put."""
     while True:
-        await asyncio.sleep(MOVED_LOOK_S)
+        await asyncio.sleep(MOVED_CHECK_S)
         try:
-            moved = set(queues).intersection(await queues_elsewhere(database, backend))
+            moved = set(queues).intersection(await queues_of_other_backends(database, backend))
         except Exception as error:
             if not is_transient(error):
                 raise
             continue
         if moved:
-            raise Invalid(
-                f"{lies_elsewhere(min(moved), backend)}: it was moved; start anew with REDIS_URL as it is now"
-            )
+            raise Invalid(f"{other_backend(min(moved), backend)}: it was moved; restart with the current REDIS_URL")
 
 
 async def _left_in_redis(database: Database, redis_url: str, queues: Sequence[str]) -> tuple[str, int] | None:
@@ -183,8 +183,8 @@ async def _left_in_redis(database: Database, redis_url: str, queues: Sequence[st
                 if count := await store.count(queue):
                     return queue, count
     except Unavailable as error:
-        # This process does not need it.
-        log.warning("redis_not_looked_at", error=str(error))
+        # Redis is not required by this process.
+        log.warning("redis_check_skipped", error=str(error))
     return None
 
 

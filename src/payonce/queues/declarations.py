@@ -1,4 +1,4 @@
-"""How PostgreSQL learns of a queue, wherever its messages lie: its policy and its limit."""
+"""Declares queues in PostgreSQL, whatever their backend: policy and limit."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ log = get_logger(__name__)
 
 
 def check_limits(policies: Sequence[Policy]) -> None:
-    """Queues that share a limit must agree on its numbers; which of two should hold cannot be guessed."""
+    """Raises Invalid if queues that share a limit state different numbers for it."""
     stated: dict[str, Policy] = {}
     for policy in policies:
         if policy.limit_name is None or (policy.concurrency is None and policy.rate is None):
@@ -22,14 +22,17 @@ def check_limits(policies: Sequence[Policy]) -> None:
         other = stated.setdefault(policy.limit_name, policy)
         if (other.concurrency, other.rate, other.burst) != (policy.concurrency, policy.rate, policy.burst):
             raise Invalid(
-                f"queues {other.queue} and {policy.queue} share the limit {policy.limit_name} and state different "
-                "numbers for it; state them once, or the same in both"
+                f"queues {other.queue} and {policy.queue} share the limit {policy.limit_name} but state different "
+                "numbers for it; state them in one policy, or equally in both"
             )
 
 
 async def declare_queues(connection: Connection, policies: Sequence[Policy], backend: str) -> set[str]:
-    """What an operator set (paused) stays, and so do the actions that other releases have declared. The queues' rows
-    are locked until the caller's transaction ends. Answers the names of the limits that were not known before."""
+    """Declares queues and their limits; returns the names of new limits.
+
+    An operator's pause stays in force, and so do the actions declared by other releases. The queues' rows stay locked
+    until the caller's transaction ends.
+    """
     # Limits before queues and each by name, so that two processes that start together cannot deadlock.
     new_limits: set[str] = set()
     for policy in sorted(policies, key=lambda policy: policy.limit_name or ""):
@@ -62,7 +65,7 @@ async def declare_queues(connection: Connection, policies: Sequence[Policy], bac
 
 
 async def _declare_limit(connection: Connection, policy: Policy) -> bool:
-    """Whether the limit is new."""
+    """Returns whether the limit is new."""
     changed: bool | None = await connection.fetchval(
         """
         insert into payonce.limits as known (name, concurrency, rate, burst) values ($1, $2, $3, $4)
@@ -78,7 +81,7 @@ async def _declare_limit(connection: Connection, policy: Policy) -> bool:
         policy.burst,
     )
     if changed:
-        # Meant after a change of settings; told, because another process may still state the old numbers.
+        # Expected after a change of settings; logged because another process may still declare the old numbers.
         log.warning(
             "limit_changed",
             limit=policy.limit_name,
@@ -91,6 +94,6 @@ async def _declare_limit(connection: Connection, policy: Policy) -> bool:
 
 
 async def claimed_queues(source: asyncpg.Pool | Connection) -> list[str]:
-    """Those that workers take from; the others are brought by a task service, and lie nowhere else."""
+    """Queues that workers claim from, as opposed to those pushed by a task service."""
     rows = await source.fetch("select name from payonce.queues where backend <> 'cloudtasks' order by name")
     return [row["name"] for row in rows]

@@ -1,4 +1,4 @@
-"""What the operators' hands on queues have in common, wherever the messages lie."""
+"""Operations on queues that all backends share."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -11,9 +11,9 @@ from payonce.engine.messages.model import State
 from payonce.kit.outcomes import Invalid
 
 COUNT_MAX: Final = 1_000_000
-"""Depths and filters stop here, so that looking at a queue of ten million stays cheap."""
+"""Depths and filters count up to this, so that inspecting a queue of ten million messages stays cheap."""
 CHANGE_BATCH: Final = 1_000
-"""Redrive and purge work in transactions of this many rows."""
+"""Redrive and purge use transactions of this many rows."""
 SAMPLES: Final = 5
 PEEK_MAX: Final = 1_000
 
@@ -23,7 +23,7 @@ PURGED_TO_JOB_LOG: Final = """
     select queue, id, correlation_id, idempotency_key, trace_id, 'failed', attempts, 'purged by ' || $2,
            action, payonce.due_now(), payonce.due_now()
     from gone returning message_id"""
-"""A row for each that was deleted in `gone`, so that nothing vanishes untold; $2 is who did it."""
+"""Logs each row deleted in the CTE `gone`; $2 is the operator's name."""
 
 
 def check_page(limit: int) -> None:
@@ -33,17 +33,16 @@ def check_page(limit: int) -> None:
 
 def check_purged(state: State) -> None:
     if state is State.LEASED:
-        raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
+        raise Invalid("leased messages cannot be purged; pause the queue and let them finish")
 
 
 def has_open_effects(table: str) -> str:
-    """In SQL, of the message in a row of this table."""
     return f"""exists (
     select from payonce.effects e where e.message_id = {table}.id and e.state in ('intended', 'unknown', 'review'))"""
 
 
 def is_in_review(table: str) -> str:
-    """In SQL, of the message in a row of this table: whether an effect of it waits for a person."""
+    """An SQL condition: an effect of the message in this table's row waits for an operator."""
     return f"exists (select from payonce.effects e where e.message_id = {table}.id and e.state = 'review')"
 
 
@@ -53,8 +52,8 @@ async def in_parts(
     limit: int | None = None,
     begun_at: datetime | None = None,
 ) -> int:
-    """`some` until it says None or the limit is reached, each time in a transaction of its own, with the time at which
-    it all began."""
+    """Calls `some` until it returns None or the limit is reached, each time in a new transaction, and passes it the
+    time at which the whole operation began. Returns the sum of the results."""
     begun_at = begun_at or await pool.fetchval("select payonce.due_now()")
     count = 0
     async with pool.acquire() as connection:

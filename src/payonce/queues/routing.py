@@ -1,4 +1,4 @@
-"""Two backends as one: pushed queues by name at the task service, all others where queues lie."""
+"""Combines two backends: pushed queues go to the task service, all others to the home backend."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -31,7 +31,7 @@ class RoutedFeed:
             await self._pushes.declare(away)
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
-        """Within a transaction all are stored or none; outside of one, those of each backend."""
+        """Within a transaction all messages are stored or none; outside a transaction this holds per backend."""
         away = [message.queue in self._pushed for message in messages]
         if not any(away):
             return await self._home.put(messages, within)

@@ -1,4 +1,4 @@
-"""Moving queues from one backend to the other: attempts, delays and reasons come along, and nothing is in both."""
+"""Moves queues between backends: attempts, delays and reasons are kept, and no message is in both."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -17,14 +17,15 @@ from payonce.queues.postgres import PostgresQueue
 from payonce.queues.redis import RedisAdmin, RedisQueue, RedisRelay, RedisStore
 from payonce.queues.redis.idempotency_keys import keys_to_postgres, keys_to_redis
 from payonce.queues.redis.refill import refill
-from payonce.queues.redis.withdrawal import Emptying
+from payonce.queues.redis.withdrawal import Withdrawal
 
 BATCH: Final = 1_000
 WORKER: Final = "move"
 
 
 async def move_to_redis(database: Database, notifier: Notifier, store: RedisStore) -> int:
-    """Messages become rows of the outbox, a batch in each transaction, and the relay brings them. Answers how many."""
+    """Moves messages into the outbox, one batch per transaction; the relay then delivers them to Redis. Returns their
+    number."""
     relay = RedisRelay(store)
     await declare_relays(database, [relay])
     for queue in await claimed_queues(database.engine):
@@ -45,7 +46,8 @@ async def move_to_redis(database: Database, notifier: Notifier, store: RedisStor
 
 
 async def move_to_postgres(database: Database, notifier: Notifier, store: RedisStore) -> int:
-    """What Redis alone has gets its row in the outbox first; then rows become messages. Answers how many."""
+    """Gives each message that only Redis has a row in the outbox, then turns rows into messages. Returns their
+    number."""
     relay, admin = RedisRelay(store), RedisAdmin(store, notifier)
     await declare_relays(database, [relay])
     queues = await claimed_queues(database.engine)
@@ -53,15 +55,13 @@ async def move_to_postgres(database: Database, notifier: Notifier, store: RedisS
         await _reap(RedisQueue(store, notifier, await _policy(database, queue), WORKER))
         depth = await admin.depth(queue)
         if depth.leased:
-            raise Invalid(
-                f"{depth.leased} messages of queue {queue} are being worked on; stop the workers and try again"
-            )
+            raise Invalid(f"{depth.leased} messages of queue {queue} are leased; stop the workers and try again")
     moved = 0
     for queue in queues:
         await keys_to_postgres(store, queue)
-        moved += await Emptying(database, store, admin, queue, _move_these).run()
+        moved += await Withdrawal(database, store, admin, queue, _move_these).run()
     async with database.engine.acquire() as connection:
-        # What Redis does not have yet, or has lost.
+        # Messages that Redis has not received yet, or has lost.
         while count := await _move_batch(database, connection, _ANY_TO_MESSAGES):
             moved += count
         await connection.execute("update payonce.queues set backend = 'postgres' where backend <> 'cloudtasks'")
@@ -70,13 +70,13 @@ async def move_to_postgres(database: Database, notifier: Notifier, store: RedisS
 
 
 async def _reap(queue: PullQueue) -> None:
-    """What dead workers held is nobody's."""
+    """Releases the leases of dead workers."""
     while await queue.reap():
         pass
 
 
 async def _policy(database: Database, queue: str) -> Policy:
-    """As much of it as matters to the leases of the dead."""
+    """The parts of the policy that matter for releasing leases."""
     limit = await database.engine.fetchval("select limit_name from payonce.queues where name = $1", queue)
     return Policy(queue, limit=limit)
 
@@ -90,9 +90,7 @@ async def _refuse_leased(database: Database) -> None:
         "select queue, count(*) from payonce.messages where state = 'leased' group by queue order by queue limit 1"
     )
     if row is not None:
-        raise Invalid(
-            f"{row['count']} messages of queue {row['queue']} are being worked on; stop the workers and try again"
-        )
+        raise Invalid(f"{row['count']} messages of queue {row['queue']} are leased; stop the workers and try again")
 
 
 async def _move_batch(database: Database, connection: Connection, statement: str) -> int:
@@ -114,7 +112,7 @@ _TO_OUTBOX: Final = f"""
            case state when 'parked' then ready_at else payonce.due_now() end, {_COLUMNS}
     from gone returning id"""
 
-# What the inbox has was settled before, and only leaves the outbox.
+# Messages recorded in the inbox are settled: they only leave the outbox.
 _TO_MESSAGES: Final = f"""
     with gone as (
         delete from payonce.outbox where relay = 'redis' and id = any(array({{chosen}}))

@@ -80,7 +80,7 @@ class Dispatcher:
         self._lanes: dict[str, Lane] = {}
         self._running: dict[Claim, Running] = {}
         self._changed = asyncio.Event()
-        self._rung = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._is_stopping = False
 
     async def step(self, of_queue: str | None = None, most: int = 1) -> bool:
@@ -107,7 +107,7 @@ class Dispatcher:
             while not self._is_stopping:
                 self._changed.clear()
                 rest_s = POLL_S if await self._tried(self._open_lanes()) else ERROR_REST_S
-                await _heard(self._changed, rest_s)
+                await _wait_for(self._changed, rest_s)
         finally:
             self._notifier.unsubscribe(QUEUES_BELL, self._changed)
             claiming.cancel()
@@ -141,15 +141,15 @@ class Dispatcher:
                 metrics.forget(name)
         for name, queue in live.items():
             if name not in self._lanes:
-                self._lanes[name] = Lane(queue, self._notifier, self._rung)
-                self._rung.set()
+                self._lanes[name] = Lane(queue, self._notifier, self._wakeup)
+                self._wakeup.set()
             elif self._lanes[name].queue != queue:
                 self._lanes[name].queue = queue
                 self._lanes[name].rung.set()
 
     async def _claim_for_ever(self) -> None:
         while True:
-            self._rung.clear()
+            self._wakeup.clear()
             rest_s = CLAIM_PAUSE_S
             if not await self._tried(self._claim()):
                 rest_s = ERROR_REST_S
@@ -157,7 +157,7 @@ class Dispatcher:
                 rest_s = min(lane.due_at for lane in self._lanes.values()) - _now()
             # A pause whatever happens, then until rung.
             await asyncio.sleep(CLAIM_PAUSE_S)
-            await _heard(self._rung, rest_s - CLAIM_PAUSE_S)
+            await _wait_for(self._wakeup, rest_s - CLAIM_PAUSE_S)
 
     async def _claim(self) -> None:
         """Of every queue that may have something."""
@@ -201,7 +201,7 @@ class Dispatcher:
             return
         if ending.wait_s is not None:
             lane.due_at = min(lane.due_at, _now() + ending.wait_s)
-            self._rung.set()
+            self._wakeup.set()
         if lane.is_held_up:
             lane.rung.set()
 
@@ -237,7 +237,7 @@ class Dispatcher:
             while True:
                 moved.clear()
                 rest_s = RENEW_S if await self._tried(self._renew()) else ERROR_REST_S
-                await _heard(moved, rest_s)
+                await _wait_for(moved, rest_s)
         finally:
             self._notifier.unsubscribe(QUEUES_BELL, moved)
 
@@ -327,7 +327,7 @@ def _deadline_of(claim: Claim) -> asyncio.Timeout:
     return asyncio.timeout(claim.deadline_ms / 1_000)
 
 
-async def _heard(event: asyncio.Event, within_s: float) -> None:
+async def _wait_for(event: asyncio.Event, within_s: float) -> None:
     if within_s > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):

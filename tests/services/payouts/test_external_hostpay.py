@@ -13,8 +13,8 @@ from payonce.engine.effects import Answer, answer_review
 from payonce.engine.messages.model import Message
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.kit.webhooks.secrets import Secret
-from payonce.queues.cloudtasks.client import Config, Errand, QueueNumbers, Said, TaskService
-from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, Place
+from payonce.queues.cloudtasks.client import CallStatus, Config, QueueNumbers, TaskRequest, TaskService
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, ProjectLocation
 from payonce.services.payouts import ledger
 from payonce.services.payouts.api.webhook import NotTaken
 from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
@@ -54,11 +54,11 @@ class Disturbed(TaskService):
             raise Unavailable("disturbed")
         await super().delete(name)
 
-    async def create(self, queue: str, errands: Sequence[Errand]) -> list[Said]:
+    async def create(self, queue: str, tasks: Sequence[TaskRequest]) -> list[CallStatus]:
         self.asked += 1
         code, made = self.said.pop(0) if self.said else ("", True)
-        answer = await super().create(queue, errands) if made else []
-        return [Said(code, "disturbed")] if code else answer
+        answer = await super().create(queue, tasks) if made else []
+        return [CallStatus(code, "disturbed")] if code else answer
 
 
 @dataclass
@@ -107,7 +107,7 @@ async def open_yard(stage: OpenStage, **how: Any) -> AsyncIterator[Yard]:
     async def opened(s: Stage) -> AsyncIterator[ExternalHostPay]:
         own = OwnGcHostPay(KEY.key)
         async with open_server(s.database, s.notifier, dispatching=False) as server, listening(own) as url:
-            service = Disturbed(Config(Place("payonce-test", "us-central1"), LOCAL_ACCOUNT, server.address))
+            service = Disturbed(Config(ProjectLocation("payonce-test", "us-central1"), LOCAL_ACCOUNT, server.address))
             await service.create_queue(QUEUE, NUMBERS)
             found.update(own=own, server=server, service=service, url=url)
             try:

@@ -26,7 +26,7 @@ from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, HOSTPAY, SWAP
 from payonce.services.payouts.store import payouts as store
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
-from tests.cloudtasks.desk import Runs, open_runs
+from tests.cloudtasks.testbed import Runs, open_runs
 from tests.services.payouts.payouts_stage import BTC_CLIENT, Office, open_office
 from tests.services.payouts.test_tokens import as_older_services_send
 from tests.services.payouts.tokens_made import TASK, Clock, codec

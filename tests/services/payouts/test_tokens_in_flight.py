@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from payonce.kit.crypto import sign_hex, to_base64url
 from payonce.kit.webhooks.secrets import Secret
-from payonce.queues.cloudtasks.client import Config, Errand, TaskService
-from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, Place
+from payonce.queues.cloudtasks.client import Config, TaskRequest, TaskService
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, ProjectLocation
 from payonce.services.payouts.messages.tokens import ESTIMATE_REQUEST, ESTIMATE_RESPONSE, HOPS
 from payonce.services.payouts.messages.tokens.packed import Packer
 from payonce.testing import ScratchDatabase, eventually
@@ -95,18 +95,20 @@ SERVER_TOKEN = "token-of-the-task-server"
 
 async def bring(address: str, port: int) -> None:
     """One task of an older service for each hop, made with Google's client."""
-    service = TaskService(Config(Place(LOCAL_PROJECT, "us-central1"), LOCAL_ACCOUNT, address, lambda: SERVER_TOKEN))
+    service = TaskService(
+        Config(ProjectLocation(LOCAL_PROJECT, "us-central1"), LOCAL_ACCOUNT, address, lambda: SERVER_TOKEN)
+    )
     here = f"http://127.0.0.1:{port}"
     key = Secret(SIGNING_KEY)
     try:
         for hop in HOPS:
             made = Packer(hop, [key]).make(FIELDS[hop], time.time())
             body = json.dumps({"token": to_base64url(made)}).encode()
-            name = service.config.place.task(hop.queue, f"of-an-older-service-{hop.role}-{len(hop.path)}")
-            errand = Errand(name, here + PATHS[hop], here, body, 30.0)
+            name = service.config.location.task(hop.queue, f"of-an-older-service-{hop.role}-{len(hop.path)}")
+            task = TaskRequest(name, here + PATHS[hop], here, body, 30.0)
 
-            async def is_made(queue: str = hop.queue, errand: Errand = errand) -> bool:
-                [said] = await service.create(queue, [errand])
+            async def is_made(queue: str = hop.queue, task: TaskRequest = task) -> bool:
+                [said] = await service.create(queue, [task])
                 assert said.code in ("OK", "NOT_FOUND"), said
                 return said.code == "OK"
 

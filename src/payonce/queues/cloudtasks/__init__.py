@@ -1,19 +1,19 @@
-"""The queue on Google Cloud Tasks, or on a server that speaks its language: messages are brought over HTTP.
+"""Queues on Google Cloud Tasks, or on a compatible server: messages are delivered over HTTP.
 
-PostgreSQL keeps each message in the outbox until it is settled; a task is only the errand that brings it.
+PostgreSQL keeps each message in the outbox until it is settled; a task only triggers its delivery.
 
-names       what tasks and queues are called there
-client      the task service, connected when it is first needed
-feed        putting messages
-relay       from the outbox to the task service
-box         deliveries that wait for a run, and the answers they wait for
-door        where the task service knocks
-oidc        who may knock
-queue       runs: begun with a token of PostgreSQL's, settled there, and only then answered
-statements  their SQL
-admin       the operator's hand
-refill      what the task service has lost is brought anew
-sync        the queues there, from the policies here
-tune        rate and concurrency from what was measured
-opening     all of it, for one process
+names         names of tasks and queues at the task service
+client        the task service, connected on first use
+feed          puts messages
+relay         creates tasks from the outbox
+deliveries    deliveries waiting for a run, and the responses they wait for
+endpoint      the HTTP endpoint that the task service calls
+oidc          authenticates the task service
+queue         runs: begun with a token from PostgreSQL, settled there, and only then answered
+statements    the SQL of runs
+admin         operations for operators
+refill        recreates tasks that the task service has lost
+sync          makes the task service's queues match the policies
+tune          derives rate and concurrency from measurements
+assembly      all of it, for one process
 """

@@ -1,4 +1,4 @@
-"""What operators do to pushed queues: look, pause, redrive, purge. All from PostgreSQL, where the messages are."""
+"""Operations on pushed queues: inspect, pause, redrive, purge. All use PostgreSQL, where the messages are stored."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,7 +17,7 @@ from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX, STARTS_OVER
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.names import RELAY
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.pushed import PushedQueue
 from payonce.queues.cloudtasks.statements import SUSPICIOUS
 from payonce.queues.operations import (
     CHANGE_BATCH,
@@ -36,7 +36,7 @@ log = get_logger(__name__)
 
 class CloudTasksAdmin:
     def __init__(
-        self, database: Database, notifier: Notifier, service: TaskService, pushed: Mapping[str, Pushed]
+        self, database: Database, notifier: Notifier, service: TaskService, pushed: Mapping[str, PushedQueue]
     ) -> None:
         self._database = database
         self._pool = database.engine
@@ -63,7 +63,7 @@ class CloudTasksAdmin:
         )
 
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]:
-        """In the order they fall due; `after` the given message, for the next page."""
+        """Messages in the order they fall due; `after` names the last message of the previous page."""
         await check_known(self._pool, queue)
         check_page(limit)
         rows = await self._pool.fetch(
@@ -80,23 +80,23 @@ class CloudTasksAdmin:
         return [_stored(row, state) for row in rows]
 
     async def pause(self, queue: str, reason: str, by: str = "the application") -> None:
-        """No run begins from the commit on. That the task service stops bringing only saves it the way."""
+        """No run begins after the commit. Pausing the task service's queue only saves useless deliveries."""
         async with self._pool.acquire() as connection, connection.transaction():
             await set_paused(connection, queue, clean_text(reason), by)
-        await self._tell_service(queue, True)
+        await self._pause_remote(queue, True)
 
     async def resume(self, queue: str, by: str = "the application") -> None:
         async with self._pool.acquire() as connection, connection.transaction():
             await set_paused(connection, queue, None, by)
-        await self._tell_service(queue, False)
+        await self._pause_remote(queue, False)
         self._notifier.notify({queue})
 
-    async def _tell_service(self, queue: str, paused: bool) -> None:
+    async def _pause_remote(self, queue: str, paused: bool) -> None:
         try:
-            await self._service.set_paused(self._pushed[queue].there, paused)
+            await self._service.set_paused(self._pushed[queue].remote_name, paused)
         except Exception as error:
-            # A janitor of whoever has the task service puts it right.
-            log.warning("task_queue_not_told", queue=queue, paused=paused, error=str(error))
+            # A janitor in a process that reaches the task service repairs it.
+            log.warning("task_queue_pause_failed", queue=queue, paused=paused, error=str(error))
 
     async def preview(self, queue: str, state: State, which: Filter) -> Preview:
         await check_known(self._pool, queue)
@@ -132,7 +132,8 @@ class CloudTasksAdmin:
         return [row["id"] for row in rows]
 
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
-        """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
+        """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays
+        parked."""
         await check_known(self._pool, queue)
         source = self._pool if within is None else within
         begun_at = await source.fetchval("select payonce.due_now()")
@@ -165,8 +166,8 @@ class CloudTasksAdmin:
         limit: int | None = None,
         put_before: datetime | None = None,
     ) -> int:
-        """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold, and its
-        id in the inbox, so that its task is known when it comes. Messages with open effects stay."""
+        """Deletes the messages that are there at the beginning, except those with open effects. Each gets a row in the
+        job log, and its id goes into the inbox, so that a later delivery of its task is recognised."""
         await check_known(self._pool, queue)
         check_purged(state)
 
@@ -178,8 +179,8 @@ class CloudTasksAdmin:
     async def _purge_some(
         self, connection: Connection, queue: str, state: State, which: Filter, by: str, begun_at: datetime
     ) -> int | None:
-        """One transaction's worth; None when nothing is left. Locked first and looked at again then: an effect may have
-        been begun, and its message parked, between the look and the lock."""
+        """Purges one batch in one transaction; None when nothing is left. Rows are locked first and then checked again:
+        an effect may begin, and its message be parked, between the query and the lock."""
         async with settled_transaction(self._database, connection):
             rows = await connection.fetch(
                 f"""

@@ -1,4 +1,4 @@
-"""Pushed queues for one process: what it puts, serves, carries and keeps in step, opened together."""
+"""Assembles the pushed queues of one process: feed, endpoints, relay and maintenance."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,53 +9,53 @@ from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
 from payonce.queues.cloudtasks.admin import CloudTasksAdmin
 from payonce.queues.cloudtasks.client import Config, TaskService
-from payonce.queues.cloudtasks.deliveries import Box
+from payonce.queues.cloudtasks.deliveries import DeliveryBuffer
 from payonce.queues.cloudtasks.feed import CloudTasksFeed
-from payonce.queues.cloudtasks.pushed import Pushed, by_queue
+from payonce.queues.cloudtasks.pushed import PushedQueue, by_queue
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
-from payonce.queues.cloudtasks.refill import Keeper
+from payonce.queues.cloudtasks.refill import TaskMaintenance
 from payonce.queues.cloudtasks.relay import CloudTasksRelay
 
 if TYPE_CHECKING:
-    from payonce.queues.cloudtasks.endpoint import Door
+    from payonce.queues.cloudtasks.endpoint import PushEndpoint
 
 
 class CloudTasks:
-    """`pushed` are all queues that any service pushes; a process serves those that are `here`."""
+    """Pushed queues of all services; a process serves those that are `here`."""
 
     def __init__(
         self,
         database: Database,
         notifier: Notifier,
         service: TaskService,
-        pushed: Sequence[Pushed],
+        pushed: Sequence[PushedQueue],
         stack: AsyncExitStack,
     ) -> None:
         self.pushed = by_queue(pushed)
         self.service = service
         self.address: str | None = None
-        """Where this process listens, once it does."""
+        """Where this process listens; None until it does."""
         self.feed = CloudTasksFeed(database, notifier, self._reaches)
         self.admin = CloudTasksAdmin(database, notifier, service, self.pushed)
-        self.keeper = Keeper(database, notifier, service, self.pushed, self._own_address)
-        self.relay = CloudTasksRelay(service, self.pushed, self._own_address, self.keeper.queue_missing)
+        self.maintenance = TaskMaintenance(database, notifier, service, self.pushed, self._own_address)
+        self.relay = CloudTasksRelay(service, self.pushed, self._own_address, self.maintenance.queue_missing)
         self._database = database
         self._notifier = notifier
         self._stack = stack
-        self._boxes = {each.queue: Box(each.queue) for each in self.pushed.values() if each.here}
+        self._buffers = {each.queue: DeliveryBuffer(each.queue) for each in self.pushed.values() if each.here}
 
     @property
     def works_here(self) -> bool:
-        """Whether this process serves a service that pushes, and so has the task service at hand."""
-        return bool(self._boxes)
+        """Whether this process serves a pushing service, and so reaches the task service."""
+        return bool(self._buffers)
 
     def queue(self, policy: Policy, worker: str) -> CloudTasksQueue:
-        return CloudTasksQueue(self._database, self._notifier, policy, worker, self._boxes[policy.queue])
+        return CloudTasksQueue(self._database, self._notifier, policy, worker, self._buffers[policy.queue])
 
-    def doors(self) -> "list[tuple[Pushed, Door]]":
-        """What this process answers to, when it listens."""
-        # Not at the top: commands need neither ciphers nor an HTTP client.
-        from payonce.queues.cloudtasks.endpoint import Door
+    def endpoints(self) -> "list[tuple[PushedQueue, PushEndpoint]]":
+        """The endpoints of the queues that this process serves."""
+        # Imported late: commands need neither cryptography nor an HTTP client.
+        from payonce.queues.cloudtasks.endpoint import PushEndpoint
         from payonce.queues.cloudtasks.oidc import GOOGLE_KEYS_URL, GoogleKeys, LocalKeys, Verifier
 
         config, by_platform = self.service.config, self.service.config.verified_by_platform
@@ -68,15 +68,15 @@ class CloudTasks:
             self._stack.push_async_callback(http.close)
             verifier = Verifier(GoogleKeys(http), config.account, by_platform=by_platform)
         return [
-            (each, Door(each, self._boxes[each.queue], verifier, config.place, self._own_address))
+            (each, PushEndpoint(each, self._buffers[each.queue], verifier, config.location, self._own_address))
             for each in self.pushed.values()
             if each.here
         ]
 
-    def close_doors(self) -> None:
-        """Nothing more is taken; what waits is the task service's again."""
-        for box in self._boxes.values():
-            box.close()
+    def close_endpoints(self) -> None:
+        """Accepts no further deliveries; waiting ones are returned to the task service."""
+        for buffer in self._buffers.values():
+            buffer.close()
 
     def _own_address(self) -> str | None:
         return self.address
@@ -88,7 +88,7 @@ class CloudTasks:
 
 @asynccontextmanager
 async def open_cloud_tasks(
-    database: Database, notifier: Notifier, config: Config, pushed: Sequence[Pushed]
+    database: Database, notifier: Notifier, config: Config, pushed: Sequence[PushedQueue]
 ) -> AsyncIterator[CloudTasks]:
     service = TaskService(config)
     async with AsyncExitStack() as stack:

@@ -1,11 +1,11 @@
-"""When the task service repeats a task by itself, as the queue's numbers there say."""
+"""The task service's own retry delays, from the retry settings of its queue."""
 
 from typing import Final
 
 from payonce.engine.messages.policy import Exponential
 
 DOUBLINGS_DEFAULT: Final = 16
-"""Google's own, which is also what an unset number means there."""
+"""Google's default, which also applies where the setting is unset."""
 
 
 def doublings(backoff: Exponential) -> int:
@@ -15,7 +15,7 @@ def doublings(backoff: Exponential) -> int:
 
 
 def repeats_after_s(backoff: Exponential, retry: int) -> float:
-    """Before the task service's n-th retry: doubling, then growing by the last step, up to the longest."""
+    """The delay before the task service's n-th retry: doubling, then growing by the last step, up to the maximum."""
     times = doublings(backoff)
     least_s, most_s = backoff_bounds_s(backoff)
     grown = least_s * 2.0 ** min(retry - 1, times) * max(1, retry - times)

@@ -1,4 +1,4 @@
-"""Deliveries of one queue that wait for a run in this process, and the answers that the task service waits for."""
+"""Deliveries of one queue waiting for a run in this process, and the responses that the task service waits for."""
 
 import asyncio
 from collections import deque
@@ -8,12 +8,12 @@ from uuid import UUID
 
 from payonce.engine.messages.model import Message
 
-BOX_MAX: Final = 1_000
-"""Deliveries of one queue that may wait in a process; the task service keeps the others."""
+BUFFER_MAX: Final = 1_000
+"""Limit of waiting deliveries per queue and process; the task service keeps the others."""
 
 
 class Reply(NamedTuple):
-    """What the task service is told. It takes a task for done at any 2xx, and repeats it at anything else."""
+    """The HTTP response to the task service, which takes any 2xx as done and retries after anything else."""
 
     status: int
     outcome: str
@@ -25,9 +25,10 @@ KNOWN: Final = Reply(200, "already_settled")
 PARKED: Final = Reply(200, "parked")
 SUPERSEDED: Final = Reply(200, "superseded")
 PUT_OFF: Final = Reply(200, "put_off")
-"""It waits in PostgreSQL, and comes as a new task when its time has come: waiting must not slow the queue down."""
+"""The message waits in PostgreSQL and comes back as a new task when due, so that waiting does not slow the queue
+down."""
 RETRIED: Final = Reply(500, "retried")
-"""It is to come again by the queue's own backoff. Not 503, at which Google slows a queue down."""
+"""Retried with the queue's own backoff. Not 503, which makes Google slow the queue down."""
 HELD: Final = Reply(503, "held", 5)
 STALE: Final = Reply(503, "stale", 5)
 EARLY: Final = Reply(503, "early", 5)
@@ -35,7 +36,7 @@ PAUSED: Final = Reply(503, "paused", 60)
 FULL: Final = Reply(503, "full", 5)
 CLOSING: Final = Reply(503, "closing", 5)
 GIVEN_BACK: Final = Reply(503, "given_back", 1)
-"""Its run could not begin in time, and nobody has it."""
+"""Its run could not begin in time, and no process holds it."""
 AWAY: Final = Reply(503, "database_away", 10)
 OVERDUE: Final = Reply(503, "no_end_in_time", 5)
 UNKNOWN: Final = Reply(404, "unknown")
@@ -43,7 +44,7 @@ ELSEWHERE: Final = Reply(400, "wrong_queue")
 
 
 class Delivery:
-    """One task that was brought, and is not answered yet."""
+    """A delivered task that has not been answered yet."""
 
     __slots__ = ("_reply", "id", "looks", "message", "number", "retries", "task")
 
@@ -52,18 +53,18 @@ class Delivery:
     ) -> None:
         self.id = message_id
         self.number = number
-        """Which delivery of its message it is."""
+        """The number of this delivery of its message."""
         self.retries = retries
-        """How often the task service has repeated it, which decides when it would next."""
+        """The task service's retry count, from which its next delay follows."""
         self.message = message
-        """Of a sender who keeps no record here."""
+        """Given when the sender keeps no record in this database."""
         self.task = task
         self.looks = 0
-        """How often its row was found locked."""
+        """How many times its row was found locked."""
         self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def answer(self, reply: Reply) -> None:
-        """The first answer stands; the task service may have gone meanwhile."""
+        """The first answer counts; the task service may have disconnected meanwhile."""
         if not self._reply.done():
             self._reply.set_result(reply)
 
@@ -76,10 +77,10 @@ class Delivery:
             return self._reply.result()
 
 
-class Box:
-    def __init__(self, queue: str, limit: int = BOX_MAX) -> None:
+class DeliveryBuffer:
+    def __init__(self, queue: str, limit: int = BUFFER_MAX) -> None:
         self.queue = queue
-        self.rung = asyncio.Event()
+        self.wakeup = asyncio.Event()
         self._limit = limit
         self._waiting: deque[Delivery] = deque()
         self._suspects: deque[Delivery] = deque()
@@ -97,10 +98,10 @@ class Box:
             delivery.answer(FULL)
         else:
             self._waiting.append(delivery)
-            self.rung.set()
+            self.wakeup.set()
 
     def take(self, limit: int) -> list[Delivery]:
-        """Of two deliveries of one message the later one is left for the next time, when the first is known."""
+        """Takes up to `limit` deliveries. A second delivery of one message stays until the first is decided."""
         taken: dict[UUID, Delivery] = {}
         left: list[Delivery] = []
         while self._waiting and len(taken) < limit:
@@ -111,12 +112,12 @@ class Box:
                 taken[delivery.id] = delivery
         self._waiting.extendleft(reversed(left))
         if taken and self._waiting:
-            # There is more. Where nothing could be taken, the end of a run rings: a full worker must not spin.
-            self.rung.set()
+            # More is waiting. Where nothing was taken, the end of a run sets the event: a full worker must not spin.
+            self.wakeup.set()
         return list(taken.values())
 
     def rest(self, delivery: Delivery, for_s: float) -> None:
-        """It came a moment early: it is offered again then."""
+        """Offers a delivery that came slightly early again when it is due."""
         self._resting[delivery] = asyncio.get_running_loop().call_later(for_s, self._wake, delivery)
 
     def suspect(self, delivery: Delivery) -> None:
@@ -126,7 +127,7 @@ class Box:
         return self._suspects.popleft() if self._suspects else None
 
     def close(self) -> None:
-        """Nothing more is taken; what waits is the task service's again."""
+        """Accepts no further deliveries; waiting ones are returned to the task service."""
         self._closed = True
         for timer in self._resting.values():
             timer.cancel()
@@ -137,13 +138,14 @@ class Box:
         self._resting.clear()
 
     async def wait(self, timeout_s: float) -> None:
-        """Also while deliveries wait: whoever asks has no room for them, and is woken when a run has ended."""
+        """Waits for a delivery or a free slot. Waits also while deliveries are queued: the caller has no room for
+        them."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self.rung.wait()
+                await self.wakeup.wait()
         except TimeoutError:
             pass
-        self.rung.clear()
+        self.wakeup.clear()
 
     def _wake(self, delivery: Delivery) -> None:
         del self._resting[delivery]

@@ -1,14 +1,14 @@
-"""Where the task service knocks: one address for each pushed queue that this process serves.
+"""The HTTP endpoints that the task service calls: one path for each pushed queue that this process serves.
 
-| answer | when |
+| status | when |
 |---|---|
-| 200 | the run ended, or the message has ended, is parked, or waits to be brought as a new task |
-| 400 | the body cannot be read, is forged, or is of another queue |
-| 401 | the token of the task service is missing or wrong |
+| 200 | the run ended, or the message is settled, parked, or waits for a new task |
+| 400 | the body is unreadable, forged, or of another queue |
+| 401 | the task service's token is missing or wrong |
 | 404 | no such message was ever put here |
-| 405 | not a POST |
-| 500 | the handler asked for a retry; the task service makes it by the queue's backoff |
-| 503 | not now: somebody works on it, it is early, the queue is paused, this process is full or stops |
+| 405 | the method is not POST |
+| 500 | the handler asked for a retry; the task service retries with the queue's backoff |
+| 503 | not now: the message is leased or early, the queue is paused, this process is full or stopping |
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from payonce.engine.monitoring.metrics import PUSHED_DELIVERIES
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks import deliveries
-from payonce.queues.cloudtasks.deliveries import Box, Delivery, Reply
-from payonce.queues.cloudtasks.names import Place, delivery_of
+from payonce.queues.cloudtasks.deliveries import Delivery, DeliveryBuffer, Reply
+from payonce.queues.cloudtasks.names import ProjectLocation, delivery_of
 from payonce.queues.cloudtasks.oidc import SERVERLESS, Verifier
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.pushed import PushedQueue
 
 UNREADABLE: Final = Reply(400, "unreadable")
 UNAUTHORIZED: Final = Reply(401, "unauthorized")
@@ -37,20 +37,25 @@ COUNT_MAX_DIGITS: Final = 9
 log = get_logger(__name__)
 
 
-class Door:
-    """An ASGI application. The guard before it has bounded the body."""
+class PushEndpoint:
+    """An ASGI application for one pushed queue. The guard in front of it limits the body's size."""
 
     def __init__(
-        self, pushed: Pushed, box: Box, verifier: Verifier, place: Place, own_address: Callable[[], str | None]
+        self,
+        pushed: PushedQueue,
+        buffer: DeliveryBuffer,
+        verifier: Verifier,
+        location: ProjectLocation,
+        own_address: Callable[[], str | None],
     ) -> None:
         self._pushed = pushed
         self._target = pushed.target
-        self._box = box
+        self._buffer = buffer
         self._verifier = verifier
-        self._place = place
+        self._location = location
         self._own_address = own_address
         self.path = pushed.long_path
-        """By which the metrics know it."""
+        """Labels the metrics."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = self
@@ -67,7 +72,7 @@ class Door:
             return NOT_A_POST
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if [name.lower() for name, _ in scope["headers"]].count(b"authorization") > 1:
-            # A platform in front may have checked the other one.
+            # The platform in front may have verified the other one.
             log.warning(
                 "task_refused",
                 queue=self._target.queue,
@@ -82,7 +87,7 @@ class Door:
         try:
             arrived = self._target.codec.decode(body, headers)
         except Invalid as error:
-            # The text may name what was sent: it goes into no log and no answer.
+            # The error's text may quote the body, so it is neither logged nor returned.
             log.warning(
                 "task_unreadable",
                 queue=self._target.queue,
@@ -96,9 +101,9 @@ class Door:
             delivery_of(arrived.id, name),
             _count(headers.get(RETRY_COUNT, "")),
             arrived.message,
-            self._place.task(self._pushed.there, name) if name else "",
+            self._location.task(self._pushed.remote_name, name) if name else "",
         )
-        self._box.offer(delivery)
+        self._buffer.offer(delivery)
         return await delivery.answered(self._pushed.answers_within_s)
 
     async def _refused(self, authorization: str, *, serverless: bool) -> Reply | None:

@@ -1,4 +1,4 @@
-"""Putting messages for the task service: always into the outbox, where they live until they are settled."""
+"""Puts messages of pushed queues into the outbox, which keeps them until they are settled."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.declarations import check_limits, declare_queues
 
 PUT_MAX_MESSAGES: Final = 100_000
-"""One put is one transaction; a larger one would hold its locks and its snapshot for too long."""
+"""One put is one transaction; a larger one would hold locks and a snapshot for too long."""
 
 
 class CloudTasksFeed:
@@ -27,7 +27,7 @@ class CloudTasksFeed:
         self._known: set[str] = set()
 
     async def declare(self, policies: Sequence[Policy]) -> None:
-        """Makes queues known to PostgreSQL. What an operator set (paused, tuned) stays."""
+        """Declares queues in PostgreSQL. An operator's settings (pause, tuning) stay."""
         check_limits(policies)
         async with self._database.engine.acquire() as connection, connection.transaction():
             await declare_queues(connection, policies, RELAY)
@@ -48,11 +48,11 @@ class CloudTasksFeed:
         return ids
 
     def notify(self, queues: set[str]) -> None:
-        """For puts within a transaction: call after its commit. The relay makes their tasks."""
+        """Call after the commit of a put within a transaction: the relay creates the tasks."""
         if not queues:
             return
-        # A relay that runs here and can make all of their tasks need not wake the others: a NOTIFY costs each process
-        # that listens. Should it fail, they look by themselves within a second.
+        # A relay in this process that can create all of their tasks need not wake other processes: a NOTIFY costs each
+        # listener. If it fails, the others poll within a second.
         if not (all(map(self._is_reached_from_here, queues)) and self._notifier.wake_here(wake_name(RELAY))):
             self._notifier.notify({wake_name(RELAY)})
 

@@ -1,10 +1,10 @@
-"""Who may knock: every task carries a token that its service signed for our account, and it is verified each time.
+"""Authenticates the task service: every task carries a token signed for our account, verified on each delivery.
 
-At Google the keys are Google's, fetched and kept; at our own server they are rows of the database that all share.
+Google's public keys are fetched and cached; those of our own server are rows of the shared database.
 
 Cloud Run with its IAM check (`--no-allow-unauthenticated`) verifies the token itself and replaces its signature with
-SIGNATURE_REMOVED_BY_GOOGLE before it passes the request on. Such a token is taken only where the settings say that this
-check stands before every request; its claims are checked here all the same.
+SIGNATURE_REMOVED_BY_GOOGLE before it forwards the request. Such a token is accepted only where the settings say that
+every request passes this check; its claims are checked here all the same.
 """
 
 import asyncio
@@ -32,26 +32,26 @@ GOOGLE_ISSUERS: Final = ("https://accounts.google.com", "accounts.google.com")
 LOCAL_ISSUERS: Final = ("https://cloudtasks.payonce.invalid",)
 TOKEN_MAX_BYTES: Final = 8 * 1024
 KEYS_MAX: Final = 100
-LOOK_AGAIN_S: Final = 10.0
-"""A token under a key that nobody knows makes us look for new keys no more often than this."""
+REFETCH_MIN_S: Final = 10.0
+"""Minimum interval between two fetches caused by unknown key ids."""
 KEYS_KEPT_S: Final = 3_600.0
-"""A key that its owner has withdrawn is believed for so long at most."""
+"""Maximum time for which a withdrawn key is still trusted."""
 SKEW_S: Final = 60.0
 VERIFIED_MAX: Final = 10_000
 KEY_BITS_LEAST: Final = 2_048
 REMOVED: Final = "SIGNATURE_REMOVED_BY_GOOGLE"
-"""In place of the signature; see https://cloud.google.com/run/docs/troubleshooting#signature-removed"""
+"""Replaces the signature; see https://cloud.google.com/run/docs/troubleshooting#signature-removed"""
 SERVERLESS: Final = "x-serverless-authorization"
-"""With this header Cloud Run checks the token in it, and passes Authorization on unchecked."""
+"""With this header Cloud Run verifies the token in it and forwards Authorization unverified."""
 
 
 class Keys(Protocol):
-    """Where the signers' public keys are."""
+    """A source of signers' public keys."""
 
     issuers: tuple[str, ...]
 
     async def fetch(self) -> Mapping[str, RSAPublicKey]:
-        """By key id. Raises Unavailable when they cannot be had now."""
+        """Public keys by key id. Raises Unavailable while they cannot be fetched."""
         ...
 
 
@@ -69,11 +69,13 @@ class GoogleKeys:
             listed = msgspec.json.decode(response.body, type=_KeySet).keys[:KEYS_MAX]
             return {each.kid: _public_key(each) for each in listed if each.kty == "RSA"}
         except Exception as error:
-            raise Unavailable(f"Google's keys cannot be had: {error}; tasks are refused until they can") from error
+            raise Unavailable(
+                f"Google's public keys cannot be fetched: {error}; tasks are refused until they can be"
+            ) from error
 
 
 class LocalKeys:
-    """Of our own server, whichever process runs it."""
+    """Keys of our own server, whichever process runs it."""
 
     issuers: tuple[str, ...] = LOCAL_ISSUERS
 
@@ -89,7 +91,7 @@ class LocalKeys:
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What a token says, as far as it matters."""
+    """The claims of a token that are checked."""
 
     iss: str
     aud: str
@@ -104,14 +106,15 @@ class Verifier:
         self._account = account
         self._by_platform = by_platform
         self._known: Mapping[str, RSAPublicKey] = {}
-        self._looked_at = float("-inf")
-        self._looking = asyncio.Lock()
+        self._fetched_at = float("-inf")
+        self._fetching = asyncio.Lock()
         self._verified: dict[tuple[bytes, str], float] = {}
-        """Until when a token holds, by its hash and audience: verifying is dear, and one serves many tasks."""
+        """Expiry of verified tokens, by hash and audience: verification is expensive, and one token serves many
+        tasks."""
 
     async def check(self, authorization: str, audience: str, *, serverless: bool = False) -> None:
-        """Raises Invalid, which says what is wrong and nothing of what was sent, and Unavailable without keys.
-        `serverless`: whether the request had a second token for Cloud Run."""
+        """Raises Invalid, whose text quotes nothing of the request, and Unavailable without keys. `serverless`: whether
+        the request had a second token for Cloud Run."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Invalid("no token")
@@ -130,16 +133,16 @@ class Verifier:
         self._verified[seen] = claims.exp
 
     def _check_forwarded(self, serverless: bool) -> None:
-        """Whether Cloud Run may be trusted to have verified this token before it removed its signature."""
+        """Raises Invalid unless Cloud Run has verified this token before it removed the signature."""
         if not self._by_platform:
-            # Anybody can send such a token to an open service, and must not talk its operator into this setting.
+            # Anybody can send such a token to an open service: the text must not talk its operator into this setting.
             raise Invalid(
-                f"it ends in {REMOVED}. Only if this service is deployed with --no-allow-unauthenticated has Cloud Run "
-                "verified it; then set CLOUD_TASKS_VERIFIED_BY=cloud-run. On an open service somebody has forged it; "
-                "leave the setting as it is"
+                f"the token ends in {REMOVED}. Only if this service is deployed with --no-allow-unauthenticated has "
+                "Cloud Run verified it; then set CLOUD_TASKS_VERIFIED_BY=cloud-run. On an open service somebody has "
+                "forged it; leave the setting as it is"
             )
         if serverless:
-            raise Invalid("Cloud Run has checked another token than this one")
+            raise Invalid("Cloud Run has verified another token than this one")
 
     async def _opened(self, token: str) -> Claims:
         parts = token.split(".")
@@ -163,16 +166,16 @@ class Verifier:
 
     async def _key(self, kid: str) -> RSAPublicKey | None:
         if self._is_due(kid):
-            # Whoever comes meanwhile waits for the same look, and finds what it found.
-            async with self._looking:
+            # Concurrent callers wait for the same fetch and use its result.
+            async with self._fetching:
                 if self._is_due(kid):
                     self._known = await self._keys.fetch()
-                    self._looked_at = time.monotonic()
+                    self._fetched_at = time.monotonic()
         return self._known.get(kid)
 
     def _is_due(self, kid: str) -> bool:
-        age_s = time.monotonic() - self._looked_at
-        return age_s > KEYS_KEPT_S or (kid not in self._known and age_s > LOOK_AGAIN_S)
+        age_s = time.monotonic() - self._fetched_at
+        return age_s > KEYS_KEPT_S or (kid not in self._known and age_s > REFETCH_MIN_S)
 
 
 def _forwarded(token: str) -> Claims:

@@ -1,4 +1,4 @@
-"""A pushed queue with all that belongs to it: who serves it, where, and under which policy."""
+"""A pushed queue: its service, its address and its policy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.names import check_queue_name
 
 ANSWER_MARGIN_S: Final = 15.0
-"""Beyond the run's limit, for its beginning and its settlement. Google's least patience, too."""
+"""Added to the run's time limit, for its beginning and its settlement. Also Google's minimum deadline."""
 ANSWER_MAX_S: Final = 30 * 60.0
-"""The task service waits no longer than this."""
+"""The task service's maximum deadline."""
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushedQueue:
     target: Target
     policy: Policy
     service: str
@@ -24,20 +24,20 @@ class Pushed:
     here: bool = False
     """Whether this process serves it."""
     alone: bool = False
-    """Whether its role is the only one of its service in this process: then its path is the bare one as well."""
+    """Whether its role is the only one of its service in this process: then its path works without a prefix, too."""
 
     def __post_init__(self) -> None:
-        check_queue_name(self.there)
+        check_queue_name(self.remote_name)
         if not self.target.path.startswith("/"):
-            raise Invalid(f"queue {self.target.queue} is pushed to path {self.target.path!r}; a path begins with '/'")
+            raise Invalid(f"queue {self.target.queue} is pushed to path {self.target.path!r}; start the path with '/'")
 
     @property
     def queue(self) -> str:
         return self.target.queue
 
     @property
-    def there(self) -> str:
-        """What it is called at the task service."""
+    def remote_name(self) -> str:
+        """The queue's name at the task service."""
         return self.target.called or self.target.queue
 
     @property
@@ -46,16 +46,16 @@ class Pushed:
 
     @property
     def paths(self) -> Sequence[str]:
-        """Where this process answers."""
+        """The paths of its endpoint in this process."""
         return (self.long_path, self.target.path) if self.alone else (self.long_path,)
 
     @property
     def answers_within_s(self) -> float:
-        """So long may an answer take; the task service is told to wait for it."""
+        """Time limit for a response; also the deadline given to the task service."""
         return min(self.policy.run_limit_s + self.policy.lease_s + ANSWER_MARGIN_S, ANSWER_MAX_S)
 
     def reached_at(self, own_address: str | None) -> tuple[str, str] | None:
-        """The process that serves it, without and with the path; None: nobody who is known here does."""
+        """The serving process's root URL and endpoint URL; None if its address is unknown here."""
         if self.target.url is not None:
             root = self.target.url.rstrip("/")
             return root, root + self.target.path
@@ -64,8 +64,8 @@ class Pushed:
         return None
 
 
-def by_queue(pushed: Sequence[Pushed]) -> Mapping[str, Pushed]:
-    found: dict[str, Pushed] = {}
+def by_queue(pushed: Sequence[PushedQueue]) -> Mapping[str, PushedQueue]:
+    found: dict[str, PushedQueue] = {}
     for each in pushed:
         if each.queue in found:
             raise Invalid(f"queue {each.queue} is pushed to two places; keep one")

@@ -1,7 +1,7 @@
-"""Runs of what the task service brings: begun with a token that PostgreSQL gave, settled there, and only then answered.
+"""Runs deliveries of the task service: begun with a token from PostgreSQL, settled there, and only then answered.
 
-A task proves nothing but that somebody was sent: the row says whether its message may run now. So a task may come
-twice, late, early or after the end, and nothing changes by it.
+A task proves nothing by itself: the row decides whether its message may run now. So a task may come twice, late, early
+or after the end without effect.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from payonce.kit.ids import drawn_token
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks import deliveries as replies
 from payonce.queues.cloudtasks.backoff import repeats_after_s
-from payonce.queues.cloudtasks.deliveries import Box, Delivery, Reply, answer_all
+from payonce.queues.cloudtasks.deliveries import Delivery, DeliveryBuffer, Reply, answer_all
 from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.cloudtasks.statements import (
     ABSENT,
@@ -40,15 +40,15 @@ from payonce.queues.cloudtasks.statements import (
 )
 
 EARLY_REST_S: Final = 5.0
-"""A task that comes so much before its time waits here: the clocks of two services differ."""
+"""A task that is early by up to this waits here, since the clocks of two services differ."""
 LOCKED_REST_S: Final = 0.05
 LOCKED_LOOKS: Final = 40
-"""So often a row that somebody has locked is looked at again: two seconds, then the task service keeps the task."""
+"""A locked row is checked this often, for two seconds; then the task service keeps the task."""
 SAME_TIME_S: Final = 1.0
-"""A retry that the task service would make within so much of its time is left to it."""
+"""A retry is left to the task service if its own delay differs by less than this."""
 AFTER_FAILURE_S: Final = 0.2
 AHEAD_S: Final = 29 * 86_400.0
-"""The task service keeps a task for 30 days; what is due later waits in the outbox."""
+"""The task service keeps tasks for 30 days; what is due later waits in the outbox."""
 
 _VERDICTS: Final = {
     "elsewhere": replies.ELSEWHERE,
@@ -64,24 +64,26 @@ log = get_logger(__name__)
 
 
 class CloudTasksQueue:
-    """One pushed queue as one process serves it."""
+    """One pushed queue in one process that serves it."""
 
     mirrors = True
 
-    def __init__(self, database: Database, notifier: Notifier, policy: Policy, worker: str, box: Box) -> None:
+    def __init__(
+        self, database: Database, notifier: Notifier, policy: Policy, worker: str, buffer: DeliveryBuffer
+    ) -> None:
         self.policy = policy
         self._database = database
         self._notifier = notifier
         self._worker = worker
-        self._box = box
+        self._buffer = buffer
         self._unanswered: dict[tuple[UUID, int], Delivery] = {}
-        """By message and token: what the task service hears when the run has ended."""
+        """Deliveries to answer when their run has ended, by message and token."""
         self._doubtful: list[tuple[UUID, int]] = []
-        """Runs that may have begun in the store, whose answer was lost."""
+        """Runs that may have begun in the store: the response was lost."""
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         answers = await self._settle(settlements) if settlements else []
-        deliveries = self._box.take(limit)
+        deliveries = self._buffer.take(limit)
         if not deliveries:
             return Exchange(answers)
         try:
@@ -90,7 +92,7 @@ class CloudTasksQueue:
             answer_all(deliveries, replies.AWAY)
             if not settlements or not isinstance(error, Exception):
                 raise
-            # What was settled is settled, and must not be given back with what was not begun.
+            # The settlements are committed: the caller must not repeat them because no run could begin.
             log.warning("runs_not_begun", queue=self.policy.queue, deliveries=len(deliveries), error=str(error))
             return Exchange(answers, (), AFTER_FAILURE_S)
 
@@ -117,19 +119,19 @@ class CloudTasksQueue:
         claims: list[Claim] = []
         for delivery in ordered:
             row = found.get(delivery.id)
-            if row is not None and (claim := await self._judge(delivery, row, token)) is not None:
+            if row is not None and (claim := await self._decide(delivery, row, token)) is not None:
                 claims.append(claim)
         absent = [delivery for delivery in ordered if delivery.id not in found]
         return claims if not absent else claims + await self._absent(absent, token)
 
-    async def _judge(self, delivery: Delivery, row: Any, token: int) -> Claim | None:
+    async def _decide(self, delivery: Delivery, row: Any, token: int) -> Claim | None:
         verdict = row["verdict"]
         if verdict == "begun":
             return await self._begun(delivery, row, token)
         if verdict == "suspect":
-            self._box.suspect(delivery)
+            self._buffer.suspect(delivery)
         elif verdict == "early" and row["due_in_s"] <= EARLY_REST_S:
-            self._box.rest(delivery, row["due_in_s"])
+            self._buffer.rest(delivery, row["due_in_s"])
         else:
             delivery.answer(_VERDICTS.get(verdict, replies.EARLY))
         if verdict in ("elsewhere", "died alone"):
@@ -149,7 +151,7 @@ class CloudTasksQueue:
         return Claim(message, token, row["crashed"], row["begun_at"], row["first_attempt_at"], first=row["first"])
 
     async def _absent(self, deliveries: Sequence[Delivery], token: int) -> list[Claim]:
-        """Settled, being settled or begun this very moment, or never heard of."""
+        """Answers deliveries without a lockable row: settled, being settled or begun right now, or unknown."""
         rows = await self._database.engine.fetch(
             ABSENT, RELAY, [delivery.id for delivery in deliveries], consumer(self.policy.queue)
         )
@@ -160,15 +162,15 @@ class CloudTasksQueue:
             if row["over"]:
                 delivery.answer(replies.KNOWN)
             elif row["there"] and delivery.looks < LOCKED_LOOKS:
-                # Its relay writes down that it was handed over, or a run commits: that takes a moment.
+                # The relay is recording the delivery, or a run is committing: retry shortly.
                 delivery.looks += 1
-                self._box.rest(delivery, LOCKED_REST_S)
+                self._buffer.rest(delivery, LOCKED_REST_S)
             elif row["there"]:
                 delivery.answer(replies.HELD)
             elif delivery.message is not None:
                 claims += await self._adopt(delivery, delivery.message, token)
             else:
-                # Deleted by hand, or of another database: whoever sees it must find out before the task is given up.
+                # Deleted manually, or of another database: an operator must investigate before the task is given up.
                 log.error(
                     "task_of_unknown_message", queue=self.policy.queue, message_id=str(delivery.id), task=delivery.task
                 )
@@ -176,7 +178,7 @@ class CloudTasksQueue:
         return claims
 
     async def _adopt(self, delivery: Delivery, message: Message, token: int) -> list[Claim]:
-        """Its sender keeps no record here: it gets one with its first run."""
+        """Records a message whose sender keeps no record in this database, with its first run."""
         async with self._database.transaction() as connection:
             if await connection.fetchval("select paused from payonce.queues where name = $1", self.policy.queue):
                 delivery.answer(replies.PAUSED)
@@ -201,7 +203,7 @@ class CloudTasksQueue:
         return [claim]
 
     async def _settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
-        """In one statement; only when it is committed does the task service hear of it."""
+        """Settles runs in one statement; deliveries are answered only after its commit."""
         ends = {
             settlement.claim.message.id: self._end(settlement) for settlement in settlements if not settlement.recorded
         }
@@ -236,7 +238,7 @@ class CloudTasksQueue:
         return _End(claim.message.id, claim.token, settlement.ending, settlement.reason, settlement.delay_s, anew)
 
     async def _record(self, ends: Sequence["_End"]) -> set[UUID]:
-        """One row that the store refuses must not hold up the rest of its batch: halve until it stands alone."""
+        """Bisects the batch around a row that the store refuses, so that the others are settled."""
         try:
             rows = await self._settle_rows(self._database.engine, ends)
             return {row["id"] for row in rows}
@@ -270,7 +272,7 @@ class CloudTasksQueue:
         return {UUID(row["id"]) for row in rows}
 
     async def claim_alone(self) -> Claim | None:
-        delivery = self._box.take_suspect()
+        delivery = self._buffer.take_suspect()
         if delivery is None:
             return None
         try:
@@ -338,7 +340,7 @@ class CloudTasksQueue:
         return held
 
     async def reap(self) -> int:
-        """The task service repeats what a dead process left, and the next run finds its lease ended."""
+        """Does nothing: the task service retries what a dead process left, and the next run finds the lease ended."""
         return 0
 
     async def log_maintenance(self, task: Task, moved: int) -> None:
@@ -347,13 +349,13 @@ class CloudTasksQueue:
         )
 
     async def wait(self, timeout_s: float, room: int = 0) -> None:
-        await self._box.wait(timeout_s)
+        await self._buffer.wait(timeout_s)
 
     async def stop_waiting(self) -> None:
-        """Nothing is claimed behind a wait."""
+        """Does nothing: a wait claims nothing."""
 
     def wake(self) -> None:
-        self._box.rung.set()
+        self._buffer.wakeup.set()
 
     def _reply(self, settlement: Settlement, anew: bool) -> Reply:
         match settlement.ending:
@@ -364,7 +366,7 @@ class CloudTasksQueue:
             case Ending.RETRY:
                 return replies.RETRIED
             case Ending.RELEASED:
-                return replies.CLOSING if self._box.closed else replies.GIVEN_BACK
+                return replies.CLOSING if self._buffer.closed else replies.GIVEN_BACK
             case _:
                 return replies.DONE
 
@@ -375,7 +377,7 @@ class CloudTasksQueue:
 
 
 class _End(msgspec.Struct, frozen=True, gc=False):
-    """How a run ended, as the statement is told it."""
+    """A settlement as the statement takes it."""
 
     id: UUID
     token: int

@@ -1,7 +1,7 @@
-"""What the task service has lost is brought anew: Google may delete a task silently when its limits are reached.
+"""Recreates lost tasks: Google may silently delete tasks when its limits are reached.
 
-Runs in every process that has the backend open, in one of them at a time, under a lease of its own: whoever leads the
-house may have no way to the task service.
+Runs in every process that has the backend open, in one of them at a time, under a lease of its own: the leading process
+may have no access to the task service.
 """
 
 import asyncio
@@ -18,33 +18,34 @@ from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.names import RELAY, is_named_here
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.pushed import PushedQueue
 from payonce.queues.cloudtasks.sync import differences, refuse_foreign, repair_pauses, sync
 
 LATE_S: Final = 180.0
-"""So long after it fell due, and unheld, a message's task is asked for."""
+"""A message is checked for a lost task when it is unheld for so long after it fell due."""
 REFILL_EVERY_S: Final = 60.0
 QUEUES_EVERY_S: Final = 5.0
-QUEUES_LOOK_S: Final = 60.0
-"""How often the queues' numbers are compared; a missing queue is noticed at once, by whoever wants to put into it."""
+QUEUES_CHECK_S: Final = 60.0
+"""Interval of comparing the queues' settings; a missing queue is reported at once by the relay that finds it
+missing."""
 PAGE: Final = 500
-ASKED_AT_ONCE: Final = 10
+LOOKUPS_MAX: Final = 10
 LEADER: Final = "cloudtasks"
 WAKE_NAME: Final = "*cloudtasks"
-"""Notified when the task service has no such queue."""
+"""Notified when the task service lacks a queue."""
 
 log = get_logger(__name__)
 
 
-class Keeper:
-    """Keeps the task service and PostgreSQL in step, as far as queues and lost tasks go."""
+class TaskMaintenance:
+    """Keeps the task service's queues and tasks consistent with PostgreSQL."""
 
     def __init__(
         self,
         database: Database,
         notifier: Notifier,
         service: TaskService,
-        pushed: Mapping[str, Pushed],
+        pushed: Mapping[str, PushedQueue],
         own_address: Callable[[], str | None],
     ) -> None:
         self._database = database
@@ -53,8 +54,8 @@ class Keeper:
         self._pushed = pushed
         self._own_address = own_address
         self._missing = True
-        """A queue may be missing there: they are looked at when the process begins, and when a task finds none."""
-        self._looked_at = float("-inf")
+        """Whether a queue may be missing: true at start, and when a task finds none."""
+        self._checked_at = float("-inf")
 
     def queue_missing(self) -> None:
         self._missing = True
@@ -65,16 +66,17 @@ class Keeper:
         async with Leadership.open(self._database, LEADER, holder) as leadership:
             await run_ticks(
                 [
-                    Janitor("cloudtasks queues", QUEUES_EVERY_S, self.look_after_queues, WAKE_NAME),
+                    Janitor("cloudtasks queues", QUEUES_EVERY_S, self.check_queues, WAKE_NAME),
                     Janitor("cloudtasks refill", REFILL_EVERY_S, while_leading(leadership, lambda _: self.refill())),
                 ],
                 self._notifier,
             )
 
-    async def look_after_queues(self) -> None:
-        """Our own server gets its queues from here; at Google's, an operator decides, and is told."""
+    async def check_queues(self) -> None:
+        """Creates and updates the queues of our own server. At Google's, differences are only logged: an operator
+        decides."""
         now = asyncio.get_running_loop().time()
-        if not self._missing and now < self._looked_at + QUEUES_LOOK_S:
+        if not self._missing and now < self._checked_at + QUEUES_CHECK_S:
             return
         pushed = list(self._pushed.values())
         await refuse_foreign(self._database, self._service)
@@ -90,14 +92,14 @@ class Keeper:
                     field=each.field,
                     there=each.there,
                     here=each.here,
-                    put_right_with="payonce queues sync --to cloudtasks",
+                    remedy="payonce queues sync --to cloudtasks",
                 )
         for queue in await repair_pauses(self._database, self._service, pushed):
             log.warning("task_queue_pause_repaired", queue=queue)
-        self._missing, self._looked_at = False, now
+        self._missing, self._checked_at = False, now
 
     async def refill(self, late_s: float = LATE_S) -> int:
-        """Messages whose task is gone, or goes to where nobody answers any more, get a new one. Answers how many."""
+        """Puts messages back whose task is gone, or goes to an address that no longer answers. Returns their number."""
         count, after = 0, None
         while page := await self._database.engine.fetch(
             _OVERDUE, RELAY, list(self._pushed), late_s, PAGE, *((None, None) if after is None else after)
@@ -111,7 +113,7 @@ class Keeper:
         return count
 
     async def _lost(self, page: Sequence[Any]) -> list[Any]:
-        limit = asyncio.Semaphore(ASKED_AT_ONCE)
+        limit = asyncio.Semaphore(LOOKUPS_MAX)
 
         async def is_lost(row: Any) -> bool:
             task = row["delivered_as"]
@@ -121,9 +123,9 @@ class Keeper:
                 url = await self._service.find(task)
                 reached = self._pushed[row["queue"]].reached_at(self._own_address())
                 if url is None or reached is None or url == reached[1] or not is_named_here(row["id"], task):
-                    # A task that somebody else made stays theirs, wherever it goes.
+                    # Tasks created by others are left alone, wherever they go.
                     return url is None
-                # Its process listens elsewhere by now.
+                # The process has moved to another address.
                 await self._service.delete(task)
                 return True
 
@@ -154,8 +156,8 @@ _OVERDUE: Final = f"""
       and ($5::timestamptz is null or (entry.ready_at, entry.id) > ($5, $6::uuid))
     order by entry.ready_at, entry.id limit $4"""
 
-# What was begun, settled, retried or brought anew since it was looked at stays as it is; attempts and times stay in any
-# case. An entry whose message the inbox has is over, and goes.
+# Entries begun, settled, retried or redelivered since the check stay unchanged; attempts and times stay in any case. An
+# entry whose message is in the inbox is settled, and is deleted.
 _PUT_BACK: Final = f"""
     with lost as (
         select entry.id, exists (select from payonce.inbox known

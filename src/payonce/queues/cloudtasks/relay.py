@@ -1,4 +1,4 @@
-"""From the outbox to the task service: a task for each entry, under a name that makes a repeated one known there."""
+"""Creates tasks from outbox entries, named so that the task service recognises repetitions."""
 
 import asyncio
 from collections import defaultdict
@@ -14,17 +14,17 @@ from payonce.queues.cloudtasks.client import (
     BATCH_MAX_BYTES,
     NOT_FOUND,
     OK,
-    Errand,
-    Said,
+    CallStatus,
+    TaskRequest,
     TaskService,
 )
 from payonce.queues.cloudtasks.names import RELAY, task_id
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.pushed import PushedQueue
 from payonce.queues.cloudtasks.queue import AHEAD_S
 
 BATCH: Final = 500
 CALLS_MAX: Final = 8
-"""Calls of one delivery that are under way at once."""
+"""Limit of concurrent calls in one delivery."""
 LATER_S: Final = 1.0
 SYNC_HINT: Final = "run: payonce queues sync --to cloudtasks"
 _NOT_NOW: Final = (
@@ -48,7 +48,7 @@ class CloudTasksRelay:
     def __init__(
         self,
         service: TaskService,
-        pushed: Mapping[str, Pushed],
+        pushed: Mapping[str, PushedQueue],
         own_address: Callable[[], str | None],
         queue_missing: Callable[[], None],
     ) -> None:
@@ -60,61 +60,63 @@ class CloudTasksRelay:
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
         answers: dict[int, Answer] = {}
-        ready: defaultdict[str, list[tuple[int, Errand]]] = defaultdict(list)
+        ready: defaultdict[str, list[tuple[int, TaskRequest]]] = defaultdict(list)
         for position, entry in enumerate(entries):
-            errand = self._errand(entry)
-            if isinstance(errand, Errand):
-                ready[entry.message.queue].append((position, errand))
+            task = self._task_request(entry)
+            if isinstance(task, TaskRequest):
+                ready[entry.message.queue].append((position, task))
             else:
-                answers[position] = errand
-        parts = [(queue, part) for queue, errands in ready.items() for part in _parts(errands)]
+                answers[position] = task
+        parts = [(queue, part) for queue, tasks in ready.items() for part in _parts(tasks)]
         for part_answers in await asyncio.gather(*(self._create(queue, part) for queue, part in parts)):
             answers |= part_answers
         return [answers[position] for position in range(len(entries))]
 
-    def _errand(self, entry: Entry) -> Errand | Answer:
+    def _task_request(self, entry: Entry) -> TaskRequest | Answer:
         message = entry.message
         pushed = self._pushed.get(message.queue)
         reached = None if pushed is None else pushed.reached_at(self._own_address())
         if pushed is None or reached is None:
-            return Deferred(f"queue {message.queue} is served elsewhere, and this process does not know where", LATER_S)
+            return Deferred(
+                f"queue {message.queue} is served by another process, whose address is unknown here", LATER_S
+            )
         try:
             body = pushed.target.codec.encode(message)
         except Invalid as error:
             return Refusal(str(error))
-        name = self._service.config.place.task(pushed.there, task_id(message.id, entry.delivery))
+        name = self._service.config.location.task(pushed.remote_name, task_id(message.id, entry.delivery))
         not_before = entry.ready_at if entry.due_in_s > 0 else None
-        return Errand(name, reached[1], reached[0], body, pushed.answers_within_s, not_before)
+        return TaskRequest(name, reached[1], reached[0], body, pushed.answers_within_s, not_before)
 
-    async def _create(self, queue: str, part: Sequence[tuple[int, Errand]]) -> dict[int, Answer]:
+    async def _create(self, queue: str, part: Sequence[tuple[int, TaskRequest]]) -> dict[int, Answer]:
         try:
             async with self._calls:
-                said = await self._service.create(self._pushed[queue].there, [errand for _, errand in part])
+                statuses = await self._service.create(self._pushed[queue].remote_name, [task for _, task in part])
         except Unavailable as error:
             return {position: Deferred(str(error)) for position, _ in part}
-        if any(each.code == NOT_FOUND for each in said):
+        if any(each.code == NOT_FOUND for each in statuses):
             self._queue_missing()
         return {
-            position: self._answer(queue, errand, each) for (position, errand), each in zip(part, said, strict=True)
+            position: self._answer(queue, task, each) for (position, task), each in zip(part, statuses, strict=True)
         }
 
-    def _answer(self, queue: str, errand: Errand, said: Said) -> Answer:
-        if said.code in (OK, ALREADY_EXISTS):
-            return Delivered(errand.name)
-        if said.code == NOT_FOUND:
+    def _answer(self, queue: str, task: TaskRequest, status: CallStatus) -> Answer:
+        if status.code in (OK, ALREADY_EXISTS):
+            return Delivered(task.name)
+        if status.code == NOT_FOUND:
             return Deferred(f"the task service has no queue {queue}; {SYNC_HINT}", LATER_S)
-        if said.code in _LOUD:
-            log.error("tasks_not_permitted", queue=queue, account=self._service.config.account, said=said.text)
-            return Deferred(f"the task service does not let us make tasks in {queue}: {said.text}")
-        if said.code in _NOT_NOW:
-            return Deferred(f"the task service said {said.code}: {said.text}")
-        return Refusal(f"the task service said {said.code}: {said.text}")
+        if status.code in _LOUD:
+            log.error("tasks_not_permitted", queue=queue, account=self._service.config.account, reason=status.text)
+            return Deferred(f"the task service does not permit creating tasks in {queue}: {status.text}")
+        if status.code in _NOT_NOW:
+            return Deferred(f"the task service answered {status.code}: {status.text}")
+        return Refusal(f"the task service answered {status.code}: {status.text}")
 
 
-def _parts(errands: Sequence[tuple[int, Errand]]) -> list[list[tuple[int, Errand]]]:
-    parts: list[list[tuple[int, Errand]]] = []
+def _parts(tasks: Sequence[tuple[int, TaskRequest]]) -> list[list[tuple[int, TaskRequest]]]:
+    parts: list[list[tuple[int, TaskRequest]]] = []
     size = 0
-    for each in errands:
+    for each in tasks:
         size += len(each[1].body)
         if not parts or len(parts[-1]) >= BATCH_MAX or size > BATCH_MAX_BYTES:
             parts.append([])

@@ -1,4 +1,4 @@
-"""The statements of pushed queues: beginning runs, renewing them, and their ends, each for a whole batch."""
+"""The SQL of pushed queues: beginning, renewing and settling runs, each for a whole batch."""
 
 from typing import Final
 
@@ -6,19 +6,20 @@ from payonce.engine.messages.rows import MESSAGE_COLUMNS
 from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX
 
 SUSPICIOUS: Final = 2
-"""So many processes may die on a message beside others; then it runs alone, and if one dies again it is parked."""
+"""So many processes may die while a message runs beside others; then it runs isolated, and if its process dies again,
+it is parked."""
 
 _ENTRY_COLUMNS: Final = ", ".join(
     f"entry.{name.strip()}" for name in MESSAGE_COLUMNS.split(",") if name.strip() not in ("id", "queue")
 )
 _CRASHED: Final = "entry.run_crashes + case when entry.held_until <= payonce.lease_now() then 1 else 0 end"
 
-# Rows are found one by one in a lateral subquery and changed by an array of their ids: a join, if it was planned while
-# the table was empty, walks the whole relay for each of them.
+# Rows are found one by one in a lateral subquery and changed by an array of their ids: a join that was planned while
+# the table was empty would scan the whole relay for each of them.
 
-# $2 ids in order, $3 which delivery of each came, $4 the runs' token, $5 their lease, $6 the queue, $7 the worker,
-# $8 true for what runs alone, $9 how early a message may come. A row that somebody else has locked is being settled or
-# begun there: it is left out, and so is one that does not exist.
+# $2 sorted ids, $3 delivery numbers, $4 the runs' token, $5 their lease, $6 the queue, $7 the worker, $8 true for an
+# isolated run, $9 how early a message may come. A row that another transaction has locked is being settled or begun
+# there: it is left out, like one that does not exist.
 BEGIN: Final = f"""
     with paused as (
         select coalesce((select paused from payonce.queues where name = $6), false) as paused
@@ -79,17 +80,16 @@ BEGIN: Final = f"""
     )
     select *, payonce.due_now() as begun_at from found"""
 
-# What is to be told of ids that BEGIN left out.
+# Classifies the ids that BEGIN left out.
 ABSENT: Final = """
     select asked.id,
         exists (select from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id) as there,
         exists (select from payonce.inbox known where known.consumer = $3 and known.id = asked.id::text) as over
     from unnest($2::uuid[]) as asked (id)"""
 
-# The token is the fence: a run that was taken over finds another, and one that ended finds none. A message goes into
-# the inbox when it ends, so that a task that comes once more is known. `anew`: it waits for a new task. A run that
-# ended in order clears the suspicion of crashing. The time of a release, up to when the message is due again, does not
-# age it.
+# The token is the fence: a run that was taken over finds another one, and a finished one finds none. A settled message
+# goes into the inbox, so that a repeated task is recognised. `anew`: it waits for a new task. An orderly end clears the
+# crash suspicion. The time between a release and the next due time does not age a message.
 SETTLE: Final = f"""
     with said as (
         select * from unnest($2::uuid[], $3::bigint[], $4::text[], $5::float8[], $6::text[], $7::boolean[])
@@ -145,8 +145,8 @@ SETTLE: Final = f"""
     )
     select mine.id, mine.token from mine"""
 
-# The end of one run in its own transaction, which is what nearly all come to. Planned anew with each call, as the
-# planner likes it for SETTLE in a handler's session, that one takes 0.8 ms longer.
+# Settles one run in its own transaction, the most common case. In a handler's session, where SETTLE is planned anew
+# with each call, SETTLE takes 0.8 ms longer.
 SETTLE_ONE: Final = f"""
     with gone as (
         delete from payonce.outbox entry
@@ -168,8 +168,8 @@ HOLD: Final = """
     update payonce.outbox set held_until = payonce.lease_now() + make_interval(secs => $4::float8)
     where relay = $1 and id = $2 and holder = $3 and state <> 'parked'"""
 
-# SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
-# Answers with the runs that are lost: gone, or under another token.
+# SKIP LOCKED: a row held by an open commit() needs no renewal and must not block the others. Returns the lost runs:
+# gone, or under another token.
 EXTEND: Final = """
     with asked as (
         select * from unnest($2::uuid[], $3::bigint[]) as asked (id, token)

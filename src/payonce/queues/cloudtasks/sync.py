@@ -1,4 +1,4 @@
-"""The queues at the task service, from the policies here: what is missing is made, what differs is put right."""
+"""Makes the task service's queues match the policies: creates missing ones and updates differing ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,19 +9,19 @@ from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.backoff import backoff_bounds_s, doublings
 from payonce.queues.cloudtasks.client import QueueNumbers, TaskService
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.pushed import PushedQueue
 
 RATE_MAX: Final = 500.0
 CONCURRENCY_MAX: Final = 5_000
 CONCURRENCY_DEFAULT: Final = 1_000
-"""Google's limits, and what it takes for a queue that states none."""
+"""Google's limits, and its default for a queue that states none."""
 UNLIMITED: Final = -1
 SAME: Final = 1e-6
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One number of one queue; `there` None: the queue is missing."""
+    """One setting that differs; `there` is None if the task service lacks the queue."""
 
     queue: str
     field: str
@@ -30,8 +30,8 @@ class Difference:
 
 
 def numbers_of(policy: Policy) -> QueueNumbers:
-    """A policy in Google's terms. Attempts are without limit there: it counts a process that is down as it counts a
-    handler that fails, and would give a message up before its policy does."""
+    """A policy in Google's terms. Attempts are unlimited there: Google counts an unreachable process like a failing
+    handler, and would give a message up before its policy does."""
     least_s, most_s = backoff_bounds_s(policy.backoff)
     return QueueNumbers(
         rate=min(policy.rate or RATE_MAX, RATE_MAX),
@@ -45,22 +45,22 @@ def numbers_of(policy: Policy) -> QueueNumbers:
 
 
 async def refuse_foreign(database: Database, service: TaskService) -> None:
-    """Two installations at one task server would set each other's rates and pauses, and neither could verify the tasks
-    that it gets: the server's keys are in the other's database."""
+    """Raises Invalid if the task server belongs to another installation. The two would overwrite each other's rates and
+    pauses, and neither could verify its tasks: the server's keys are in the other's database."""
     owner = await service.installation()
     ours = await database.installation()
     if owner not in (None, ours):
         raise Invalid(
             f"the Cloud Tasks server at {service.config.endpoint} belongs to another payonce (installation {owner}, "
-            f"this one is {ours}); name this one's in CLOUD_TASKS_ENDPOINT, or start one on its database with: "
+            f"this one is {ours}); set CLOUD_TASKS_ENDPOINT to this one's server, or start one on its database with: "
             "payonce cloudtasks --port 0"
         )
 
 
-async def differences(service: TaskService, pushed: Sequence[Pushed]) -> list[Difference]:
+async def differences(service: TaskService, pushed: Sequence[PushedQueue]) -> list[Difference]:
     found: list[Difference] = []
     for each in sorted(pushed, key=lambda each: each.queue):
-        there, wanted = await service.queue(each.there), numbers_of(each.policy)
+        there, wanted = await service.queue(each.remote_name), numbers_of(each.policy)
         for name in (field.name for field in fields(QueueNumbers)):
             here = getattr(wanted, name)
             if there is None:
@@ -70,35 +70,36 @@ async def differences(service: TaskService, pushed: Sequence[Pushed]) -> list[Di
     return found
 
 
-async def sync(service: TaskService, pushed: Sequence[Pushed]) -> list[Difference]:
-    """Puts right what differs; answers with what did. Doing it twice changes nothing."""
+async def sync(service: TaskService, pushed: Sequence[PushedQueue]) -> list[Difference]:
+    """Creates and updates queues that differ; returns the differences it removed. Idempotent."""
     found = await differences(service, pushed)
     for each in pushed:
         missing = any(one.queue == each.queue and one.there is None for one in found)
         if missing:
-            await service.create_queue(each.there, numbers_of(each.policy))
+            await service.create_queue(each.remote_name, numbers_of(each.policy))
         elif any(one.queue == each.queue for one in found):
-            await service.update_queue(each.there, numbers_of(each.policy))
+            await service.update_queue(each.remote_name, numbers_of(each.policy))
     return found
 
 
-async def repair_pauses(database: Database, service: TaskService, pushed: Sequence[Pushed]) -> list[str]:
-    """Queues are paused there if and only if they are here. Answers with those that were not."""
+async def repair_pauses(database: Database, service: TaskService, pushed: Sequence[PushedQueue]) -> list[str]:
+    """Pauses and resumes the task service's queues as PostgreSQL has them; returns the queues it changed."""
     rows = await database.engine.fetch(
         "select name, paused from payonce.queues where name = any($1)", [each.queue for each in pushed]
     )
     paused = {row["name"]: row["paused"] for row in rows}
     repaired = []
     for each in pushed:
-        there, here = await service.queue(each.there), paused.get(each.queue, False)
+        there, here = await service.queue(each.remote_name), paused.get(each.queue, False)
         if there is not None and there.paused != here:
-            await service.set_paused(each.there, here)
+            await service.set_paused(each.remote_name, here)
             repaired.append(each.queue)
     return repaired
 
 
 def _same(name: str, there: float, here: float, wanted: QueueNumbers) -> bool:
     if name == "max_doublings" and wanted.min_backoff_s == wanted.max_backoff_s:
-        # Zero and unset are the same over gRPC, and Google may read zero as unset; with one delay it means nothing.
+        # Over gRPC zero and unset are the same, and Google may read zero as unset; with a single delay it makes no
+        # difference.
         return True
     return abs(there - here) <= SAME

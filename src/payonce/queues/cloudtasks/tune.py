@@ -1,4 +1,4 @@
-"""Rate and concurrency of a pushed queue, from what the vendor allows and how long runs were measured to take."""
+"""Derives a pushed queue's rate and concurrency from the vendor's limit and the measured durations of runs."""
 
 import math
 from dataclasses import dataclass
@@ -10,32 +10,32 @@ from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.sync import CONCURRENCY_MAX, RATE_MAX
 
 VENDOR_SHARE: Final = 0.8
-"""Of the vendor's limit: the rest is for polls, quotes and clocks that differ."""
+"""The share of the vendor's limit to use: the rest is for polls, quotes and clock differences."""
 ROOM: Final = 1.5
-"""Slots beyond what the runs of that rate fill on average."""
+"""Slots per slot that runs at this rate fill on average."""
 RATE_UNMEASURED: Final = 10.0
 CONCURRENCY_UNMEASURED: Final = 50
 RUNS_LEAST: Final = 100
-"""Fewer runs say nothing about the slowest twentieth."""
+"""Fewer runs are too few for a 95th percentile."""
 MEASURED_DAYS: Final = 7
 VENDOR_RATE_MAX: Final = 100_000.0
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuning:
     queue: str
     rate: float
     concurrency: int
     p95_s: float | None
-    """None: fewer runs were measured than say anything."""
+    """None if too few runs were measured."""
     runs: int
 
 
-async def tuned(database: Database, queue: str, vendor_rate: float) -> Tuned:
-    """From the runs of the last days, those that ended in an error included: their slots were taken, too."""
+async def measured_tuning(database: Database, queue: str, vendor_rate: float) -> Tuning:
+    """Derives the numbers from the runs of the last days, failed ones included: they took slots, too."""
     if not 0 < vendor_rate <= VENDOR_RATE_MAX:
         raise Invalid(
-            f"the vendor's rate is {vendor_rate}; it must be above 0 and at most {VENDOR_RATE_MAX:g} a second"
+            f"the vendor's rate is {vendor_rate}; it must be above 0 and at most {VENDOR_RATE_MAX:g} per second"
         )
     row = await database.work.fetchrow(
         """
@@ -52,16 +52,16 @@ async def tuned(database: Database, queue: str, vendor_rate: float) -> Tuned:
     return tune(queue, vendor_rate, row["runs"], row["p95_s"])
 
 
-def tune(queue: str, vendor_rate: float, runs: int, p95_s: float | None) -> Tuned:
+def tune(queue: str, vendor_rate: float, runs: int, p95_s: float | None) -> Tuning:
     rate = min(vendor_rate * VENDOR_SHARE, RATE_MAX)
     if p95_s is None or runs < RUNS_LEAST:
-        return Tuned(queue, min(RATE_UNMEASURED, rate), CONCURRENCY_UNMEASURED, None, runs)
+        return Tuning(queue, min(RATE_UNMEASURED, rate), CONCURRENCY_UNMEASURED, None, runs)
     concurrency = min(max(1, math.ceil(rate * p95_s * ROOM)), CONCURRENCY_MAX)
-    return Tuned(queue, rate, concurrency, p95_s, runs)
+    return Tuning(queue, rate, concurrency, p95_s, runs)
 
 
-async def apply(database: Database, each: Tuned, by: str) -> None:
-    """Kept in place of the policy's numbers, from the next start of a process on."""
+async def apply(database: Database, each: Tuning, by: str) -> None:
+    """Stores numbers that replace the policy's from the next start of a process on."""
     async with database.transaction() as connection:
         await connection.execute(
             "update payonce.queues set tuned_rate = $2, tuned_concurrency = $3 where name = $1",

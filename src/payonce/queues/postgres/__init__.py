@@ -1,4 +1,4 @@
-"""The queue on PostgreSQL: one table, claimed with SKIP LOCKED, settled in groups."""
+"""Queues on PostgreSQL: one table, claimed with SKIP LOCKED, settled in batches."""
 
 from payonce.queues.postgres.admin import PostgresAdmin
 from payonce.queues.postgres.feed import PostgresFeed

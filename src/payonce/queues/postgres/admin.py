@@ -1,4 +1,4 @@
-"""What operators do to queues: look, pause, redrive, purge."""
+"""Operations on queues in PostgreSQL: inspect, pause, redrive, purge."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -71,7 +71,7 @@ class PostgresAdmin:
         )
 
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]:
-        """In the order they fall due; `after` the given message, for the next page."""
+        """Messages in the order they fall due; `after` names the last message of the previous page."""
         await check_known(self._pool, queue)
         check_page(limit)
         rows = await self._pool.fetch(
@@ -133,7 +133,8 @@ class PostgresAdmin:
         return [row["id"] for row in rows]
 
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
-        """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
+        """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays
+        parked."""
         await check_known(self._pool, queue)
         begun_at = await self._pool.fetchval("select payonce.due_now()")
         count = await _in_batches(
@@ -149,7 +150,7 @@ class PostgresAdmin:
             """,
             *_arguments(queue, State.PARKED, which),
             begun_at,
-            # Inside somebody's transaction there is nothing to be gained by parts.
+            # Within the caller's transaction batches have no advantage.
             CHANGE_BATCH if within is None else COUNT_MAX,
         )
         if count and within is None:
@@ -166,8 +167,8 @@ class PostgresAdmin:
         limit: int | None = None,
         put_before: datetime | None = None,
     ) -> int:
-        """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
-        Messages with open effects stay."""
+        """Deletes the messages that are there at the beginning, except those with open effects; each gets a row in the
+        job log."""
         await check_known(self._pool, queue)
         check_purged(state)
 
@@ -179,8 +180,8 @@ class PostgresAdmin:
     async def _purge_some(
         self, connection: Connection, queue: str, state: State, which: Filter, by: str, begun_at: datetime
     ) -> int | None:
-        """One transaction's worth; None when nothing is left. Locked first and looked at again then: an effect may have
-        been begun, and its message parked, between the look and the lock."""
+        """Purges one batch in one transaction; None when nothing is left. Rows are locked first and then checked again:
+        an effect may begin, and its message be parked, between the query and the lock."""
         async with connection.transaction():
             rows = await connection.fetch(
                 f"""

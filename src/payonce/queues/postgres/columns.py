@@ -1,4 +1,4 @@
-"""Messages turned into columns: checked and encoded a column at a time, which is what a bulk put spends its time on."""
+"""Converts messages to columns: checked and encoded column by column, where a bulk put spends its time."""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -9,13 +9,14 @@ from payonce.engine.messages.model import NAME_MAX_LENGTH, Message, check_messag
 _NAMES: Final = ("queue", "action", "idempotency_key", "correlation_id", "trace_id", "lane")
 _NUMBERS_AND_TIMES: Final = ("delay_s", "not_before", "created_at", "attempts", "max_attempts")
 _UNUSED: Final = {"delay_s": 0.0, "attempts": 0, "action": ""}
-"""What a column holds that no message uses; None for the others."""
+"""Values of unused columns; None for those not listed."""
 
 Columns = dict[str, list[Any]]
 
 
 def columns_of(messages: Sequence[Message], lanes_by_queue: Mapping[str, bool]) -> Columns:
-    """Columns by name; one that no message uses is left out. Refuses what the store could not keep as it is."""
+    """Columns by name, without those that no message uses. Raises Invalid for values that the store could not keep
+    unchanged."""
     columns: Columns = {"id": [message.id for message in messages]}
     suspicious = False
     for name in _NAMES + _NUMBERS_AND_TIMES:
@@ -28,7 +29,7 @@ def columns_of(messages: Sequence[Message], lanes_by_queue: Mapping[str, bool]) 
             check_message(message)
     columns["payload"] = encode_payloads(messages)
     if any(lanes_by_queue[queue] for queue in set(columns["queue"])):
-        # Where lanes take turns, messages without one share one.
+        # Messages without a lane share one where lanes take turns.
         columns["lane"] = [
             "" if message.lane is None and lanes_by_queue[message.queue] else message.lane for message in messages
         ]
@@ -39,7 +40,7 @@ def columns_of(messages: Sequence[Message], lanes_by_queue: Mapping[str, bool]) 
 
 
 def _plain(names: Sequence[str | None]) -> bool:
-    """Certainly in order; whatever is not is looked at one by one."""
+    """Whether all names are surely valid; otherwise each is checked individually."""
     given = [name for name in names if name is not None]
     joined = "".join(given)
     return all(given) and joined.isascii() and "\x00" not in joined and len(max(given, key=len)) <= NAME_MAX_LENGTH

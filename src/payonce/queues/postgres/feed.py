@@ -1,4 +1,4 @@
-"""Putting messages: one statement per thousand, each idempotency key accepted once."""
+"""Puts messages: one statement per thousand; each idempotency key is accepted once."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -17,14 +17,14 @@ from payonce.queues.declarations import check_limits, declare_queues
 from payonce.queues.postgres.columns import columns_of
 
 PUT_MAX_MESSAGES: Final = 100_000
-"""One put is one transaction; a larger one would hold its locks and its snapshot for too long."""
+"""One put is one transaction; a larger one would hold locks and a snapshot for too long."""
 STATEMENT_MAX_MESSAGES: Final = 1_000
 COPY_MIN_MESSAGES: Final = 100
-"""From here on COPY is worth its extra round trips."""
+"""From this number on, COPY is worth its extra round trips."""
 
 
 class PostgresFeed:
-    """Stores messages where the queue itself lives, so a put inside a transaction is part of it."""
+    """Puts messages into the database of the queue itself: a put inside a transaction is part of it."""
 
     def __init__(self, database: Database, notifier: Notifier) -> None:
         self._database = database
@@ -32,7 +32,7 @@ class PostgresFeed:
         self._lanes_by_queue: dict[str, bool] = {}
 
     async def declare(self, policies: Sequence[Policy]) -> None:
-        """Makes queues and their limits known to the store. What an operator set (paused) stays."""
+        """Declares queues and their limits. An operator's pause stays in force."""
         check_limits(policies)
         async with self._database.engine.acquire() as connection, connection.transaction():
             await declare_queues(connection, policies, "postgres")
@@ -57,17 +57,18 @@ class PostgresFeed:
                 else:
                     ids = await self._insert_all(connection, messages, _INSERT_NEW)
             except asyncpg.UniqueViolationError:
-                # Nothing was stored. Looking for repeated keys and ids is dearer than storing new ones: only now.
+                # Nothing was stored. Only now are repeated keys and ids searched for: it costs more than storing new
+                # ones.
                 ids = await self._insert_all(connection, messages, _INSERT_ONCE)
         self._notifier.notify({message.queue for message in messages})
         return ids
 
     def notify(self, queues: set[str]) -> None:
-        """For puts within a transaction: call after its commit."""
+        """Call after the commit of a put within a transaction."""
         self._notifier.notify(queues)
 
     async def _copy(self, connection: Connection, messages: Sequence[Message]) -> list[UUID]:
-        """For many new messages: 12 µs of processor time each against 17 µs by statement, measured."""
+        """For many new messages: 12 µs of CPU time each, against 17 µs by statement, measured."""
         columns = columns_of(messages, self._lanes_by_queue)
         keys = keyed(messages)
         async with settled_transaction(self._database, connection):
@@ -115,11 +116,11 @@ class PostgresFeed:
 
 
 def _has_times(message: Message) -> bool:
-    """COPY leaves the times to the columns' defaults: now, by the store's clock."""
+    """Whether a message sets a time; COPY uses the columns' defaults, the store's current time."""
     return bool(message.delay_s) or message.not_before is not None or message.created_at is not None
 
 
-# Messages from before the queue had lanes share one.
+# Messages put before the queue had lanes share one.
 _SHARE_A_LANE: Final = """
     update payonce.messages set lane = '' where queue = $1 and state = 'ready' and lane is null"""
 

@@ -1,4 +1,4 @@
-"""Taking messages: batch claims with SKIP LOCKED, fused with the settling of finished ones."""
+"""Claims messages in batches with SKIP LOCKED, in one statement with the settlement of finished ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ from payonce.queues.postgres import statements
 from payonce.queues.postgres.rows import claim_of
 
 CLOCK_STEP_MIN_S: Final = 1.0
-"""Beyond its length, which a lease may seem to have when it was given while the statement that looks was on its way."""
+"""How much longer a lease may appear than it is, if it was granted while the checking statement was under way."""
 REAP_BATCH: Final = 200
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ log = get_logger(__name__)
 
 
 class PostgresQueue:
-    """One queue as one worker process sees it."""
+    """One queue in one worker process."""
 
     mirrors = False
 
@@ -43,19 +43,19 @@ class PostgresQueue:
         self._database = database
         self._notifier = notifier
         self._worker = worker
-        self._rung = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._lane_cursor: str | None = None
-        notifier.subscribe(policy.queue, self._rung)
+        notifier.subscribe(policy.queue, self._wakeup)
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
-        # Everybody locks in this order, so that two batches with messages in common cannot deadlock.
-        ordered = sorted(settlements, key=_place)
+        # All processes lock in this order, so that batches with common messages cannot deadlock.
+        ordered = sorted(settlements, key=_lock_order)
         done = [settlement for settlement in ordered if settlement.ending is Ending.SUCCESS]
         others = [settlement for settlement in ordered if settlement.ending is not Ending.SUCCESS]
         async with self._database.engine.acquire() as connection:
             settled = await self._bisect(others, partial(self._settle_others, connection))
             if done and limit and self.policy.limit_name is not None:
-                # What this very exchange settles is free to be claimed under the limit only once it is committed.
+                # Slots freed by this exchange can be claimed under the limit only after the commit.
                 settled |= await self._bisect(done, partial(self._settle_done, connection))
                 done = []
             try:
@@ -79,7 +79,7 @@ class PostgresQueue:
         return Exchange((), await self._readable(connection, rows), rest_s), settled
 
     async def _readable(self, connection: Connection, rows: Sequence[Record]) -> list[Claim]:
-        """One message that cannot be read is parked with its reason, and does not hold up the others."""
+        """Converts claimed rows. An unreadable message is parked with the reason and does not block the others."""
         claims = []
         for row in rows:
             try:
@@ -95,7 +95,7 @@ class PostgresQueue:
     async def _fused(
         self, connection: Connection, done: Sequence[Settlement], limit: int, statement: str | None = None
     ) -> tuple[list[Record], Record]:
-        """The claimed rows, and the row that says what was settled."""
+        """Returns the claimed rows, and the row that lists the settled ids."""
         if statement is None:
             statement = statements.SETTLE_AND_CLAIM_LANES if self.policy.lanes else statements.SETTLE_AND_CLAIM
         arguments = (
@@ -112,15 +112,16 @@ class PostgresQueue:
         try:
             rows = await connection.fetch(statement, *arguments)
         except asyncpg.DeadlockDetectedError:
-            # Nothing of ours happened, and the other one is through. A claim with an older snapshot locks what another
-            # one leased meanwhile, and the settling of that waits for it; why it is waited for in turn is not known.
+            # The statement was rolled back and the other one has finished. A claim with an older snapshot locks a row
+            # that another claim has leased meanwhile, and the settlement of that waits for it; the reverse dependency
+            # is unknown.
             log.warning("exchange_deadlocked", queue=self.policy.queue, worker=self._worker)
             rows = await connection.fetch(statement, *arguments)
         return rows, rows.pop()
 
     async def _further_lanes(self, connection: Connection, wanted: int, outcome: Record) -> list[Record]:
-        """Walks on from the last lane visited, at the end from the first lane again, until there is enough or every
-        lane was visited: some may hold only messages that are not due yet."""
+        """Continues from the last lane visited, wrapping around once, until there are enough claims or every lane was
+        visited: some may hold only messages that are not due yet."""
         rows: list[Record] = []
         begun_behind, self._lane_cursor, wrapped = self._lane_cursor, outcome["lane_cursor"], False
         while wanted > len(rows) and not outcome["paused"] and outcome["rest_s"] is None:
@@ -135,7 +136,7 @@ class PostgresQueue:
             rows += more
             self._lane_cursor = outcome["lane_cursor"]
         if wanted > len(rows) and outcome["rest_s"] is None:
-            # Put by a process that did not know of the lanes yet.
+            # Messages put by a process that did not know the lanes yet.
             more, _ = await self._fused(connection, (), wanted - len(rows), statements.SETTLE_AND_CLAIM)
             rows += more
         return rows
@@ -144,7 +145,7 @@ class PostgresQueue:
         return (await self._settle_and_claim(connection, done, 0))[1]
 
     async def _settle_others(self, connection: Connection, others: Sequence[Settlement]) -> set[UUID]:
-        """Everything that is not a plain success: retries, parked, released, failed."""
+        """Settles all endings but success: retries, parked, released, failed."""
         rows = await connection.fetch(
             statements.SETTLE_OTHERS,
             [settlement.claim.message.id for settlement in others],
@@ -173,7 +174,7 @@ class PostgresQueue:
         ]
 
     async def _bisect(self, batch: Sequence[T], act: Callable[[Sequence[T]], Awaitable[set[UUID]]]) -> set[UUID]:
-        """One row that the store refuses must not hold up the rest of its batch: halve until it stands alone."""
+        """Bisects the batch around a row that the store refuses, so that the others are settled."""
         if not batch:
             return set()
         try:
@@ -273,17 +274,17 @@ class PostgresQueue:
     async def wait(self, timeout_s: float, room: int = 0) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._rung.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             pass
-        self._rung.clear()
+        self._wakeup.clear()
 
     async def stop_waiting(self) -> None:
-        """Nothing is claimed behind a wait."""
+        """Does nothing: a wait claims nothing."""
 
     def wake(self) -> None:
-        self._rung.set()
+        self._wakeup.set()
 
 
-def _place(settlement: Settlement) -> tuple[UUID, int]:
+def _lock_order(settlement: Settlement) -> tuple[UUID, int]:
     return settlement.claim.message.id, settlement.claim.token

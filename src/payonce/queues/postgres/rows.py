@@ -1,4 +1,4 @@
-"""Rows of payonce.messages as the engine's types."""
+"""Converts rows of payonce.messages to the engine's types."""
 
 from asyncpg import Record
 

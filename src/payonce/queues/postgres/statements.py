@@ -1,10 +1,10 @@
-"""The statements of a queue's life. Each is one round trip; comments say which promise a line keeps.
+"""The SQL of queues. Each statement is one round trip; comments name the promise that a line keeps.
 
-Settles lock in id order, so that two batches with messages in common cannot deadlock: the caller sorts them, by id and
-then by token, of which a later one is greater.
+Settlements lock in id order, so that batches with common messages cannot deadlock. The caller sorts them by id and then
+by token, of which a later one is greater.
 
-Rows are found one by one in a lateral subquery, and changed by an array of their ids: a join, if it was planned while
-the table was empty, walks all messages for each of them.
+Rows are found one by one in a lateral subquery, and changed by an array of their ids: a join that was planned while the
+table was empty would scan all messages for each of them.
 """
 
 from typing import Final
@@ -17,10 +17,10 @@ _LOG_COLUMNS: Final = """queue, message_id, correlation_id, idempotency_key, tra
         next_retry_at, action, worker, started_at, created_at, updated_at"""
 
 _PLACE: Final = "[width_bucket(m.id, $1::uuid[])]"
-"""Where the sorted ids have a message; the last place if it is there twice, where its latest claim is."""
+"""A message's position in the sorted ids; the last one if it occurs twice, which is its latest claim."""
 
-# Settles $1 (ids) with $2 (tokens); $3 says whether successes are logged. A lease_until says "leased" as the state does
-# (by constraint), but keeps the planner off the index of leased rows, which is full of dead entries under load.
+# Settles $1 (ids) with $2 (tokens); $3 says whether successes are logged. By constraint lease_until is set exactly in
+# state "leased"; testing it keeps the planner off the index of leased rows, which is full of dead entries under load.
 _SETTLE: Final = f"""
     gone as (
         delete from payonce.messages m
@@ -36,7 +36,7 @@ _SETTLE: Final = f"""
 
 _ALLOWANCE: Final = "allowance as materialized (select allowed, rest_s from payonce.allowance($8, $5))"
 
-# Moves a rate's arrival time by what was dispatched (GCRA).
+# Advances a rate's arrival time by the number of dispatches (GCRA).
 _SPEND: Final = """
     spent as (
         update payonce.limits
@@ -45,9 +45,10 @@ _SPEND: Final = """
         where name = $8 and rate is not null and claimed.count > 0
     )"""
 
-# Claims up to $5 of queue $4 for $6 seconds in the name of $7, as far as limit $8 allows.
-# The last row is no message: it lists what was settled.
-# A locked row cannot move, so its ctid finds it again without the index (a tenth of the statement's cost, measured).
+# Claims up to $5 messages of queue $4 for $6 seconds for worker $7, as far as limit $8 allows.
+# The last row is no message: it lists the settled ids.
+# A locked row cannot move, so its ctid finds it again without the index, which saves a tenth of the statement's cost,
+# measured.
 _CLAIM: Final = f"""
     claimed as (
         update payonce.messages m
@@ -79,8 +80,8 @@ def _claim_by_time(state: str) -> str:
 SETTLE_AND_CLAIM: Final = _claim_by_time("ready")
 CLAIM_ALONE: Final = _claim_by_time("alone")
 
-# Walks at most as many lanes as it may claim, behind lane $9, by jumping through the index, with equal shares.
-# The last row also says behind which lane the next walk begins: null when this one came to the end.
+# Visits at most as many lanes as it may claim messages, after lane $9, by index jumps, with equal shares.
+# The last row also has the lane after which the next walk begins: null if this one reached the end.
 SETTLE_AND_CLAIM_LANES: Final = f"""
     with recursive {_SETTLE}, {_ALLOWANCE}, lanes as (
         (select lane, 1 as position from payonce.messages
@@ -103,12 +104,12 @@ SETTLE_AND_CLAIM_LANES: Final = f"""
         (select case when allowed = 0 then $9 when (select count(*) from lanes) < allowed then null
                 else (select max(lane) from lanes) end from allowance)"""
 
-# Here and below: a message that is claimed is found by its id, and has a lease. By the state that goes with it, a plan
-# of an empty table would find the index of all that are claimed, and walk it.
+# Here and below, claimed messages are found by id and have a lease. With a condition on the state, a plan made on an
+# empty table would use the index of claimed messages and scan it.
 
-# $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing; a release is no run.
-# The time of a release, up to when the message is ready again, does not age it: a brake may hold it for longer than its
-# policy tries, and the first trouble after that must not be its last.
+# $3 endings, $4 reasons, $5 delays. An orderly end clears the crash suspicion; a release is no run. The time between a
+# release and the next due time does not age a message: a freeze may last longer than its policy retries, and the next
+# failure must not be its last.
 _ENDING, _REASON, _DELAY_S = f"($3::text[]){_PLACE}", f"($4::text[]){_PLACE}", f"($5::float8[]){_PLACE}"
 SETTLE_OTHERS: Final = f"""
     with mine as (
@@ -148,8 +149,8 @@ SETTLE_OTHERS: Final = f"""
     )
     select id from ended"""
 
-# The fence of a business transaction: with it the row is ours until commit, or there is nothing to commit. It goes
-# ahead of the handler's first statement, so it returns no rows, and raises if the row is not ours.
+# The fence of a business transaction: the row is locked until the commit, or the statement raises. It precedes the
+# handler's first statement, so it returns no rows.
 SETTLE_WITHIN: Final = f"""
     with gone as (
         delete from payonce.messages m where m.id = $1 and m.token = $2 and m.lease_until is not null
@@ -173,8 +174,8 @@ MARK_ALONE: Final = """
     where id = $1 and token = $2 and lease_until is not null
     returning true"""
 
-# SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
-# Answers with the claims that are lost: gone or under another token.
+# SKIP LOCKED: a row held by an open commit() needs no renewal and must not block the others. Returns the lost claims:
+# gone, or under another token.
 EXTEND: Final = """
     with asked as (
         select * from unnest($1::uuid[], $2::bigint[]) as asked (id, token)
@@ -207,8 +208,8 @@ GIVE_BACK: Final = """
 
 ALIVE: Final = "select id from payonce.messages where id = any($1)"
 
-# Those whose lease ended; and those whose lease ends later than in $3, which none that is given now can: the clock was
-# set back since.
+# Messages whose lease has ended, and those whose lease ends later than any granted now can ($3): the clock was set back
+# since.
 DEAD: Final = """
     select id, dead from (
         (select id, true as dead from payonce.messages
@@ -220,7 +221,7 @@ DEAD: Final = """
          order by lease_until desc limit $2)
     ) seen"""
 
-# Whoever lives renews it within a lease of $2 seconds, as ever.
+# A live worker renews it within a lease of $2 seconds, as usual.
 SHORTEN: Final = """
     update payonce.messages set lease_until = payonce.lease_now() + make_interval(secs => $2::float8)
     where id = any(array(
@@ -228,7 +229,8 @@ SHORTEN: Final = """
         where id = any($1) and lease_until > payonce.lease_now() + make_interval(secs => $2::float8)
         order by id for update skip locked))"""
 
-# The token grows, so that the late claimer finds itself stale. Dying alone parks; dying beside others raises suspicion.
+# The token grows, so that a late worker finds its claim stale. A crash of an isolated run parks the message; beside
+# others it raises suspicion.
 REAP: Final = f"""
     with dead as (
         select id from payonce.messages

@@ -1,4 +1,4 @@
-"""The queue on Redis: the keys that operators type, one script for every step."""
+"""Queues on Redis: keys that operators can type, and one script per step."""
 
 from payonce.queues.redis.admin import RedisAdmin
 from payonce.queues.redis.feed import RedisFeed

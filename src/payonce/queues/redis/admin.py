@@ -1,4 +1,4 @@
-"""What operators do to queues in Redis: look, pause, redrive, purge."""
+"""Operations on queues in Redis: inspect, pause, redrive, purge."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ from payonce.queues.redis import scripts
 from payonce.queues.redis.durable_copy import KEPT, RELAY, forget, start_over
 from payonce.queues.redis.job_log import EndedRun, line, try_to_write_runs, write_runs
 from payonce.queues.redis.keys import paused_key
-from payonce.queues.redis.queries import Found, found_of, matches
+from payonce.queues.redis.queries import StoredCopy, matches, stored_copy_of
 from payonce.queues.redis.redrive import parked_rows, redrive_now, redrive_within
 from payonce.queues.redis.store import RedisStore
 
@@ -25,9 +25,9 @@ PAGE: Final = 500
 US: Final = 1_000_000
 
 
-class Gone(NamedTuple):
+class PurgeCounts(NamedTuple):
     from_redis: int
-    for_good: int
+    from_both: int
 
 
 class RedisAdmin:
@@ -45,12 +45,12 @@ class RedisAdmin:
         return Depth(queue, ready, delayed, alone, leased, parked, int(oldest_us) / US, bool(paused))
 
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]:
-        """In the order they fall due; `after` the given message, for the next page."""
+        """Messages in the order they fall due; `after` names the last message of the previous page."""
         await check_known(self._pool, queue)
         check_page(limit)
         page: list[QueuedMessage] = []
         passed = after is None
-        async for found in self._walk(queue, state):
+        async for found in self._each(queue, state):
             if passed:
                 page.append(found.stored)
                 if len(page) == limit:
@@ -95,7 +95,8 @@ class RedisAdmin:
         return chosen
 
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
-        """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
+        """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays
+        parked."""
         await check_known(self._pool, queue)
         begun_at = await self._pool.fetchval("select payonce.due_now()")
         rows = set(await parked_rows(within or self._pool, queue, which, begun_at))
@@ -106,7 +107,7 @@ class RedisAdmin:
                 break
         redriven: set[UUID] = set()
 
-        async def act(page: Sequence[Found]) -> None:
+        async def act(page: Sequence[StoredCopy]) -> None:
             nonlocal redriven
             if within is None:
                 redriven |= await redrive_now(self._store, queue, page)
@@ -114,15 +115,17 @@ class RedisAdmin:
                 redriven |= await redrive_within(self._store, queue, page, within)
 
         await self._act_on(queue, left, act)
-        # A wiped server does not show them yet.
+        # A wiped server does not list them yet.
         redriven |= await start_over(within or self._pool, list(rows & left))
         if redriven and within is None:
             self._notifier.notify({queue, wake_name(RELAY)})
         return len(redriven)
 
-    async def _act_on(self, queue: str, left: set[UUID], act: Callable[[Sequence[Found]], Awaitable[None]]) -> None:
-        """On parked copies of these, which are taken out of the set. Pages shift when copies go, here or elsewhere: it
-        looks through the list until none of them is left there."""
+    async def _act_on(
+        self, queue: str, left: set[UUID], act: Callable[[Sequence[StoredCopy]], Awaitable[None]]
+    ) -> None:
+        """Passes the parked copies of these messages to `act` and removes their ids from the set. Pages shift when
+        copies are removed, here or elsewhere, so the list is read until none of them is left in it."""
         found = True
         while found and left:
             found = False
@@ -145,31 +148,31 @@ class RedisAdmin:
         limit: int | None = None,
         put_before: datetime | None = None,
     ) -> int:
-        """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
-        Messages with open effects stay."""
+        """Deletes the messages that are there at the beginning, except those with open effects; each gets a row in the
+        job log."""
         await check_known(self._pool, queue)
         check_purged(state)
         retention_s = await self._pool.fetchval("select key_retention_s from payonce.queues where name = $1", queue)
         reason = f"purged by {clean_text(by)}"
 
-        async def purge(page: Sequence[Found]) -> Gone:
+        async def purge(page: Sequence[StoredCopy]) -> PurgeCounts:
             busy = await self._with_open_effects([found.stored.message.id for found in page])
             arguments: list[str | bytes | int] = [state.value, round(retention_s * US)]
             for found in page:
                 message = found.stored.message
                 if message.id not in busy:
-                    told = line(message, "failed", message.attempts, reason)
-                    arguments += (found.id, found.body, found.known, message.idempotency_key or "", told)
+                    log_line = line(message, "failed", message.attempts, reason)
+                    arguments += (found.id, found.body, found.known, message.idempotency_key or "", log_line)
             names = {each.decode() for each in await self._store.run(scripts.PURGE, queue, *arguments)}
-            # Redis first: what somebody claimed meanwhile stays there, and so does its row here.
+            # Redis first: a message claimed meanwhile stays there, and so does its row.
             gone = [found for found in page if found.id in names]
-            return Gone(len(gone), len(gone) - await self._forget(gone, reason))
+            return PurgeCounts(len(gone), len(gone) - await self._forget(gone, reason))
 
-        return await self._change(queue, state, which, purge, limit, put_before)
+        return await self._purge_pages(queue, state, which, purge, limit, put_before)
 
-    async def _forget(self, gone: Sequence[Found], reason: str) -> int:
-        """Rows go with their lines in the job log. Answers how many stay, because a run holds them: refill brings those
-        back."""
+    async def _forget(self, gone: Sequence[StoredCopy], reason: str) -> int:
+        """Deletes outbox rows and writes the job log. Returns how many rows stay because a run holds them: refill puts
+        their messages back into Redis."""
         kept = [found.stored.message.id for found in gone if found.kept]
         async with self._pool.acquire() as connection, settled_transaction(self._store.database, connection):
             forgotten = await forget(connection, kept)
@@ -183,50 +186,50 @@ class RedisAdmin:
         await try_to_write_runs(self._store.database, [purged(found, reason) for found in direct])
         return int(held)
 
-    async def _change(
+    async def _purge_pages(
         self,
         queue: str,
         state: State,
         which: Filter,
-        act: Callable[[Sequence[Found]], Awaitable[Gone]],
+        act: Callable[[Sequence[StoredCopy]], Awaitable[PurgeCounts]],
         limit: int | None,
         begun_at: datetime | None,
     ) -> int:
-        """What is there at the beginning, page by page; what an act removed is not skipped on the next page."""
+        """Purges page by page what was there at the beginning; messages that move up are not skipped."""
         begun_at = begun_at or await self._pool.fetchval("select payonce.due_now()")
         skip, count, more = 0, 0, True
         while more and skip < COUNT_MAX and (limit is None or count < limit):
             page, more = await self._page(queue, state, skip)
-            chosen = [found for found in page if matches(found.stored, which) and _was_there(found, begun_at)]
-            gone = await act(chosen) if chosen else Gone(0, 0)
-            count += gone.for_good
+            chosen = [found for found in page if matches(found.stored, which) and _existed(found, begun_at)]
+            gone = await act(chosen) if chosen else PurgeCounts(0, 0)
+            count += gone.from_both
             skip += PAGE - gone.from_redis
         return count
 
-    async def matching(self, queue: str, state: State, which: Filter) -> AsyncIterator[list[Found]]:
-        """Page by page; what changes meanwhile may be seen twice or not at all."""
+    async def matching(self, queue: str, state: State, which: Filter) -> AsyncIterator[list[StoredCopy]]:
+        """Matching messages, page by page; those that change meanwhile may appear twice or not at all."""
         skip, more = 0, True
         while more and skip < COUNT_MAX:
             page, more = await self._page(queue, state, skip)
             skip += PAGE
             yield [found for found in page if matches(found.stored, which)]
 
-    async def _walk(self, queue: str, state: State) -> AsyncIterator[Found]:
+    async def _each(self, queue: str, state: State) -> AsyncIterator[StoredCopy]:
         async for page in self.matching(queue, state, Filter()):
             for found in page:
                 yield found
 
-    async def _page(self, queue: str, state: State, skip: int) -> tuple[list[Found], bool]:
-        page: list[Found] = []
+    async def _page(self, queue: str, state: State, skip: int) -> tuple[list[StoredCopy], bool]:
+        page: list[StoredCopy] = []
         more, left = 1, PAGE
         while more and left:
             more, looked, *rows = await self._store.run(scripts.LIST, queue, state.value, skip + PAGE - left, left)
-            page += [found_of(queue, state, *rows[at : at + 5]) for at in range(0, len(rows), 5)]
+            page += [stored_copy_of(queue, state, *rows[at : at + 5]) for at in range(0, len(rows), 5)]
             left -= looked
         return page, bool(more)
 
     async def _with_open_effects(self, ids: Sequence[UUID]) -> dict[UUID, bool]:
-        """And whether one of them is in review."""
+        """Messages with open effects, and whether one of the effects is in review."""
         rows = await self._pool.fetch(
             """
             select message_id, bool_or(state = 'review') as in_review from payonce.effects
@@ -237,11 +240,11 @@ class RedisAdmin:
         return {row["message_id"]: row["in_review"] for row in rows}
 
 
-def purged(found: Found, reason: str) -> EndedRun:
+def purged(found: StoredCopy, reason: str) -> EndedRun:
     message = found.stored.message
     return EndedRun(message, "failed", message.attempts, reason, None, None, None)
 
 
-def _was_there(found: Found, begun_at: datetime) -> bool:
+def _existed(found: StoredCopy, begun_at: datetime) -> bool:
     created_at = found.stored.message.created_at
     return created_at is None or created_at <= begun_at

@@ -1,4 +1,4 @@
-"""Envelopes as they lie in Redis: the id first, so that a script finds it by its place, then when it was created."""
+"""Envelopes as stored in Redis: the id comes first, where scripts find it by position, then the time of creation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -23,22 +23,22 @@ from payonce.kit.outcomes import Invalid
 
 ID_START: Final = 7
 ID_END: Final = 43
-"""Where the id lies in a body that we wrote: behind {"id":" ."""
+"""Position of the id in a body written by payonce: after {"id":" ."""
 
 PART_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of bodies in one command: on a line of 10 Mbit/s it takes less than a command's time-out."""
+"""Total body size per command: at 10 Mbit/s it takes less than a command's timeout."""
 
-Anything = TypeVar("Anything")
+Item = TypeVar("Item")
 
 GROWS_AT_MOST: Final = 8
-"""How often as long a body may be once it is written anew: 1e15 becomes 1000000000000000.0."""
+"""How much longer a re-encoded body may be: 1e15 becomes 1000000000000000.0."""
 
 
 UNREADABLE_KEYS: Final = {"unreadable", "begins"}
-"""What is shown as the payload of a body that cannot be read has these."""
+"""Keys of the payload shown for an unreadable body."""
 
 
-class _Written(msgspec.Struct, frozen=True, gc=False):
+class _Envelope(msgspec.Struct, frozen=True, gc=False):
     id: str
     created_at: datetime | UnsetType
     action: str
@@ -51,7 +51,7 @@ class _Written(msgspec.Struct, frozen=True, gc=False):
     payload: msgspec.Raw
 
 
-class _Read(msgspec.Struct, gc=False):
+class _ReadEnvelope(msgspec.Struct, gc=False):
     id: UUID
     payload: dict[str, Any]
     created_at: datetime | None = None
@@ -65,29 +65,30 @@ class _Read(msgspec.Struct, gc=False):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Read).decode
+_decode = msgspec.json.Decoder(_ReadEnvelope).decode
 
 
-def parts_of(things: Sequence[Anything], most: int, size: Callable[[Anything], int]) -> Iterator[Sequence[Anything]]:
-    """In order, so many at most in each, and no more bytes than one command should carry."""
+def batches(items: Sequence[Item], most: int, size: Callable[[Item], int]) -> Iterator[Sequence[Item]]:
+    """Splits items, in order, by count and by total size in bytes."""
     start, total = 0, 0
-    for end, thing in enumerate(things):
-        total += size(thing)
+    for end, item in enumerate(items):
+        total += size(item)
         if end > start and (end - start == most or total > PART_MAX_BYTES):
-            yield things[start:end]
-            start, total = end, size(thing)
-    if things:
-        yield things[start:]
+            yield items[start:end]
+            start, total = end, size(item)
+    if items:
+        yield items[start:]
 
 
 def encode_bodies(messages: Sequence[Message]) -> list[bytes]:
-    """Refuses what JSON cannot carry. A message without a time of creation gets it from the script that stores it."""
+    """Encodes messages; raises Invalid for what JSON cannot represent. The script that stores a message without a time
+    of creation adds it."""
     payloads = encode_payloads(messages)
     return [_body(message, payload.encode()) for message, payload in zip(messages, payloads, strict=True)]
 
 
 def _body(message: Message, payload: bytes) -> bytes:
-    written = _Written(
+    envelope = _Envelope(
         str(message.id),
         UNSET if message.created_at is None else message.created_at,
         message.action,
@@ -100,15 +101,16 @@ def _body(message: Message, payload: bytes) -> bytes:
         msgspec.Raw(payload),
     )
     if not message.extra:
-        return _encode(written)
+        return _encode(envelope)
     encode_extra(message)
-    plain = msgspec.to_builtins(written, builtin_types=(datetime, msgspec.Raw))
+    plain = msgspec.to_builtins(envelope, builtin_types=(datetime, msgspec.Raw))
     first = {name: plain.pop(name) for name in ("id", "created_at") if name in plain}
     return _encode({**first, **message.extra, **plain})
 
 
 def decode_plain(queue: str, body: bytes) -> Message:
-    """A body with our own fields alone. Of what was pushed by hand, a script wrote all but action and payload."""
+    """Decodes a body that has only payonce's fields. In manually pushed ones, a script has added all fields but action
+    and payload."""
     read = _decode(body)
     if len(read.action) > NAME_MAX_LENGTH or "\x00" in read.action:
         raise Invalid(f"action {read.action[:40]!r} must be at most {NAME_MAX_LENGTH} characters without NUL")
@@ -130,7 +132,7 @@ def decode_plain(queue: str, body: bytes) -> Message:
 
 
 def decode_any(queue: str, body: bytes) -> Message:
-    """Also one with fields of others. The id in front is the one by which the store knows it."""
+    """Decodes a body that may have foreign fields. The leading id is the one by which the store knows it."""
     return msgspec.structs.replace(_checked(queue, body), id=UUID(id_text(body)))
 
 
@@ -144,8 +146,8 @@ def _checked(queue: str, body: bytes) -> Message:
 
 
 def _check_writable(message: Message, body: bytes) -> None:
-    """Refuses what no put takes: it could not be written anew, so that a run of it could neither be repeated nor
-    parked. Small flat bodies need no look."""
+    """Raises Invalid for a message that could not be re-encoded, and so neither retried nor parked. Small flat bodies
+    need no check."""
     if GROWS_AT_MOST * len(body) > PAYLOAD_MAX_BYTES or body.count(b"{") + body.count(b"[") > PAYLOAD_MAX_DEPTH:
         encode_payloads([message])
         encode_extra(message)
@@ -156,7 +158,7 @@ def id_text(body: bytes) -> str:
 
 
 def shown(queue: str, message_id: UUID, body: bytes) -> Message:
-    """For people to look at: of a body that cannot be read, what can be told of it."""
+    """A message for display; for an unreadable body, the error and its beginning."""
     try:
         return msgspec.structs.replace(_checked(queue, body), id=message_id)
     except ValueError as error:
@@ -165,5 +167,5 @@ def shown(queue: str, message_id: UUID, body: bytes) -> Message:
 
 
 def id_of_bytes(body: bytes) -> UUID:
-    """Of a body that has none: what the scripts make of its bytes."""
+    """The id that the scripts derive from a body without one."""
     return UUID(sha1(body, usedforsecurity=False).hexdigest()[:32])

@@ -1,7 +1,6 @@
-"""Connections for short commands: no pool to ask, no task for a write. One takes a third of the driver's CPU time.
+"""Connections for short commands, without the driver's pool and tasks: a third of its CPU time.
 
-What else is asked of a server (transactions, what it says of itself) goes through the driver, and so does everything
-over TLS.
+Everything else (transactions, server information, TLS) goes through the driver.
 """
 
 import asyncio
@@ -17,112 +16,111 @@ from redis.asyncio.connection import parse_url
 
 PLAIN_SCHEMES: Final = ("redis", "unix")
 
-Word = str | bytes | int | float
+Argument = str | bytes | int | float
 
-_pack: Final[Callable[[tuple[Word, ...]], bytes]] = hiredis.pack_command  # type: ignore[assignment]
+_pack: Final[Callable[[tuple[Argument, ...]], bytes]] = hiredis.pack_command  # type: ignore[assignment]
 
 
-class Lines:
-    """Some connections to one server, opened as they are needed. Answers to one command at a time on each, while
-    there are enough of them."""
+class ConnectionPool:
+    """Connections to one server, opened as needed. While there are enough, each carries one command at a time."""
 
     def __init__(self, url: str, *, most: int, connect_timeout_s: float, timeout_s: float) -> None:
-        self._place: dict[str, Any] = dict(parse_url(url))
-        self._most = most
+        self._address: dict[str, Any] = dict(parse_url(url))
+        self._limit = most
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
-        self._open: list[_Line] = []
-        self._begun: set[asyncio.Task[_Line]] = set()
-        """Connections that are being made; they count as well."""
+        self._open: list[_Connection] = []
+        self._opening: set[asyncio.Task[_Connection]] = set()
+        """Connections being opened; they count towards the limit."""
 
     @staticmethod
-    def fit(url: str) -> bool:
+    def supports(url: str) -> bool:
         return urlsplit(url).scheme in PLAIN_SCHEMES
 
-    async def execute_command(self, *words: Word) -> Any:
-        return await self._ask(await self.line(), words)
+    async def execute_command(self, *arguments: Argument) -> Any:
+        return await self._request(await self.connection(), arguments)
 
-    async def line(self) -> "_Line":
-        """One connection, for several commands behind each other. Who gives up waiting for an answer has to close."""
-        return self._free() or await self._another()
+    async def connection(self) -> "_Connection":
+        """Returns one connection for pipelined commands. A caller that stops waiting for a response must close it."""
+        return self._free() or await self._connect_or_share()
 
     async def aclose(self) -> None:
-        for line in list(self._open):
-            line.cut()
+        for connection in list(self._open):
+            connection.abort()
 
-    def _free(self) -> "_Line | None":
+    def _free(self) -> "_Connection | None":
         return next((each for each in self._open if not each.waiting), None)
 
-    async def _ask(self, line: "_Line", words: Sequence[Word]) -> Any:
+    async def _request(self, connection: "_Connection", arguments: Sequence[Argument]) -> Any:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await line.send(words)
+                return await connection.send(arguments)
         except TimeoutError as error:
-            # What it answers later would be taken for the answer to something else.
-            line.cut()
+            # A late response would be taken for the response to a later command.
+            connection.abort()
             raise exceptions.TimeoutError(f"no answer within {self._timeout_s:g} s") from error
 
-    async def _another(self) -> "_Line":
-        """A new connection while there may be more of them, else the least busy one."""
+    async def _connect_or_share(self) -> "_Connection":
+        """Opens a connection if the limit allows, else returns the least busy one."""
         deadline = time.monotonic() + self._connect_timeout_s
-        while len(self._open) + len(self._begun) >= self._most:
+        while len(self._open) + len(self._opening) >= self._limit:
             if self._open:
-                return min(self._open, key=_how_busy)
-            await asyncio.wait(self._begun, timeout=deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+                return min(self._open, key=_load)
+            await asyncio.wait(self._opening, timeout=deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
             if time.monotonic() >= deadline:
                 raise self._no_connection()
-        begun = asyncio.create_task(self._connected())
-        self._begun.add(begun)
-        begun.add_done_callback(self._begun.discard)
-        return await begun
+        opening = asyncio.create_task(self._connect())
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+        return await opening
 
     def _no_connection(self) -> exceptions.TimeoutError:
         return exceptions.TimeoutError(f"no connection within {self._connect_timeout_s:g} s")
 
-    async def _connected(self) -> "_Line":
-        loop, place = asyncio.get_running_loop(), self._place
+    async def _connect(self) -> "_Connection":
+        loop, address = asyncio.get_running_loop(), self._address
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                if "path" in place:
-                    _, line = await loop.create_unix_connection(lambda: _Line(self._open), place["path"])
+                if "path" in address:
+                    _, connection = await loop.create_unix_connection(lambda: _Connection(self._open), address["path"])
                 else:
-                    _, line = await loop.create_connection(
-                        lambda: _Line(self._open), place.get("host", "localhost"), place.get("port", 6379)
+                    _, connection = await loop.create_connection(
+                        lambda: _Connection(self._open), address.get("host", "localhost"), address.get("port", 6379)
                     )
         except TimeoutError as error:
             raise self._no_connection() from error
         try:
-            if place.get("password"):
-                await self._ask(line, ["AUTH", *filter(None, (place.get("username"), place["password"]))])
-            if place.get("db"):
-                await self._ask(line, ["SELECT", place["db"]])
+            if address.get("password"):
+                await self._request(connection, ["AUTH", *filter(None, (address.get("username"), address["password"]))])
+            if address.get("db"):
+                await self._request(connection, ["SELECT", address["db"]])
         except BaseException:
-            line.cut()
+            connection.abort()
             raise
-        self._open.append(line)
-        return line
+        self._open.append(connection)
+        return connection
 
 
-class _Line(asyncio.Protocol):
-    """One connection. The server answers in the order in which it is asked."""
+class _Connection(asyncio.Protocol):
+    """One connection. The server responds in the order of requests."""
 
-    def __init__(self, among: list["_Line"]) -> None:
-        self._among = among
+    def __init__(self, pool: list["_Connection"]) -> None:
+        self._pool = pool
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(replyError=_reply_error, protocolError=exceptions.InvalidResponse)
         self.waiting: deque[asyncio.Future[Any]] = deque()
 
-    def send(self, words: Sequence[Word]) -> "asyncio.Future[Any]":
+    def send(self, arguments: Sequence[Argument]) -> "asyncio.Future[Any]":
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             answer.set_exception(exceptions.ConnectionError("the server closed the connection"))
             return answer
         self.waiting.append(answer)
-        self._transport.write(_pack(tuple(words)))
+        self._transport.write(_pack(tuple(arguments)))
         return answer
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
         self._forget()
@@ -134,16 +132,16 @@ class _Line(asyncio.Protocol):
         try:
             self._reader.feed(data)
             while (answer := self._reader.gets()) is not False:
-                asked = self.waiting.popleft()
-                if asked.done():
+                pending = self.waiting.popleft()
+                if pending.done():
                     continue
                 if isinstance(answer, Exception):
-                    asked.set_exception(answer)
+                    pending.set_exception(answer)
                 else:
-                    asked.set_result(answer)
+                    pending.set_result(answer)
         except (exceptions.InvalidResponse, IndexError) as error:
-            self._fail(exceptions.ConnectionError(f"the server answers what is no answer: {error}"))
-            self.cut()
+            self._fail(exceptions.ConnectionError(f"the server sent an invalid response: {error}"))
+            self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._forget()
@@ -151,21 +149,21 @@ class _Line(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         while self.waiting:
-            asked = self.waiting.popleft()
-            if not asked.done():
-                asked.set_exception(error)
+            pending = self.waiting.popleft()
+            if not pending.done():
+                pending.set_exception(error)
 
     def _forget(self) -> None:
-        if self in self._among:
-            self._among.remove(self)
+        if self in self._pool:
+            self._pool.remove(self)
 
 
-def _how_busy(line: _Line) -> int:
-    return len(line.waiting)
+def _load(connection: _Connection) -> int:
+    return len(connection.waiting)
 
 
 def _reply_error(text: str) -> exceptions.ResponseError:
-    """As the driver tells them apart, where somebody here does."""
+    """Maps errors to the driver's exceptions, as far as callers distinguish them."""
     if text.startswith("NOSCRIPT "):
         return exceptions.NoScriptError(text)
     if text.startswith(("WRONGPASS ", "NOAUTH ")):

@@ -1,4 +1,4 @@
-"""Messages that PostgreSQL keeps until they are settled: what is done there, before it is done in Redis."""
+"""Messages that PostgreSQL keeps until they are settled: its steps precede those in Redis."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -20,9 +20,9 @@ from payonce.queues.redis.job_log import EndedRun, write_runs
 
 RELAY: Final = "redis"
 KEPT: Final = "k"
-"""Delivered from the outbox: without its row there, it is settled."""
+"""Delivered from the outbox: if its row is gone, it is settled."""
 MAYBE_KEPT: Final = "a"
-"""A run of it was about to give it a row in the outbox, and may not have come to it."""
+"""A run was about to give it a row in the outbox, and may have died before."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -34,39 +34,39 @@ class KeptClaim(Claim, frozen=True, gc=False):
 
     kind: str = KEPT
     checked_at: datetime | None = None
-    """When its row was found, by PostgreSQL's clock; None when it has none."""
+    """When its row was found, by PostgreSQL's clock; None without a row."""
 
     @property
     def effects_since(self) -> datetime | None:
-        """Redis' clock may be ahead of the one that effects go by. One without a row has had no effects."""
+        """PostgreSQL's time: Redis' clock may be ahead. A message without a row has had no effects."""
         return self.checked_at
 
 
 class DirectClaim(Claim, frozen=True, gc=False):
-    """A claim on a message that Redis alone has: no run of it has come to an effect yet."""
+    """A claim on a message that only Redis has: no run of it has reached an effect yet."""
 
     @property
     def effects_since(self) -> datetime | None:
         return None
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """What PostgreSQL says of claimed messages that it keeps."""
+class CheckedClaims(msgspec.Struct, frozen=True):
+    """PostgreSQL's verdict on claimed messages that it keeps."""
 
     run: Sequence[Claim]
     settled: Sequence[Claim]
-    """What Redis has is a copy of the past."""
+    """Redis has an outdated copy."""
     outdated: Sequence[Claim]
-    """Retried, parked or redriven meanwhile: PostgreSQL's version stands."""
+    """Retried, parked or redriven meanwhile: PostgreSQL's version counts."""
     paused: bool = False
-    """Redis has forgotten that the queue is paused: nothing runs."""
+    """The queue is paused, which Redis has lost: nothing runs."""
 
 
-async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
-    """All of one queue."""
+async def check(database: Database, claims: Sequence[KeptClaim]) -> CheckedClaims:
+    """Compares claims of one queue with PostgreSQL's rows."""
     known = await entry_statuses(database, RELAY, [claim.message.id for claim in claims])
     if any(standing.paused for standing in known.values()):
-        return Checked((), (), (), paused=True)
+        return CheckedClaims((), (), (), paused=True)
     doubtful = [claim for claim in claims if claim.kind == MAYBE_KEPT and claim.message.id not in known]
     settled = await settled_before(database.engine, [claim.message for claim in doubtful])
     forged = await _forged(database, claims, known)
@@ -81,7 +81,7 @@ async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
             run.append(msgspec.structs.replace(claim, checked_at=standing.asked_at))
         else:
             outdated.append(claim)
-    return Checked(run, gone, outdated)
+    return CheckedClaims(run, gone, outdated)
 
 
 def _same(standing: EntryStatus, claim: Claim) -> bool:
@@ -89,7 +89,7 @@ def _same(standing: EntryStatus, claim: Claim) -> bool:
 
 
 async def _forged(database: Database, claims: Sequence[Claim], known: Mapping[UUID, EntryStatus]) -> set[UUID]:
-    """Bodies that somebody pushed under the id of a message, and that say something else than it does."""
+    """Bodies pushed under an existing message's id whose content differs from it."""
     suspects = {
         claim.message.id: claim.message
         for claim in claims
@@ -101,7 +101,7 @@ async def _forged(database: Database, claims: Sequence[Claim], known: Mapping[UU
     }
     if not suspects:
         return set()
-    # The same may have been written in other words, such as 1e3 for 1000.
+    # The same content may be encoded differently, such as 1e3 for 1000.
     rows = await database.engine.fetch(
         "select id, action, payload from payonce.outbox where relay = $1 and id = any($2)", RELAY, list(suspects)
     )
@@ -114,19 +114,19 @@ async def _forged(database: Database, claims: Sequence[Claim], known: Mapping[UU
     return suspects.keys() - same
 
 
-class Copies(msgspec.Struct, frozen=True):
-    """What PostgreSQL knows of copies in Redis."""
+class CopyStates(msgspec.Struct, frozen=True):
+    """PostgreSQL's state of messages that have copies in Redis."""
 
     states: dict[UUID, Entry]
-    """Of those that have a row."""
+    """States of messages that have a row."""
     settled: set[UUID]
 
     def are_over(self, message_id: UUID, mark: str) -> bool:
-        """A message that was kept and has no row ended, or was discarded; one in the inbox ended."""
+        """Whether the message is settled: it is in the inbox, or was kept and has no row any more."""
         return message_id in self.settled or (mark == KEPT and message_id not in self.states)
 
 
-async def known_copies(source: Connection | asyncpg.Pool, queue: str, ids: Sequence[UUID]) -> Copies:
+async def known_copies(source: Connection | asyncpg.Pool, queue: str, ids: Sequence[UUID]) -> CopyStates:
     rows = await source.fetch(
         """
         select asked.id, (select state from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id),
@@ -139,11 +139,11 @@ async def known_copies(source: Connection | asyncpg.Pool, queue: str, ids: Seque
         list(ids),
     )
     states = {row["id"]: Entry(row["state"]) for row in rows if row["state"] is not None}
-    return Copies(states, {row["id"] for row in rows if row["settled"]})
+    return CopyStates(states, {row["id"] for row in rows if row["settled"]})
 
 
 async def bring_again(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) -> set[UUID]:
-    """PostgreSQL's version of messages whose copy was dropped, or is parked in Redis alone, is delivered at once."""
+    """Delivers messages again whose copy was dropped, or is parked in Redis alone. Returns their ids."""
     rows = await source.fetch(
         """
         update payonce.outbox set state = 'waiting', token = token + 1, try_at = payonce.due_now()
@@ -156,7 +156,7 @@ async def bring_again(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) ->
 
 
 async def record(database: Database, batch: Sequence[tuple[Settlement, EndedRun | None]]) -> dict[UUID, SettleOutcome]:
-    """Ends runs in one transaction, with their rows in the job log. One that is refused does not hold up the others."""
+    """Settles runs in one transaction, with their rows in the job log. A refused row does not block the others."""
     if not batch:
         return {}
     try:
@@ -176,8 +176,8 @@ async def record(database: Database, batch: Sequence[tuple[Settlement, EndedRun 
     return await record(database, batch[:middle]) | await record(database, batch[middle:])
 
 
-class Death(msgspec.Struct, frozen=True):
-    """A message that its worker died on, alone."""
+class IsolatedCrash(msgspec.Struct, frozen=True):
+    """A worker died while it ran this message isolated."""
 
     id: UUID
     token: int
@@ -185,8 +185,8 @@ class Death(msgspec.Struct, frozen=True):
     run: EndedRun | None
 
 
-async def park_dead(database: Database, deaths: Sequence[Death]) -> set[UUID]:
-    """Parks in PostgreSQL, with its row in the job log. Answers with those that had a row to park."""
+async def park_dead(database: Database, deaths: Sequence[IsolatedCrash]) -> set[UUID]:
+    """Parks messages in PostgreSQL, with rows in the job log. Returns the ids of those that had a row."""
     parked: set[UUID] = set()
     for death in deaths:
         async with database.engine.acquire() as connection, settled_transaction(database, connection):
@@ -206,7 +206,7 @@ _PARK: Final = """
 
 
 async def start_over(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) -> set[UUID]:
-    """Parked rows are waiting again, with attempts and age from zero."""
+    """Makes parked rows wait again, with attempts and age from zero; returns their ids."""
     rows = await source.fetch(
         f"""
         update payonce.outbox entry set {STARTS_OVER}
@@ -219,13 +219,14 @@ async def start_over(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) -> 
 
 
 async def adopt(connection: Connection, messages: Sequence[Message]) -> None:
-    """Gives messages that Redis alone has a row, in the caller's transaction: with its commit the relay brings them."""
+    """Gives messages that only Redis has a row, in the caller's transaction; after its commit the relay delivers
+    them."""
     fresh = [msgspec.structs.replace(message, attempts=0, not_before=None, delay_s=0.0) for message in messages]
     await put_out(connection, RELAY, fresh)
 
 
 async def forget(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
-    """Purged. What a run holds stays."""
+    """Deletes rows, except those held by a run; returns their ids."""
     rows = await connection.fetch(
         """
         delete from payonce.outbox where relay = $1 and id = any($2)

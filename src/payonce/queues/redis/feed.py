@@ -1,4 +1,4 @@
-"""Putting messages: straight into Redis, all of them or none, or with a transaction, by way of the outbox."""
+"""Puts messages directly into Redis, all or none; or within a transaction, through the outbox."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from payonce.engine.outbox import put_durable, wake_name
 from payonce.kit.outcomes import Invalid
 from payonce.queues.declarations import check_limits, declare_queues
 from payonce.queues.redis import scripts
-from payonce.queues.redis.codec import encode_bodies, parts_of
+from payonce.queues.redis.codec import batches, encode_bodies
 from payonce.queues.redis.durable_copy import RELAY
 from payonce.queues.redis.keys import check_names
 from payonce.queues.redis.store import RedisStore
 
 PUT_MAX_MESSAGES: Final = 100_000
 SCRIPT_MAX_MESSAGES: Final = 1_000
-"""By one call of the script: the server serves nobody else meanwhile."""
+"""Limit per script call: the server serves no other client meanwhile."""
 DIRECT: Final = "d"
 US: Final = 1_000_000
 
 
 class RedisFeed:
-    """What is put outside a transaction goes straight into Redis, and has Redis' durability alone. What is put within
-    one is kept in PostgreSQL until it is settled."""
+    """Messages put outside a transaction go directly into Redis, with Redis' durability alone. Those put within one are
+    kept in PostgreSQL until they are settled."""
 
     def __init__(self, store: RedisStore, notifier: Notifier) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class RedisFeed:
         self._lanes_by_queue: dict[str, bool] = {}
 
     async def declare(self, policies: Sequence[Policy]) -> None:
-        """Makes queues and their limits known to both stores. What an operator set (paused) stays."""
+        """Declares queues and their limits in both stores. An operator's pause stays in force."""
         check_limits(policies)
         async with self._store.database.engine.acquire() as connection, connection.transaction():
             check_names(policies, await queue_names(connection))
@@ -62,8 +62,8 @@ class RedisFeed:
         parts: list[tuple[str, Sequence[int]]] = []
         calls: list[tuple[str, list[str | bytes]]] = []
         for queue, places in by_queue.items():
-            words = self._words(queue, [messages[position] for position in places])
-            for part in parts_of(list(zip(places, words, strict=True)), SCRIPT_MAX_MESSAGES, _size):
+            words = self._arguments(queue, [messages[position] for position in places])
+            for part in batches(list(zip(places, words, strict=True)), SCRIPT_MAX_MESSAGES, _size):
                 parts.append((queue, [position for position, _ in part]))
                 calls.append((queue, [DIRECT, *(word for _, four in part for word in four)]))
         if len(calls) == 1:
@@ -78,11 +78,11 @@ class RedisFeed:
         return ids
 
     def notify(self, queues: set[str]) -> None:
-        """For puts within a transaction: call after its commit. The relay brings them into Redis."""
+        """Call after the commit of a put within a transaction: the relay delivers the messages to Redis."""
         self._notifier.notify({*queues, wake_name(RELAY)})
 
-    def _words(self, queue: str, messages: Sequence[Message]) -> list[tuple[bytes, str, str, str]]:
-        """Of each message body, idempotency key, when it falls due, and lane."""
+    def _arguments(self, queue: str, messages: Sequence[Message]) -> list[tuple[bytes, str, str, str]]:
+        """Script arguments per message: body, idempotency key, due time, lane."""
         for message in messages:
             check_message(message)
         if self._lanes_by_queue[queue]:
@@ -112,12 +112,12 @@ def _size(placed: tuple[int, tuple[bytes, str, str, str]]) -> int:
 
 
 def in_a_lane(message: Message) -> Message:
-    """Where lanes take turns, messages without one share one."""
+    """Messages without a lane share one where lanes take turns."""
     return message if message.lane is not None else msgspec.structs.replace(message, lane="")
 
 
 def due_text(message: Message) -> str:
-    """When it falls due, for the script: an earliest moment and a delay in microseconds; empty for at once."""
+    """The due time for the script: the earliest time and a delay, in microseconds; empty for now."""
     if not message.delay_s and message.not_before is None:
         return ""
     earliest_us = 0 if message.not_before is None else int(message.not_before.timestamp() * US)

@@ -1,4 +1,4 @@
-"""Idempotency keys on their way from one store to the other: what was accepted before is not accepted again."""
+"""Moves idempotency keys between the stores, so that accepted keys stay accepted."""
 
 from collections import defaultdict
 from typing import Final
@@ -16,12 +16,12 @@ US: Final = 1_000_000
 async def keys_to_postgres(store: RedisStore, queue: str) -> None:
     cursor = "0"
     while True:
-        told, *words = await store.run(scripts.LIST_KEYS, queue, cursor)
-        keys = [word.decode("utf-8", "replace") for word in words[0::3]]
-        ids = [UUID(word.decode()) for word in words[1::3]]
-        left_s = [int(word) / US if word else None for word in words[2::3]]
+        following, *fields = await store.run(scripts.LIST_KEYS, queue, cursor)
+        keys = [field.decode("utf-8", "replace") for field in fields[0::3]]
+        ids = [UUID(field.decode()) for field in fields[1::3]]
+        left_s = [int(field) / US if field else None for field in fields[2::3]]
         await store.database.engine.execute(_TAKE, queue, keys, ids, left_s)
-        cursor = told.decode()
+        cursor = following.decode()
         if cursor == "0":
             return
 
@@ -38,7 +38,7 @@ async def keys_to_redis(database: Database, store: RedisStore) -> None:
             await store.run(scripts.TAKE_KEYS, queue, *words)
 
 
-# Each key once: a scan may show it twice, and a statement must not change a row twice.
+# Distinct keys: a scan may return one twice, and a statement cannot change a row twice.
 _TAKE: Final = """
     insert into payonce.idempotency_keys as known (queue, key, message_id, expires_at)
     select distinct on (key) $1, key, message_id, payonce.due_now() + make_interval(secs => left_s)
@@ -46,7 +46,7 @@ _TAKE: Final = """
     on conflict (queue, key) do update set message_id = excluded.message_id, expires_at = excluded.expires_at
         where known.expires_at <= payonce.due_now()"""
 
-# A key whose message is gone and whose end nobody has set yet ends from now on.
+# A key without an expiry whose message is gone expires after the retention time, counted from now.
 _LIVE: Final = """
     select known.queue, known.key, known.message_id, extract(epoch from known.expires_at - payonce.due_now())::float8
            as left_s

@@ -1,4 +1,5 @@
-"""The job log of runs that end in Redis: a line there for each, a row in PostgreSQL for those that did not succeed."""
+"""The job log of runs that end in Redis: a line there for each, and a row in PostgreSQL for those that did not
+succeed."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +18,7 @@ log = get_logger(__name__)
 
 
 class EndedRun(msgspec.Struct, frozen=True):
-    """One row of payonce.job_logs; the times of writing are the store's."""
+    """One row of payonce.job_logs; the database sets the times of writing."""
 
     message: Message
     status: str
@@ -34,13 +35,13 @@ def _beginning(queue: str, action: str, status: str) -> str:
 
 
 def line(message: Message, status: str, attempts: int, info: str | None = None) -> str:
-    """A line of q:log:jobs without its beginning: the script puts the time in front."""
-    told = "null" if info is None else _text(info)
-    return f'{_beginning(message.queue, message.action, status)}{message.id}","attempts":{attempts},"info":{told}}}'
+    """A line of q:log:jobs without its timestamp, which the script prepends."""
+    detail = "null" if info is None else _text(info)
+    return f'{_beginning(message.queue, message.action, status)}{message.id}","attempts":{attempts},"info":{detail}}}'
 
 
 def as_json(text: str) -> str:
-    """Within quotes that are there already."""
+    """The JSON escape of a text, without quotes."""
     return _text(text)[1:-1]
 
 
@@ -75,12 +76,13 @@ async def write_runs(source: Database | Connection, runs: Sequence[EndedRun]) ->
 
 
 def _clean(text: str | None) -> str | None:
-    """A message that was pushed by hand may hold what PostgreSQL cannot."""
+    """Removes what PostgreSQL cannot store and a manually pushed message may contain."""
     return None if text is None else clean_text(text)
 
 
 async def try_to_write_runs(database: Database, runs: Sequence[EndedRun]) -> None:
-    """The runs have ended in Redis, where the log has them too: PostgreSQL's refusal must not make them run again."""
+    """Writes rows for runs that have ended in Redis, where they are logged as well. A failure is only logged:
+    PostgreSQL's refusal must not make them run again."""
     try:
         await write_runs(database, runs)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The names of a queue's keys in Redis. Operators type them."""
+"""The names of a queue's keys in Redis, which operators can type."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,7 +10,7 @@ PREFIX: Final = "q:"
 JOB_LOG: Final = "q:log:jobs"
 TEST_CLOCK: Final = "payonce:test_clock"
 OWNER: Final = "payonce:installation"
-"""Whose queues lie there: payonce.installation.id of their database."""
+"""The owner of the queues: payonce.installation.id of its database."""
 
 BESIDE: Final = (
     "processing",
@@ -26,11 +26,11 @@ BESIDE: Final = (
     "lanes",
     "unlogged",
 )
-"""What the keys beside a queue's main list end with."""
+"""Suffixes of a queue's keys other than its main list."""
 
 
 def main_key(queue: str) -> str:
-    """The list that producers push to; all other keys of the queue are named after it."""
+    """The list that producers push to; its name prefixes all other keys of the queue."""
     return queue if queue.startswith(PREFIX) else f"{PREFIX}{queue}"
 
 
@@ -39,22 +39,26 @@ def paused_key(queue: str) -> str:
 
 
 def unlogged_key(queue: str) -> str:
-    """A list of what was parked because it cannot be read, and is not in PostgreSQL's job log yet."""
+    """A list of messages that were parked as unreadable and are not in PostgreSQL's job log yet."""
     return f"{main_key(queue)}:unlogged"
 
 
 def check_names(policies: Iterable[Policy], known: Iterable[str]) -> None:
-    """Refuses queues and limits whose keys would be those of others. `known` are queues that were declared before."""
+    """Raises Invalid for queues and limits whose keys collide with others. `known` are queues declared before."""
     name_by_key = {main_key(queue): queue for queue in known}
     for policy in policies:
         key = main_key(policy.queue)
         last = key.rpartition(":")[2]
         if key == JOB_LOG:
-            raise Invalid(f"queue {policy.queue!r} would lie in {JOB_LOG}, where Redis has the job log; rename it")
+            raise Invalid(f"queue {policy.queue!r} would use the key {JOB_LOG}, which holds the job log; rename it")
         if last in BESIDE or ":lane:" in key:
             part = last if last in BESIDE else "lane"
-            raise Invalid(f"queue {policy.queue!r} would lie where another queue keeps its {part} in Redis; rename it")
+            raise Invalid(f"queue {policy.queue!r} would use a key in which another queue keeps its {part}; rename it")
         if (other := name_by_key.setdefault(key, policy.queue)) != policy.queue:
-            raise Invalid(f"queues {other!r} and {policy.queue!r} would both lie in {key} in Redis; rename one of them")
+            raise Invalid(
+                f"queues {other!r} and {policy.queue!r} would both use the key {key} in Redis; rename one of them"
+            )
         if policy.limit_name is not None and policy.limit_name.endswith(":leases"):
-            raise Invalid(f"limit {policy.limit_name!r} would lie where another limit keeps its leases; rename it")
+            raise Invalid(
+                f"limit {policy.limit_name!r} would use a key in which another limit keeps its leases; rename it"
+            )

@@ -1,4 +1,4 @@
-"""Taking messages: finished ones are settled and new ones claimed by one script, in one round trip."""
+"""Claims messages: one script settles finished ones and claims new ones, in one round trip."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ from uuid import UUID
 from payonce.engine.database.connections import Connection
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.maintenance import Task, describe, synthetic_message, write_maintenance_run
-from payonce.engine.messages.model import Claim, Ending, SettleAnswer, Settlement
+from payonce.engine.messages.model import Claim, Ending, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import POLL_S, Exchange
 from payonce.engine.messages.rows import UNREADABLE
@@ -36,32 +36,32 @@ from payonce.queues.redis.repair import repair_claims
 from payonce.queues.redis.settlement import (
     US,
     DeadClaim,
-    Words,
+    ScriptArguments,
     dead_claim,
+    ending_arguments,
     moment,
-    other_words,
+    removal_arguments,
     run_of,
-    silently_gone,
-    success_words,
+    success_arguments,
     us_of,
 )
 from payonce.queues.redis.store import RedisStore
-from payonce.queues.redis.unreadable import log_unreadable, tell_unreadable
-from payonce.queues.redis.wait import CLAIMING_LOOK_S, ArrivalWatcher, Caught
+from payonce.queues.redis.unreadable import log_unreadable, park_unreadable
+from payonce.queues.redis.wait import CLAIMING_WAIT_S, ArrivalWatcher, Prefetched
 
 REAP_BATCH: Final = 200
 SETTLE_MAX: Final = 1_000
 ANSWERS: Final = {ord("S"): SettleAnswer.SETTLED, ord("A"): SettleAnswer.ALREADY, ord("T"): SettleAnswer.STALE}
 PLAIN: Final = "p"
-LEASE_MIN_S: Final = 10 * CLAIMING_LOOK_S
-"""A shorter lease is not taken behind a look, which may have begun that much earlier."""
+LEASE_MIN_S: Final = 10 * CLAIMING_WAIT_S
+"""Queues with shorter leases do not prefetch: a claim may begin that much before the worker learns of it."""
 ENDS: Final = (Ending.SUCCESS, Ending.FAILED)
 
 log = get_logger(__name__)
 
 
 class RedisQueue:
-    """One queue as one worker process sees it."""
+    """One queue in one worker process."""
 
     mirrors = True
 
@@ -74,21 +74,22 @@ class RedisQueue:
         self._lease_us = round(policy.lease_s * US)
         self._limit = policy.limit_name or ""
         self._retention_us = round(policy.key_retention_s * US)
-        self._rung = asyncio.Event()
-        self._doorbell = ArrivalWatcher(store, policy.queue, self._rung, self._claim_one, self._uncatch)
+        self._wakeup = asyncio.Event()
+        self._watcher = ArrivalWatcher(store, policy.queue, self._wakeup, self._claim_one, self._return_prefetched)
         self._held: set[UUID] = set()
-        """Messages that were put straight into Redis, and that a run of this process has given a row in the outbox."""
+        """Messages put directly into Redis that a run of this process has given a row in the outbox."""
         self._fates: dict[tuple[UUID, int], SettleOutcome] = {}
-        """What PostgreSQL has recorded and Redis may not know yet: a batch that is sent again is not recorded again."""
-        notifier.subscribe(policy.queue, self._rung)
+        """Settlements recorded in PostgreSQL that Redis may not know yet: a repeated batch does not record them
+        again."""
+        notifier.subscribe(policy.queue, self._wakeup)
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
-        caught = self._doorbell.take() if limit else None
-        if caught is None:
+        prefetched = self._watcher.take() if limit else None
+        if prefetched is None:
             return await self._exchange_in_parts(settlements, limit)
-        claims = await self._caught(caught)
+        claims = await self._claims_of(prefetched)
         rest = await self._exchange_in_parts(settlements, limit - len(claims)) if settlements else Exchange(more=True)
-        return replace(rest, claims=[*claims, *rest.claims], asked_at=caught.asked_at)
+        return replace(rest, claims=[*claims, *rest.claims], asked_at=prefetched.asked_at)
 
     async def _exchange_in_parts(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         answers: list[SettleAnswer] = []
@@ -100,8 +101,8 @@ class RedisQueue:
 
     async def _exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         fates = await self._record(settlements)
-        done: list[Words] = []
-        others: list[Words] = []
+        done: list[ScriptArguments] = []
+        others: list[ScriptArguments] = []
         places: list[tuple[bool, int] | None] = []
         for settlement in settlements:
             fate = fates.get(settlement.claim.message.id)
@@ -109,29 +110,29 @@ class RedisQueue:
                 places.append(None)
             elif fate in (SettleOutcome.GONE, SettleOutcome.UNKNOWN):
                 places.append((False, len(others)))
-                others.append(silently_gone(settlement.claim.message.id, settlement.claim.token))
+                others.append(removal_arguments(settlement.claim.message.id, settlement.claim.token))
             elif settlement.ending is Ending.SUCCESS:
                 places.append((True, len(done)))
-                done.append(success_words(settlement, logged=self.policy.log == "all"))
+                done.append(success_arguments(settlement, logged=self.policy.log == "all"))
             else:
                 places.append((False, len(others)))
-                others.append(other_words(settlement))
+                others.append(ending_arguments(settlement))
         token = drawn_token()
-        now_us, rest, said, *claimed = await self._run(token, limit, "ready", done, others)
+        now_us, rest, letters, *claimed = await self._run(token, limit, "ready", done, others)
         now = moment(now_us)
         answers = [
-            SettleAnswer.STALE if place is None else ANSWERS[said[place[1] if place[0] else len(done) + place[1]]]
+            SettleAnswer.STALE if place is None else ANSWERS[letters[place[1] if place[0] else len(done) + place[1]]]
             for place in places
         ]
         rest_s = POLL_S if rest == b"paused" else int(rest) / US if rest else None
         if limit:
-            self._doorbell.may_ring = rest_s is None and len(claimed) < 2 * limit
+            self._watcher.enabled = rest_s is None and len(claimed) < 2 * limit
         await self._end(settlements, fates, answers, now)
         claims = await self._readable(claimed, token, now)
         return Exchange(_as_recorded(settlements, fates, answers), claims, rest_s)
 
     async def _record(self, settlements: Sequence[Settlement]) -> dict[UUID, SettleOutcome]:
-        """What PostgreSQL keeps ends there first. One that never had a row is left out: Redis alone has it."""
+        """Settles kept messages in PostgreSQL first. Those that never had a row are left out: only Redis has them."""
         fates: dict[UUID, SettleOutcome] = {}
         batch: list[Settlement] = []
         for settlement in settlements:
@@ -162,7 +163,7 @@ class RedisQueue:
         return await record(self._database, batch)
 
     async def _taken_over(self, claims: Sequence[Claim]) -> set[UUID]:
-        """Those that are somebody else's by now. What a wiped Redis does not know is for PostgreSQL to say."""
+        """Claims that other workers hold by now. PostgreSQL decides about messages that a wiped Redis does not know."""
         words = (word for claim in claims for word in (str(claim.message.id), claim.token))
         [letters] = await self._store.run(scripts.LIVE, self.policy.queue, *words)
         return {claim.message.id for claim, letter in zip(claims, letters.decode(), strict=True) if letter == "T"}
@@ -182,7 +183,7 @@ class RedisQueue:
         answers: Sequence[SettleAnswer],
         now: datetime,
     ) -> None:
-        """Both stores know; the rows of the job log that PostgreSQL does not have yet are written."""
+        """Finishes settlements known to both stores: writes the job-log rows that PostgreSQL lacks."""
         runs = []
         for settlement, answer in zip(settlements, answers, strict=True):
             claim = settlement.claim
@@ -194,7 +195,12 @@ class RedisQueue:
         await try_to_write_runs(self._database, [run for run in runs if run is not None])
 
     async def _run(
-        self, token: int, limit: int, source: str, done: Sequence[Words] = (), others: Sequence[Words] = ()
+        self,
+        token: int,
+        limit: int,
+        source: str,
+        done: Sequence[ScriptArguments] = (),
+        others: Sequence[ScriptArguments] = (),
     ) -> list[bytes]:
         return await self._store.run(
             scripts.EXCHANGE,
@@ -205,22 +211,22 @@ class RedisQueue:
             *(word for words in others for word in words),
         )
 
-    def _terms(self, token: int, limit: int, source: str) -> Words:
+    def _terms(self, token: int, limit: int, source: str) -> ScriptArguments:
         return (self._lease_us, self._worker, token, limit, source, str(new_id()), self._retention_us, self._limit)
 
-    def _claim_one(self, token: int) -> Words:
-        return self._store.asking(scripts.EXCHANGE, self.policy.queue, *self._terms(token, 1, "ready"), 0)
+    def _claim_one(self, token: int) -> ScriptArguments:
+        return self._store.evalsha(scripts.EXCHANGE, self.policy.queue, *self._terms(token, 1, "ready"), 0)
 
-    async def _caught(self, caught: Caught) -> list[Claim]:
-        now_us, _, _, *claimed = caught.answer
-        return await self._readable(claimed, caught.token, moment(now_us))
+    async def _claims_of(self, prefetched: Prefetched) -> list[Claim]:
+        now_us, _, _, *claimed = prefetched.answer
+        return await self._readable(claimed, prefetched.token, moment(now_us))
 
-    async def _uncatch(self, caught: Caught) -> None:
-        """To where it was in line, without a look at it."""
-        await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, caught.token)
+    async def _return_prefetched(self, prefetched: Prefetched) -> None:
+        """Returns an unread claim to its place in the queue."""
+        await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, prefetched.token)
 
     async def _readable(self, claimed: Sequence[bytes], token: int, now: datetime) -> list[Claim]:
-        """One message that cannot be read is parked with its reason, and does not hold up the others."""
+        """Decodes claimed messages. An unreadable one is parked with the reason and does not block the others."""
         claims: list[Claim] = []
         kept: list[KeptClaim] = []
         queue = self.policy.queue
@@ -233,7 +239,7 @@ class RedisQueue:
                 flags, crashes, first = info.decode().split()
                 message = decode_plain(queue, body) if flags[1] == PLAIN else decode_any(queue, body)
             except UNREADABLE as error:
-                words = await tell_unreadable(self._store, queue, body, token, us_of(now), str(error))
+                words = await park_unreadable(self._store, queue, body, token, us_of(now), str(error))
                 await self._run(drawn_token(), 0, "ready", (), [words])
                 continue
             if flags[0] in (KEPT, MAYBE_KEPT):
@@ -244,7 +250,7 @@ class RedisQueue:
         return await self._checked(claims, kept) if kept else claims
 
     async def _checked(self, claims: Sequence[Claim], kept: Sequence[KeptClaim]) -> list[Claim]:
-        """What PostgreSQL keeps runs only as it is there."""
+        """Claims that may run: kept messages only if they match PostgreSQL's row."""
         checked = await check(self._database, kept)
         if checked.paused:
             await self._remember_pause(claims)
@@ -255,7 +261,7 @@ class RedisQueue:
         left = [to_run.get(claim.message.id, claim) for claim in claims if claim.message.id not in lost]
         if not dropped:
             return left
-        gone = [silently_gone(claim.message.id, claim.token) for claim in dropped]
+        gone = [removal_arguments(claim.message.id, claim.token) for claim in dropped]
         await self._run(drawn_token(), 0, "ready", (), gone)
         if checked.outdated:
             await bring_again(self._database.engine, [claim.message.id for claim in checked.outdated])
@@ -266,10 +272,10 @@ class RedisQueue:
         return left
 
     async def _remember_pause(self, claims: Sequence[Claim]) -> None:
-        """A fail-over to a replica that was behind forgets the last pause. What was claimed goes back as it was."""
+        """Restores a pause that was lost in a failover to a lagging replica. Claims are released unchanged."""
         log.warning("redis_forgot_pause", queue=self.policy.queue, claims=len(claims))
         await self._store.declare(self.policy.queue)
-        back = [other_words(Settlement(claim, Ending.RELEASED)) for claim in claims]
+        back = [ending_arguments(Settlement(claim, Ending.RELEASED)) for claim in claims]
         await self._run(drawn_token(), 0, "ready", (), back)
 
     async def claim_alone(self) -> Claim | None:
@@ -289,14 +295,14 @@ class RedisQueue:
         return [claim for claim in claims if str(claim.message.id) in gone]
 
     async def give_back(self, running: Sequence[Claim]) -> int:
-        self._doorbell.forget()
+        self._watcher.discard()
         ids = [str(claim.message.id) for claim in running]
         [count] = await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, "", *ids)
-        await self._doorbell.disown()
+        await self._watcher.return_released()
         return int(count)
 
     async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
-        """A run that was taken over hears so from Redis; one that slips through meets the row or the inbox."""
+        """Returns False if the run was taken over. Redis detects most cases; the row or the inbox catches the rest."""
         claim, kind = settlement.claim, self._kind(settlement.claim)
         if await self._taken_over([claim]):
             return False
@@ -308,8 +314,8 @@ class RedisQueue:
         elif fate is SettleOutcome.UNKNOWN and settlement.ending in ENDS:
             fate = await accept_without_entry(connection, RELAY, claim.message)
         if fate is SettleOutcome.GONE:
-            # It would run again each time that its lease ends, and be parked in the end although it is done.
-            await self._run(drawn_token(), 0, "ready", (), [silently_gone(claim.message.id, claim.token)])
+            # Otherwise it would run again after each lease, and be parked in the end although it is settled.
+            await self._run(drawn_token(), 0, "ready", (), [removal_arguments(claim.message.id, claim.token)])
         if fate is not SettleOutcome.RECORDED:
             return False
         if self._is_logged(settlement):
@@ -318,7 +324,8 @@ class RedisQueue:
         return True
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
-        """A message that Redis alone has gets its row in the outbox: nothing is sent for one that could vanish."""
+        """Returns False if the lease is lost. Gives a message that only Redis has a row in the outbox: nothing is sent
+        for one that could be lost."""
         [live] = await self._store.run(
             scripts.HOLD, self.policy.queue, self._lease_us, str(claim.message.id), claim.token
         )
@@ -357,12 +364,13 @@ class RedisQueue:
         return put_back + len(reaped)
 
     async def _park_first(self, found: Sequence[DeadClaim]) -> tuple[set[UUID], list[DeadClaim]]:
-        """What died alone and is kept in PostgreSQL is parked there first: those ids, and copies of what is over."""
+        """Parks isolated crashes of kept messages in PostgreSQL first. Returns the ids of those, and the claims whose
+        messages are settled."""
         kept = [held for held in found if held.alone and held.kept]
         parked = await park_dead(self._database, [held.death for held in kept]) if kept else set()
         dropped = [held for held in kept if held.kind == KEPT and held.uuid not in parked]
         if dropped:
-            gone = [silently_gone(held.id, held.token) for held in dropped]
+            gone = [removal_arguments(held.id, held.token) for held in dropped]
             await self._run(drawn_token(), 0, "ready", (), gone)
         return parked, dropped
 
@@ -373,31 +381,31 @@ class RedisQueue:
 
     async def wait(self, timeout_s: float, room: int = 0) -> None:
         if not room:
-            await self._doorbell.let_go()
-        self._doorbell.listen(claiming=room > 0 and self.policy.lease_s >= LEASE_MIN_S)
+            await self._watcher.return_unused()
+        self._watcher.listen(claiming=room > 0 and self.policy.lease_s >= LEASE_MIN_S)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._rung.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             pass
         finally:
-            self._doorbell.rest()
-        self._rung.clear()
+            self._watcher.pause()
+        self._wakeup.clear()
 
     async def stop_waiting(self) -> None:
-        await self._doorbell.close()
+        await self._watcher.close()
 
     def wake(self) -> None:
-        self._rung.set()
+        self._wakeup.set()
 
 
 def _as_recorded(
     settlements: Sequence[Settlement], fates: dict[UUID, SettleOutcome], answers: Sequence[SettleAnswer]
 ) -> list[SettleAnswer]:
-    """What PostgreSQL has recorded is settled, whether or not Redis still had its copy."""
+    """Answers by PostgreSQL's record, whether or not Redis still had its copy."""
     if not fates:
         return list(answers)
-    said = {
+    by_fate = {
         SettleOutcome.RECORDED: SettleAnswer.SETTLED,
         SettleOutcome.GONE: SettleAnswer.ALREADY,
         SettleOutcome.UNKNOWN: SettleAnswer.ALREADY,
@@ -405,6 +413,6 @@ def _as_recorded(
     return [
         answer
         if settlement.ending is Ending.RELEASED
-        else said.get(fates.get(settlement.claim.message.id, SettleOutcome.STALE), answer)
+        else by_fate.get(fates.get(settlement.claim.message.id, SettleOutcome.STALE), answer)
         for settlement, answer in zip(settlements, answers, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Messages as they lie in Redis, for people to look at and to choose from."""
+"""Messages stored in Redis, for display and selection."""
 
 import re
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _KNOWN: Final = re.compile(rb"(\w{3}) (\d+) (\d+) (\S+) (\d+) ")
 
 
 @dataclass(frozen=True)
-class Found:
-    """A message with the bytes that a script finds it by."""
+class StoredCopy:
+    """A message with the bytes by which scripts find it."""
 
     id: str
-    """As the scripts know it."""
+    """The id that the scripts use."""
     stored: QueuedMessage
     body: bytes
     known: bytes
@@ -28,34 +28,34 @@ class Found:
 
     @property
     def mark(self) -> str:
-        """How it came: kept, put straight into Redis, or between the two; empty for what nobody has claimed yet."""
+        """How it was put: kept, directly into Redis, or in transition; empty if never claimed."""
         return self.known[:1].decode("ascii", "replace")
 
     @property
     def named(self) -> bool:
-        """Whether the scripts found its id in the body, by its place."""
+        """Whether the body has its id where scripts expect it."""
         return self.id == id_text(self.body)
 
     @property
     def kept(self) -> bool:
-        """Whether PostgreSQL has, or may have, a row of it."""
+        """Whether PostgreSQL has, or may have, a row for it."""
         return self.mark in (KEPT, MAYBE_KEPT)
 
     @property
     def first_attempt_at(self) -> datetime | None:
-        told = _KNOWN.match(self.known)
-        return _moment(int(told[4])) if told and told[4].isdigit() else None
+        match = _KNOWN.match(self.known)
+        return _moment(int(match[4])) if match and match[4].isdigit() else None
 
 
-def found_of(
+def stored_copy_of(
     queue: str, state: State, body: bytes, message_id: bytes, known: bytes, record: bytes, deadline: bytes
-) -> Found:
+) -> StoredCopy:
     identity = _uuid(message_id)
     message = shown(queue, identity, body)
     crashes, ready_at, error = 0, EPOCH, None
-    if told := _KNOWN.match(known):
-        crashes, ready_at = int(told[3]), _moment(int(told[2]))
-        error = known[told.end() + int(told[5]) :].decode("utf-8", "replace") or None
+    if match := _KNOWN.match(known):
+        crashes, ready_at = int(match[3]), _moment(int(match[2]))
+        error = known[match.end() + int(match[5]) :].decode("utf-8", "replace") or None
     fields = record.decode("utf-8", "replace").split(" ")
     if state is State.LEASED and len(fields) == 6 and fields[3].isdecimal():
         crashes = int(fields[3])
@@ -63,9 +63,9 @@ def found_of(
     worker = fields[5] if len(fields) == 6 else None
     readable = message.payload.keys() != UNREADABLE_KEYS
     stored = QueuedMessage(
-        message, state, ready_at, crashes, until, worker, error, readable, due_known=told is not None
+        message, state, ready_at, crashes, until, worker, error, readable, due_known=match is not None
     )
-    return Found(message_id.decode("utf-8", "replace"), stored, body, known, readable)
+    return StoredCopy(message_id.decode("utf-8", "replace"), stored, body, known, readable)
 
 
 def matches(stored: QueuedMessage, which: Filter) -> bool:
@@ -85,7 +85,7 @@ def _moment(since_1970_us: int) -> datetime:
 
 
 def _uuid(text: bytes) -> UUID:
-    """Somebody's 36 characters need not be an id."""
+    """The id as a UUID; foreign bodies may have 36 characters that are none."""
     try:
         return UUID(text.decode("ascii", "replace"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Letting parked messages start over in both stores. PostgreSQL decides about what it keeps; what ended stays so."""
+"""Lets parked messages start over in both stores. PostgreSQL decides about kept messages; settled ones stay settled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,28 +15,28 @@ from payonce.engine.outbox import State as Entry
 from payonce.queues.redis import scripts
 from payonce.queues.redis.codec import encode_bodies
 from payonce.queues.redis.durable_copy import RELAY, adopt, bring_again, known_copies, start_over
-from payonce.queues.redis.queries import Found
+from payonce.queues.redis.queries import StoredCopy
 from payonce.queues.redis.store import RedisStore
 
 ROWS_MAX: Final = 1_000_000
-"""A redrive looks at no more parked rows than this."""
+"""Limit of parked rows per redrive."""
 
 
 @dataclass
-class Parts:
-    """Copies in Redis, by what is to become of them."""
+class ParkedCopies:
+    """Parked copies in Redis, by what a redrive does to them."""
 
-    parked: list[Found] = field(default_factory=list)
-    """PostgreSQL has them parked as well."""
-    woken: list[Found] = field(default_factory=list)
-    """PostgreSQL has woken them already, and Redis does not know."""
-    direct: list[Found] = field(default_factory=list)
-    """Redis alone has them."""
-    over: list[Found] = field(default_factory=list)
+    parked: list[StoredCopy] = field(default_factory=list)
+    """Parked in PostgreSQL as well."""
+    woken: list[StoredCopy] = field(default_factory=list)
+    """Already woken in PostgreSQL, which Redis does not know."""
+    direct: list[StoredCopy] = field(default_factory=list)
+    """Only in Redis."""
+    over: list[StoredCopy] = field(default_factory=list)
 
 
 async def parked_rows(source: asyncpg.Pool | Connection, queue: str, which: Filter, begun_at: datetime) -> list[UUID]:
-    """What PostgreSQL has parked, whether or not Redis still shows it."""
+    """Ids of messages parked in PostgreSQL, whether or not Redis still has them."""
     rows = await source.fetch(
         """
         select id from payonce.outbox
@@ -61,31 +61,32 @@ async def parked_rows(source: asyncpg.Pool | Connection, queue: str, which: Filt
     return [row["id"] for row in rows]
 
 
-async def redrive_within(store: RedisStore, queue: str, page: Sequence[Found], within: Connection) -> set[UUID]:
-    """With the commit of the caller's transaction the relay brings them. Answers those that start over."""
-    parts = await _parts(within, queue, page)
-    started = await start_over(within, _ids(parts.parked))
-    woken = await bring_again(within, _ids(parts.woken))
-    await adopt(within, [found.stored.message for found in parts.direct])
-    # The caller's transaction may yet undo what it has done itself.
-    await drop_ended(store, queue, parts.over)
-    return started | woken | set(_ids(parts.direct))
+async def redrive_within(store: RedisStore, queue: str, page: Sequence[StoredCopy], within: Connection) -> set[UUID]:
+    """Redrives in the caller's transaction; after its commit the relay delivers the messages. Returns the ids of those
+    that start over."""
+    copies = await _sort_copies(within, queue, page)
+    started = await start_over(within, _ids(copies.parked))
+    woken = await bring_again(within, _ids(copies.woken))
+    await adopt(within, [found.stored.message for found in copies.direct])
+    # Checked outside the caller's transaction, which may yet roll back.
+    await drop_ended(store, queue, copies.over)
+    return started | woken | set(_ids(copies.direct))
 
 
-async def redrive_now(store: RedisStore, queue: str, page: Sequence[Found]) -> set[UUID]:
+async def redrive_now(store: RedisStore, queue: str, page: Sequence[StoredCopy]) -> set[UUID]:
     async with store.database.engine.acquire() as connection:
-        parts = await _parts(connection, queue, page)
-        started = await start_over(connection, _ids(parts.parked))
-        woken = await bring_again(connection, _ids(parts.woken))
-    moved = [found for found in (*parts.parked, *parts.woken) if found.stored.message.id in started | woken]
-    # The relay may be first; then it has brought them.
+        copies = await _sort_copies(connection, queue, page)
+        started = await start_over(connection, _ids(copies.parked))
+        woken = await bring_again(connection, _ids(copies.woken))
+    moved = [found for found in (*copies.parked, *copies.woken) if found.stored.message.id in started | woken]
+    # The relay may have delivered them first.
     await _redrive(store, queue, moved)
-    direct = await _redrive(store, queue, parts.direct)
-    await drop_ended(store, queue, parts.over)
+    direct = await _redrive(store, queue, copies.direct)
+    await drop_ended(store, queue, copies.over)
     return started | woken | direct
 
 
-async def drop_ended(store: RedisStore, queue: str, over: Sequence[Found]) -> None:
+async def drop_ended(store: RedisStore, queue: str, over: Sequence[StoredCopy]) -> None:
     if not over:
         return
     known = await known_copies(store.database.engine, queue, _ids(over))
@@ -94,21 +95,21 @@ async def drop_ended(store: RedisStore, queue: str, over: Sequence[Found]) -> No
         await store.run(scripts.DROP_PARKED, queue, *ended)
 
 
-async def _parts(connection: Connection, queue: str, page: Sequence[Found]) -> Parts:
-    known, parts = await known_copies(connection, queue, _ids(page)), Parts()
+async def _sort_copies(connection: Connection, queue: str, page: Sequence[StoredCopy]) -> ParkedCopies:
+    known, copies = await known_copies(connection, queue, _ids(page)), ParkedCopies()
     for found in page:
         message_id = found.stored.message.id
         state = known.states.get(message_id)
         if known.are_over(message_id, found.mark):
-            parts.over.append(found)
+            copies.over.append(found)
         elif state is None:
-            parts.direct.append(found)
+            copies.direct.append(found)
         else:
-            (parts.parked if state is Entry.PARKED else parts.woken).append(found)
-    return parts
+            (copies.parked if state is Entry.PARKED else copies.woken).append(found)
+    return copies
 
 
-async def _redrive(store: RedisStore, queue: str, page: Sequence[Found]) -> set[UUID]:
+async def _redrive(store: RedisStore, queue: str, page: Sequence[StoredCopy]) -> set[UUID]:
     words: list[str | bytes] = []
     for found in page:
         [fresh] = encode_bodies([msgspec.structs.replace(found.stored.message, attempts=0)])
@@ -119,5 +120,5 @@ async def _redrive(store: RedisStore, queue: str, page: Sequence[Found]) -> set[
     return {found.stored.message.id for found in page if found.id in moved}
 
 
-def _ids(page: Sequence[Found]) -> list[UUID]:
+def _ids(page: Sequence[StoredCopy]) -> list[UUID]:
     return [found.stored.message.id for found in page]

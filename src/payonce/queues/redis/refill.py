@@ -1,4 +1,4 @@
-"""What Redis has lost comes back from PostgreSQL: after a wipe, the loss of a server, or a fail-over."""
+"""Restores from PostgreSQL what Redis has lost: after a wipe, the loss of a server, or a failover."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,28 +18,28 @@ from payonce.queues.redis.store import RedisStore
 
 PAGE: Final = 1_000
 MEND_MAX: Final = 200_000
-"""In a larger queue a deleted list is not looked for: the server would stand still for too long."""
+"""Deleted lists are not searched for in larger queues: the search would block the server for too long."""
 US: Final = 1_000_000
 REFILL_EVERY_S: Final = 5.0
 WAKE_NAME: Final = "*refill"
-"""Notified when somebody notices that Redis has forgotten a queue."""
+"""Notified when Redis turns out to have lost a queue."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Refilled:
-    """How much was missing in Redis: messages put back to run, and parked ones shown there again."""
+    """What was missing in Redis: messages put back to run, and parked ones restored."""
 
     put_back: int = 0
     parked: int = 0
 
 
 async def refill(store: RedisStore, late_s: float = 0.0) -> Refilled:
-    """Attempts and due times are as PostgreSQL has them. What is parked is written back as parked, and does not run.
+    """Puts lost messages back, with PostgreSQL's attempts and due times. Parked ones are restored as parked.
 
-    An entry that is marked as delivered was in Redis before that, and leaves Redis after its row here has changed: one
-    that is absent is lost. One that is parked in Redis was woken here before Redis heard of its parking.
+    An entry is in Redis before it is marked as delivered, and leaves Redis after its row has changed: a delivered one
+    that is absent is lost. One that is parked only in Redis was woken here before Redis parked it.
     """
     queues = await claimed_queues(store.database.engine)
     for queue in queues:
@@ -53,7 +53,7 @@ async def refill(store: RedisStore, late_s: float = 0.0) -> Refilled:
 
 
 async def _declare(store: RedisStore, queue: str) -> None:
-    """Pause and limits are as PostgreSQL has them, also when Redis has lost no more than its last write."""
+    """Restores pause and limits, also when Redis has lost only its last write."""
     async with store.database.engine.acquire() as connection, connection.transaction():
         await store.declare(queue, connection)
         if not await connection.fetchval("select paused from payonce.queues where name = $1", queue):
@@ -61,11 +61,11 @@ async def _declare(store: RedisStore, queue: str) -> None:
 
 
 async def _drop_ended(store: RedisStore, queue: str) -> None:
-    """A parked copy of what was settled, purged or discarded must not tempt anybody to redrive it."""
+    """Deletes parked copies of messages that were settled, purged or discarded, so that nobody redrives them."""
     skip, over = 0, []
     while True:
-        seen, *words = await store.run(scripts.PARKED, queue, skip, PAGE)
-        marks = {UUID(words[at].decode()): words[at + 1].decode() for at in range(0, len(words), 2)}
+        seen, *fields = await store.run(scripts.PARKED, queue, skip, PAGE)
+        marks = {UUID(fields[at].decode()): fields[at + 1].decode() for at in range(0, len(fields), 2)}
         known = await known_copies(store.database.engine, queue, list(marks))
         over += [str(message_id) for message_id, mark in marks.items() if known.are_over(message_id, mark)]
         skip += PAGE
@@ -87,7 +87,7 @@ async def _put_back(store: RedisStore, late_s: float) -> int:
 
 
 async def _absent(store: RedisStore, page: Sequence[OverdueEntry]) -> list[OverdueEntry]:
-    """Those that will not run: they are not there, or lie parked. A live one waits, or somebody works on it."""
+    """Messages that Redis will not run: absent, or parked there."""
     by_queue: defaultdict[str, list[OverdueEntry]] = defaultdict(list)
     for kept in page:
         by_queue[kept.queue].append(kept)

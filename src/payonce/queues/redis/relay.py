@@ -1,4 +1,4 @@
-"""From the outbox into Redis: what a transaction put there, and what is put back when Redis has lost it."""
+"""Delivers outbox entries to Redis: new ones, and those put back after a loss."""
 
 import time
 from collections import defaultdict
@@ -10,18 +10,18 @@ from payonce.engine.messages.model import DELAY_MAX_S
 from payonce.engine.outbox import Answer, Deferred, Delivered, Entry, Refusal, RelayConfig
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.redis import scripts
-from payonce.queues.redis.codec import encode_bodies, parts_of
+from payonce.queues.redis.codec import batches, encode_bodies
 from payonce.queues.redis.durable_copy import RELAY
 from payonce.queues.redis.store import RedisStore
 
 BATCH: Final = 500
 US: Final = 1_000_000
 BEGIN_SHARE: Final = 0.5
-"""Of the time that a delivery has: later no further part of it begins."""
+"""Share of a delivery's time after which no further part of it begins."""
 
 
 class RedisRelay:
-    """Entries live until they are settled, and Redis keeps their delays."""
+    """Entries are kept until they are settled; Redis keeps their delays."""
 
     name = RELAY
     config = RelayConfig(keeps=True, ahead_s=DELAY_MAX_S, batch=BATCH)
@@ -30,15 +30,18 @@ class RedisRelay:
         self._store = store
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
-        """What the line is too slow for is put off: what arrived is not sent again with it."""
+        """Delivers in parts; over a slow connection the rest is postponed, so that delivered parts are not sent
+        again."""
         stop_at = time.monotonic() + self.config.timeout_s * BEGIN_SHARE
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for position, entry in enumerate(entries):
             by_queue[entry.message.queue].append(position)
-        answers: list[Answer] = [Deferred("the line to Redis is slow, and others went first", 0.0)] * len(entries)
+        answers: list[Answer] = [Deferred("the connection to Redis is slow; other entries went first", 0.0)] * len(
+            entries
+        )
         for queue, positions in by_queue.items():
             bodies = encode_bodies([entries[position].message for position in positions])
-            for part in parts_of(list(zip(positions, bodies, strict=True)), BATCH, lambda each: len(each[1])):
+            for part in batches(list(zip(positions, bodies, strict=True)), BATCH, lambda each: len(each[1])):
                 if time.monotonic() > stop_at:
                     return answers
                 answer = await self._deliver(queue, [(entries[position], body) for position, body in part])

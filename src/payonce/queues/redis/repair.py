@@ -1,4 +1,4 @@
-"""What is in work and has lost its body, claim or lease in Redis."""
+"""Repairs messages in progress whose body, claim or lease Redis has lost."""
 
 from typing import Final
 
@@ -7,13 +7,13 @@ from payonce.queues.redis import scripts
 from payonce.queues.redis.store import RedisStore
 
 REPAIR_MAX: Final = 200_000
-"""With more in work a lost claim is not looked for: the server would serve nobody else for too long."""
+"""With more messages in progress, lost claims are not searched for: the search would block the server for too long."""
 
 log = get_logger(__name__)
 
 
 async def repair_claims(store: RedisStore, queue: str) -> int:
-    """Completes claims that Redis has lost a part of. Answers how many messages went back into the queue."""
+    """Completes partially lost claims. Returns how many messages went back into the queue."""
     put_back, completed = await store.run(scripts.REPAIR, queue, REPAIR_MAX)
     if put_back or completed:
         log.warning("claims_repaired", queue=queue, put_back=put_back, completed=completed)

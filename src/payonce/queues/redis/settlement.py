@@ -1,4 +1,4 @@
-"""What a run's end is in the words of the scripts, and what they say of claims whose worker died."""
+"""Script arguments for settlements, and the scripts' records of claims whose worker died."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from payonce.engine.messages.model import Ending, Message, Settlement, State, cl
 from payonce.engine.messages.rows import UNREADABLE
 from payonce.kit.outcomes import Invalid
 from payonce.queues.redis.codec import decode_any, encode_bodies
-from payonce.queues.redis.durable_copy import KEPT, MAYBE_KEPT, Death
+from payonce.queues.redis.durable_copy import KEPT, MAYBE_KEPT, IsolatedCrash
 from payonce.queues.redis.job_log import EndedRun, as_json, line
 
 US: Final = 1_000_000
@@ -19,33 +19,33 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SUSPICIOUS: Final = 2
 RECORD_FIELDS: Final = 6
 
-Words = tuple[str | bytes | int, ...]
+ScriptArguments = tuple[str | bytes | int, ...]
 
 
-def success_words(settlement: Settlement, *, logged: bool) -> Words:
-    """Id, token, idempotency key, line of the log."""
+def success_arguments(settlement: Settlement, *, logged: bool) -> ScriptArguments:
+    """Id, token, idempotency key, log line."""
     claim, message = settlement.claim, settlement.claim.message
-    told = line(message, "success", message.attempts + 1) if logged else ""
-    return str(message.id), claim.token, message.idempotency_key or "", told
+    log_line = line(message, "success", message.attempts + 1) if logged else ""
+    return str(message.id), claim.token, message.idempotency_key or "", log_line
 
 
-def other_words(settlement: Settlement) -> Words:
-    """Id, token, ending, new body, delay, reason, idempotency key, line of the log."""
+def ending_arguments(settlement: Settlement) -> ScriptArguments:
+    """Id, token, ending, new body, delay, reason, idempotency key, log line."""
     claim, message, ending = settlement.claim, settlement.claim.message, settlement.ending
     reason = "" if settlement.reason is None else clean_text(settlement.reason)
     body: str | bytes = ""
     if ending in (Ending.RETRY, Ending.PARKED):
         try:
             [body] = encode_bodies([msgspec.structs.replace(message, attempts=message.attempts + 1)])
-        except Invalid as no:
-            # Its handler has changed the payload. One such message must not keep the others from being settled.
-            reason = clean_text(f"{reason}; it cannot be written again: {no}")
-            told = line(message, "parked", message.attempts + 1, reason)
-            return parking_words(str(message.id), claim.token, reason, told)
+        except Invalid as error:
+            # The handler has changed the payload. Such a message must not block the settlement of others.
+            reason = clean_text(f"{reason}; it cannot be encoded again: {error}")
+            log_line = line(message, "parked", message.attempts + 1, reason)
+            return parking_arguments(str(message.id), claim.token, reason, log_line)
     elif ending is Ending.RELEASED and message.attempts:
-        # A release leaves the body as it is; that it was tried before decides about its age.
+        # A release keeps the body. Whether the message was tried before decides about its age.
         body = "+"
-    told = "" if ending is Ending.RELEASED else line(message, ending.value, message.attempts + 1, reason or None)
+    log_line = "" if ending is Ending.RELEASED else line(message, ending.value, message.attempts + 1, reason or None)
     return (
         str(message.id),
         claim.token,
@@ -54,22 +54,22 @@ def other_words(settlement: Settlement) -> Words:
         round(settlement.delay_s * US),
         reason,
         message.idempotency_key or "",
-        told,
+        log_line,
     )
 
 
-def silently_gone(message_id: UUID | str, token: int) -> Words:
-    """Redis' copy goes; what became of the message is PostgreSQL's to tell."""
+def removal_arguments(message_id: UUID | str, token: int) -> ScriptArguments:
+    """Arguments that delete Redis' copy; PostgreSQL has the outcome."""
     return str(message_id), token, Ending.FAILED.value, "", 0, "", "", ""
 
 
-def parking_words(name: str, token: int, reason: str, told: str) -> Words:
-    """Of what cannot be read: its body stays as it is."""
-    return name, token, Ending.PARKED.value, "", 0, reason, "", told
+def parking_arguments(name: str, token: int, reason: str, log_line: str) -> ScriptArguments:
+    """Arguments that park an unreadable message; its body stays unchanged."""
+    return name, token, Ending.PARKED.value, "", 0, reason, "", log_line
 
 
 def run_of(settlement: Settlement, now: datetime, worker: str) -> EndedRun | None:
-    """A release is no run."""
+    """The job-log row of a settlement; None for a release, which is not a run."""
     if settlement.ending is Ending.RELEASED:
         return None
     claim, retried = settlement.claim, settlement.ending is Ending.RETRY
@@ -85,14 +85,14 @@ def run_of(settlement: Settlement, now: datetime, worker: str) -> EndedRun | Non
 
 
 class DeadClaim:
-    """A claim whose lease ended, and what is to become of its message."""
+    """A claim whose lease has ended, and the next state of its message."""
 
     def __init__(
         self, queue: str, now: datetime, message_id: bytes, fields: Sequence[str], body: bytes, kind: str
     ) -> None:
         token, claimed, _, crashes, alone, worker = fields
         self.name = message_id
-        """As Redis has it: what somebody wrote there need not be an id, nor text."""
+        """The id as bytes: a foreign one need not be a UUID, nor text."""
         self.id, self.worker = message_id.decode("utf-8", "replace"), worker
         self.crashes = int(crashes) + 1
         self.alone = alone == "1"
@@ -104,26 +104,26 @@ class DeadClaim:
             message = decode_any(queue, body)
         except UNREADABLE:
             message = Message(queue=queue)
-            told = line(message, status, 0, self.reason).replace(str(message.id), as_json(self.id))
+            log_line = line(message, status, 0, self.reason).replace(str(message.id), as_json(self.id))
             self.run: EndedRun | None = None
         else:
-            told = line(message, status, message.attempts, self.reason)
+            log_line = line(message, status, message.attempts, self.reason)
             self.run = EndedRun(
                 message, status, message.attempts, self.reason, None if self.alone else now, worker, moment(claimed)
             )
-        self.arguments = (message_id, token, self.reason, told)
+        self.arguments = (message_id, token, self.reason, log_line)
         self.uuid = as_uuid(self.id)
         self.kept = kind in (KEPT, MAYBE_KEPT) and self.uuid is not None
         self.kind, self.token = kind, int(token)
 
     @property
-    def death(self) -> Death:
+    def death(self) -> IsolatedCrash:
         assert self.uuid is not None
-        return Death(self.uuid, self.token, self.reason, self.run)
+        return IsolatedCrash(self.uuid, self.token, self.reason, self.run)
 
 
 def dead_claim(queue: str, now: datetime, message_id: bytes, record: bytes, meta: bytes) -> DeadClaim | None:
-    """None when the record was written by somebody else and says nothing."""
+    """Parses a record; None for foreign content."""
     head, _, body = record.partition(b"\n")
     fields = head.decode("utf-8", "replace").split(" ")
     if len(fields) != RECORD_FIELDS or not meta or not all(field.isdecimal() for field in fields[:-1]):

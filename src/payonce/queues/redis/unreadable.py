@@ -1,8 +1,8 @@
-"""What Redis alone has, is parked with its reason, and belongs in PostgreSQL's job log too: bodies that are no message,
-and messages that were put straight into Redis.
+"""Parked messages that only Redis has, and that belong in PostgreSQL's job log: unreadable bodies, and messages put
+directly into Redis.
 
-Whoever parks one leaves an entry in `…:unlogged`. The next sweep of any worker writes the row and takes the entry out:
-a worker that dies in between leaves nothing untold.
+Parking one leaves an entry in `…:unlogged`. The next sweep of any worker writes the row and removes the entry, so
+nothing stays unlogged if a worker dies in between.
 """
 
 from collections.abc import Sequence
@@ -16,28 +16,30 @@ from payonce.kit.log import get_logger
 from payonce.queues.redis.codec import id_of_bytes, id_text
 from payonce.queues.redis.job_log import EndedRun, as_json, line, write_runs
 from payonce.queues.redis.keys import unlogged_key
-from payonce.queues.redis.settlement import Words, as_uuid, moment, parking_words
+from payonce.queues.redis.settlement import ScriptArguments, as_uuid, moment, parking_arguments
 from payonce.queues.redis.store import RedisStore
 
 LOGGED_MAX: Final = 500
-"""By one sweep; the next one writes more."""
+"""Limit per sweep."""
 
 log = get_logger(__name__)
 
 
-async def tell_unreadable(store: RedisStore, queue: str, body: bytes, token: int, now_us: int, error: str) -> Words:
-    """Leaves the entry, and answers with the words that park the claimed body."""
+async def park_unreadable(
+    store: RedisStore, queue: str, body: bytes, token: int, now_us: int, error: str
+) -> ScriptArguments:
+    """Leaves the entry; returns the arguments that park the claimed body."""
     name, reason = id_text(body), clean_text(f"this message cannot be read: {error}")
     log.error("message_unreadable", queue=queue, message_id=name, error=error)
     known_as = as_uuid(name) or id_of_bytes(body)
     await store.command("LPUSH", unlogged_key(queue), f"{known_as} {now_us} {reason}")
     nameless = Message(queue=queue)
-    told = line(nameless, "parked", 0, reason).replace(str(nameless.id), as_json(name))
-    return parking_words(name, token, reason, told)
+    log_line = line(nameless, "parked", 0, reason).replace(str(nameless.id), as_json(name))
+    return parking_arguments(name, token, reason, log_line)
 
 
 async def log_unreadable(store: RedisStore, queue: str, worker: str) -> None:
-    """Writes the rows that are missing in PostgreSQL. While that is away the entries stay."""
+    """Writes missing rows to PostgreSQL. While it is unreachable the entries stay."""
     entries: list[bytes] = await store.command("LRANGE", unlogged_key(queue), -LOGGED_MAX, -1)
     if not entries:
         return
@@ -56,7 +58,7 @@ async def _log(store: RedisStore, queue: str, entries: Sequence[bytes], worker: 
     found = {entry: _read(queue, entry, worker) for entry in entries}
     runs = {(run.message.id, run.started_at): run for run in found.values() if run is not None}
     async with store.database.engine.acquire() as connection, connection.transaction():
-        # Of two sweeps at once the second finds what the first has written.
+        # Serialises sweeps: the second one finds the rows of the first.
         await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", f"payonce unreadable {queue}")
         rows = await connection.fetch(
             """
@@ -72,7 +74,7 @@ async def _log(store: RedisStore, queue: str, entries: Sequence[bytes], worker: 
 
 
 def _read(queue: str, entry: bytes, worker: str) -> EndedRun | None:
-    """None for what somebody else wrote there."""
+    """Parses an entry; None for foreign content."""
     name, _, rest = entry.decode("utf-8", "replace").partition(" ")
     parked_us, _, reason = rest.partition(" ")
     message_id: UUID | None = as_uuid(name)

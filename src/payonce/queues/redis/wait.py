@@ -1,5 +1,5 @@
-"""How a worker learns that something was put: a blocking look at the main list, on a connection of its own. Behind the
-look of a worker with a free place stands a claim: what is put is on its way to it with the answer to the look."""
+"""Waits for messages with a blocking command on the main list, on a dedicated connection. For a worker with a free slot
+a claim is pipelined behind it: a new message arrives with the response to the wait."""
 
 import asyncio
 import time
@@ -13,17 +13,17 @@ from redis.exceptions import RedisError
 from payonce.kit.ids import drawn_token
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import QueueAway
-from payonce.queues.redis.connections import Lines, Word
+from payonce.queues.redis.connections import Argument, ConnectionPool
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.store import COMMAND_TIMEOUT_S, LOST, RedisStore
 
-LOOK_S: Final = 5
-"""How long one look lasts; the server ends it then, so that none is left behind on a lost connection."""
-CLAIMING_LOOK_S: Final = 1
-"""Of a look with a claim behind it: for so long the server may still claim for a worker that is gone, and a lease may
-be older by so much than its worker can tell."""
+WAIT_S: Final = 5
+"""Duration of one wait; the server ends it then, so that none survives a lost connection."""
+CLAIMING_WAIT_S: Final = 1
+"""Duration of a wait with a claim behind it: for so long the server may claim for a worker that is gone, and a lease
+may be older than its worker knows."""
 EMPTY: Final = 4
-"""Parts of an answer that claims nothing."""
+"""Number of fields in a response without a claim."""
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 2.0
 
@@ -31,85 +31,85 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Caught:
-    """What the claim behind a look came to."""
+class Prefetched:
+    """The response to a claim behind a wait."""
 
     answer: Sequence[Any]
     token: int
     asked_at: float
-    """By this process' own clock: nothing of it was claimed before."""
+    """Send time by this process' clock: the claim is not older."""
 
 
 class ArrivalWatcher:
-    """Wakeups when the main list has something. It looks only while nothing is known to lie there, or it would spin."""
+    """Sets an event when the main list has messages. Waits only while none are known to be there, or it would spin."""
 
     def __init__(
         self,
         store: RedisStore,
         queue: str,
-        rung: asyncio.Event,
-        claim: Callable[[int], tuple[Word, ...]],
-        put_back: Callable[[Caught], Awaitable[None]],
+        wakeup: asyncio.Event,
+        claim: Callable[[int], tuple[Argument, ...]],
+        put_back: Callable[[Prefetched], Awaitable[None]],
     ) -> None:
         self._store = store
         self._key = main_key(queue)
-        self._rung = rung
+        self._wakeup = wakeup
         self._claim = claim
-        """The command that claims one message under a token."""
+        """Returns the command that claims one message under a token."""
         self._put_back = put_back
         self._wanted = asyncio.Event()
         self._claiming = False
-        self._caught: Caught | None = None
+        self._prefetched: Prefetched | None = None
         self._lost: Exception | None = None
-        self._look: _ClaimingLook | None = None
+        self._look: _ClaimingWait | None = None
         self._started = False
-        self.may_ring = True
-        """False while what lies there may not be claimed: the queue is paused or limited, or its worker is full."""
+        self.enabled = True
+        """False while messages there cannot be claimed: the queue is paused or limited, or its worker is full."""
 
     def listen(self, *, claiming: bool) -> None:
-        """A look that is under way from an earlier wait goes on."""
+        """Starts waiting; a wait that is still under way continues."""
         self._claiming = claiming
-        if self.may_ring:
+        if self.enabled:
             if not self._started:
                 self._started = True
-                self._store.keep(self._look_for_ever())
+                self._store.keep(self._wait_forever())
             self._wanted.set()
 
-    def rest(self) -> None:
-        """Nobody waits just now: the look that is under way is the last."""
+    def pause(self) -> None:
+        """Stops after the wait that is under way."""
         self._wanted.clear()
 
-    def take(self) -> Caught | None:
-        """What was claimed behind a look. Raises when nobody knows what was: its answer is lost."""
+    def take(self) -> Prefetched | None:
+        """Returns a prefetched claim. Raises QueueAway if the response to a claim was lost."""
         if (lost := self._lost) is not None:
             self._lost = None
             raise QueueAway(f"the answer to a claim was lost: {lost}") from lost
-        caught, self._caught = self._caught, None
-        return caught
+        prefetched, self._prefetched = self._prefetched, None
+        return prefetched
 
-    def forget(self) -> None:
-        """The store is about to be told that this worker holds only what it runs."""
-        self._caught = self._lost = None
+    def discard(self) -> None:
+        """Discards prefetched claims, before the store releases all claims but the running ones."""
+        self._prefetched = self._lost = None
         if self._look is not None:
             self._look.void = True
 
-    async def disown(self) -> None:
-        """The store was told so. A look that began meanwhile may have caught something before that, or behind it."""
+    async def return_released(self) -> None:
+        """Returns claims prefetched while the store released this worker's claims."""
         if self._look is not None:
             self._look.void = True
-        await self.let_go()
+        await self.return_unused()
 
-    async def let_go(self) -> None:
-        """What was caught and is not wanted any more goes back; if that fails, the next to ask hears of it."""
-        caught, self._caught = self._caught, None
-        if caught is not None:
+    async def return_unused(self) -> None:
+        """Returns an unused prefetched claim; after a failure, `take` raises."""
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is not None:
             try:
-                await self._put_back(caught)
+                await self._put_back(prefetched)
             except Exception as error:
                 self._lost = error
 
     async def close(self) -> None:
-        """Ends a look that is under way: what it catches goes back."""
+        """Ends a wait that is under way, and returns what it claims."""
         self._wanted.clear()
         with suppress(*LOST, RedisError, QueueAway):
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
@@ -117,9 +117,9 @@ class ArrivalWatcher:
                     look.stopped = True
                     await self._unblock(look)
                     await look.over.wait()
-                await self.let_go()
+                await self.return_unused()
 
-    async def _unblock(self, look: "_ClaimingLook") -> None:
+    async def _unblock(self, look: "_ClaimingWait") -> None:
         if look.connection is None:
             return
         await asyncio.wait([look.connection])
@@ -127,8 +127,8 @@ class ArrivalWatcher:
             with suppress(RedisError):
                 await self._store.command("CLIENT", "UNBLOCK", look.connection.result())
 
-    async def _look_for_ever(self) -> None:
-        looking, claiming = self._store.looking_out(LOOK_S), self._store.looking_out(CLAIMING_LOOK_S)
+    async def _wait_forever(self) -> None:
+        looking, claiming = self._store.blocking_connection(WAIT_S), self._store.blocking_connection(CLAIMING_WAIT_S)
         failures = 0
         try:
             while True:
@@ -136,67 +136,68 @@ class ArrivalWatcher:
                 if not self._wanted.is_set():
                     continue
                 try:
-                    if self._claiming and isinstance(claiming, Lines):
-                        found = await self._look_and_claim(claiming)
+                    if self._claiming and isinstance(claiming, ConnectionPool):
+                        found = await self._wait_and_claim(claiming)
                     else:
-                        found = await looking.execute_command(*self._looking(LOOK_S)) is not None
+                        found = await looking.execute_command(*self._blocking_move(WAIT_S)) is not None
                     failures = 0
                 except (*LOST, RedisError) as error:
                     failures += 1
-                    log.debug("redis_not_listening", error=str(error), failures=failures)
+                    log.debug("redis_wait_failed", error=str(error), failures=failures)
                     await asyncio.sleep(min(RETRY_S * 2 ** min(failures - 1, 8), RETRY_MAX_S))
                     continue
                 if found:
                     self._wanted.clear()
-                    self.may_ring = False
-                    self._rung.set()
+                    self.enabled = False
+                    self._wakeup.set()
         finally:
             await looking.aclose()
             await claiming.aclose()
 
-    def _looking(self, seconds: int) -> tuple[Word, ...]:
-        """Moves the oldest to where it is: a look that takes nothing away."""
+    def _blocking_move(self, seconds: int) -> tuple[Argument, ...]:
+        """Moves the oldest element onto itself: a wait that removes nothing."""
         return ("BLMOVE", self._key, self._key, "RIGHT", "RIGHT", seconds)
 
-    async def _look_and_claim(self, lines: Lines) -> bool:
-        """Whether there is something to be taken, or to be asked about."""
-        look = self._look = _ClaimingLook()
+    async def _wait_and_claim(self, pool: ConnectionPool) -> bool:
+        """Returns whether there is a claim to take, or an error to report."""
+        look = self._look = _ClaimingWait()
         try:
-            line = await lines.line()
+            connection = await pool.connection()
             if look.stopped:
                 return False
             token, asked_at = drawn_token(), time.monotonic()
             asked = [
-                line.send(words) for words in (("CLIENT", "ID"), self._looking(CLAIMING_LOOK_S), self._claim(token))
+                connection.send(words)
+                for words in (("CLIENT", "ID"), self._blocking_move(CLAIMING_WAIT_S), self._claim(token))
             ]
             look.connection = asked[0]
             try:
-                async with asyncio.timeout(CLAIMING_LOOK_S + COMMAND_TIMEOUT_S):
+                async with asyncio.timeout(CLAIMING_WAIT_S + COMMAND_TIMEOUT_S):
                     _, found, claimed = await asyncio.gather(*asked, return_exceptions=True)
             except TimeoutError as error:
-                await lines.aclose()
+                await pool.aclose()
                 found = claimed = error
         finally:
             self._look = None
             look.over.set()
         if isinstance(claimed, LOST):
             self._lost = claimed
-            self._rung.set()
+            self._wakeup.set()
         elif isinstance(claimed, list) and claimed[0] == b"OK" and len(claimed) > EMPTY:
-            self._caught = Caught(claimed[1:], token, asked_at)
+            self._prefetched = Prefetched(claimed[1:], token, asked_at)
             if look.void:
-                await self.let_go()
+                await self.return_unused()
             return True
         if isinstance(found, Exception):
             raise found
         return found is not None or isinstance(claimed, Exception)
 
 
-class _ClaimingLook:
+class _ClaimingWait:
     def __init__(self) -> None:
         self.connection: asyncio.Future[int] | None = None
-        """By which number the server knows it, so that it can be told to end the look. None while it connects."""
+        """The server's number for the connection, with which the wait can be ended. None while it connects."""
         self.over = asyncio.Event()
         self.stopped = False
         self.void = False
-        """What it catches is not to be run: the store was told that this worker does not hold it."""
+        """Its claim must not run: the store has released it."""

@@ -1,7 +1,7 @@
-"""Taking a queue out of Redis, page by page: rows in PostgreSQL first, then those very copies go.
+"""Moves a queue out of Redis, page by page: rows are written to PostgreSQL first, then their copies are deleted.
 
 A process may die between any two steps. Before a message leaves the outbox its copy in Redis is marked as kept, and a
-kept copy without a row is over: a second move, or a worker, drops it.
+kept copy without a row is settled: a second move, or a worker, deletes it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +22,7 @@ from payonce.queues.redis import scripts
 from payonce.queues.redis.admin import RedisAdmin
 from payonce.queues.redis.codec import encode_bodies
 from payonce.queues.redis.durable_copy import RELAY, known_copies
-from payonce.queues.redis.queries import Found
+from payonce.queues.redis.queries import StoredCopy
 from payonce.queues.redis.store import RedisStore
 
 STATES: Final = (State.READY, State.ALONE, State.PARKED)
@@ -30,8 +30,8 @@ KEY_TTL_US: Final = 86_400 * 1_000_000
 
 
 @dataclass
-class Emptying:
-    """One queue on its way out. `move` takes rows out of the outbox, in the transaction that it is given."""
+class Withdrawal:
+    """Moves one queue. `move` takes rows out of the outbox, in the transaction that it is given."""
 
     database: Database
     store: RedisStore
@@ -42,14 +42,14 @@ class Emptying:
     _seen: set[UUID] = field(default_factory=set)
 
     async def run(self) -> int:
-        """Pages shift as copies go, and somebody may still put: it ends when a look through all finds nothing to do.
-        What cannot be read is in nobody else's hands, and stays. Answers how many were moved."""
-        while await self._name() or await self._look_through():
+        """Moves until a full pass finds nothing to do, since pages shift as copies go, and messages may still be put.
+        Unreadable bodies stay. Returns how many messages were moved."""
+        while await self._assign_ids() or await self._move_pages():
             pass
         return self.moved
 
-    async def _name(self) -> int:
-        """Two equal objects that were pushed by hand are two messages: each gets its id before it is looked at."""
+    async def _assign_ids(self) -> int:
+        """Gives each manually pushed body an id: two equal bodies are two messages."""
         named = 0
         for state in (State.READY, State.PARKED):
             async for page in self.admin.matching(self.queue, state, Filter()):
@@ -62,7 +62,7 @@ class Emptying:
                     named += count
         return named
 
-    async def _look_through(self) -> int:
+    async def _move_pages(self) -> int:
         done = 0
         for state in STATES:
             async for page in self.admin.matching(self.queue, state, Filter()):
@@ -71,9 +71,9 @@ class Emptying:
                     done += await self._take(list(readable.values()), state)
         return done
 
-    async def _take(self, page: Sequence[Found], state: State) -> int:
+    async def _take(self, page: Sequence[StoredCopy], state: State) -> int:
         known = await known_copies(self.database.engine, self.queue, _ids(page))
-        # A second copy of what has gone came by hand.
+        # A second copy of a moved message was pushed manually.
         over = [
             each
             for each in page
@@ -88,8 +88,8 @@ class Emptying:
         self._seen.update(_ids(marked))
         return count + await drop(self.store, self.queue, state, [*over, *marked])
 
-    async def _keep(self, page: Sequence[Found], state: State) -> None:
-        """What Redis alone has is from now on PostgreSQL's as well: attempts, times, reason and idempotency key."""
+    async def _keep(self, page: Sequence[StoredCopy], state: State) -> None:
+        """Stores messages that only Redis has in PostgreSQL as well: attempts, times, reason and idempotency key."""
         messages = [
             msgspec.structs.replace(each.stored.message, not_before=each.stored.ready_at, delay_s=0.0) for each in page
         ]
@@ -106,15 +106,15 @@ class Emptying:
                 state is State.PARKED,
             )
 
-    async def _mark(self, page: Sequence[Found]) -> list[Found]:
-        """Those that are still as they were looked at."""
+    async def _mark(self, page: Sequence[StoredCopy]) -> list[StoredCopy]:
+        """Marks the copies as kept; returns those that are unchanged since they were read."""
         words = [word for each in page for word in (each.id.encode(), each.known)]
         known = await self.store.run(scripts.MARK_KEPT, self.queue, *words) if words else []
         return [replace(each, known=text) for each, text in zip(page, known, strict=True) if text]
 
 
-async def drop(store: RedisStore, queue: str, state: State, page: Sequence[Found]) -> int:
-    """These very copies, and no other. Answers how many went."""
+async def drop(store: RedisStore, queue: str, state: State, page: Sequence[StoredCopy]) -> int:
+    """Deletes exactly these copies; returns how many were there."""
     words: list[str | bytes | int] = [state.value, KEY_TTL_US]
     for each in page:
         words += (each.id, each.body, each.known, each.stored.message.idempotency_key or "", "")
@@ -122,7 +122,7 @@ async def drop(store: RedisStore, queue: str, state: State, page: Sequence[Found
 
 
 def _named(queue: str, body: bytes) -> bytes:
-    """An envelope keeps the id that it has. An id that comes from the bytes is nobody's."""
+    """The body with an id. An envelope keeps its own; one derived from the bytes is replaced."""
     message = message_from_wire(queue, body)
     if message.id != message_from_wire(queue, body + b" ").id:
         message = msgspec.structs.replace(message, id=new_id())
@@ -130,7 +130,7 @@ def _named(queue: str, body: bytes) -> bytes:
     return named
 
 
-def _ids(page: Sequence[Found]) -> list[UUID]:
+def _ids(page: Sequence[StoredCopy]) -> list[UUID]:
     return [each.stored.message.id for each in page]
 
 

@@ -190,7 +190,7 @@ async def _external_hostpay(settings: Settings) -> AsyncIterator[ExternalHostPay
 def external_hostpay(service: "TaskService", queue: str, url: str, keys: "Sequence[Secret]") -> ExternalHostPay:
     """Makes tasks for somebody's own GCHostPay: {"token": "…"}, of version 1, under the name that it is given."""
     from payonce.kit.crypto import to_base64url
-    from payonce.queues.cloudtasks.client import ALREADY_EXISTS, OK, Errand
+    from payonce.queues.cloudtasks.client import ALREADY_EXISTS, OK, TaskRequest
     from payonce.services.payouts.messages.tokens import HOST_PAY, HostPay
     from payonce.services.payouts.messages.tokens.packed import Packer
 
@@ -198,19 +198,19 @@ def external_hostpay(service: "TaskService", queue: str, url: str, keys: "Sequen
 
     async def create(name: str, fields: HostPay) -> str:
         body = json.dumps({"token": to_base64url(packer.make(fields, time.time()))}).encode()
-        task = service.config.place.task(queue, name)
-        errand = Errand(task, url, f"{parts.scheme}://{parts.netloc}", body, HOSTPAY_DEADLINE_S)
+        task = service.config.location.task(queue, name)
+        task_request = TaskRequest(task, url, f"{parts.scheme}://{parts.netloc}", body, HOSTPAY_DEADLINE_S)
         try:
-            [said] = await service.create(queue, [errand])
+            [status] = await service.create(queue, [task_request])
         except Unavailable as error:
             raise NotSent(str(error)) from error
-        if said.code in (OK, ALREADY_EXISTS):
+        if status.code in (OK, ALREADY_EXISTS):
             return task
-        reason = f"the task service said {said.code} to a task for {url}: {said.text}"
-        raise NotSent(reason) if said.code in NEVER_MADE else Unknown(reason)
+        reason = f"the task service answered {status.code} to a task for {url}: {status.text}"
+        raise NotSent(reason) if status.code in NEVER_MADE else Unknown(reason)
 
     async def delete(name: str) -> None:
-        await service.delete(service.config.place.task(queue, name))
+        await service.delete(service.config.location.task(queue, name))
 
     return ExternalHostPay(create, delete)
 

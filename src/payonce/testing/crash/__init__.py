@@ -2,7 +2,7 @@
 or fails over to a standby, and compares both sides' books.
 
     report = explore([MyScenario()])
-    assert report.sound, report.told()
+    assert report.sound, report.summary()
 
 A scenario is a class with the members of `Scenario`; `PlainScenario` has what most need not say.
 """
@@ -25,7 +25,7 @@ from payonce.testing.crash.model import (
     parse_modes,
     parse_point,
 )
-from payonce.testing.crash.report import Caught, Report
+from payonce.testing.crash.report import AblationResult, Report
 from payonce.testing.crash.scenario import Decision, MovableScenario, Now, PlainScenario, Reach, Scenario, Simulators
 from payonce.testing.crash.scenarios import BUILT_IN
 
@@ -39,8 +39,8 @@ __all__ = [
     "SERVER_CRASH",
     "USUAL_MODES",
     "Ablation",
+    "AblationResult",
     "Backend",
-    "Caught",
     "Crossing",
     "Decision",
     "Label",

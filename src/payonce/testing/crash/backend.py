@@ -21,7 +21,7 @@ from payonce.testing.crash.model import Violation
 
 
 @dataclass(frozen=True)
-class Parts:
+class EngineParts:
     """The engine's parts in one child, each to be moved on its own."""
 
     feed: NotifyingFeed
@@ -30,12 +30,12 @@ class Parts:
     relays: Sequence[Relay] = ()
     """What feeds the queues, beside the scenario's own."""
     janitors: Sequence[Janitor] = ()
-    brought: Mapping[str, Callable[[Worker], Awaitable[bool]]] = field(default_factory=dict)
+    steps: Mapping[str, Callable[[Worker], Awaitable[bool]]] = field(default_factory=dict)
     """How a step is taken in queues that nobody claims from, by their names."""
 
 
 @dataclass(frozen=True)
-class Look:
+class PendingWork:
     """What could be done next."""
 
     dead: Sequence[str] = ()
@@ -50,10 +50,10 @@ class Look:
     """Janitors that have something to mend, by name; they tick when nothing else is due."""
 
 
-class Yard(Protocol):
+class QueueProbe(Protocol):
     """Where the messages of one run lie, seen by the explorer."""
 
-    async def look(self) -> Look: ...
+    async def pending(self) -> PendingWork: ...
 
     async def freeze(self, at: datetime) -> datetime:
         """Both clocks stand still, the due clock at that moment."""
@@ -88,7 +88,7 @@ class Yard(Protocol):
         ...
 
 
-class Place(Protocol):
+class DriverStorage(Protocol):
     """One driver's own part of the backend, emptied before every run."""
 
     @property
@@ -96,7 +96,9 @@ class Place(Protocol):
         """For the children."""
         ...
 
-    def yard(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AbstractAsyncContextManager[Yard]: ...
+    def probe(
+        self, owner: asyncpg.Connection, policies: Sequence[Policy]
+    ) -> AbstractAsyncContextManager[QueueProbe]: ...
 
 
 class Backend(Protocol):
@@ -107,10 +109,10 @@ class Backend(Protocol):
         """In the template of a scenario: its queues, and what its first messages are put by."""
         ...
 
-    def place(self, folder: Path) -> Place:
+    def storage(self, folder: Path) -> DriverStorage:
         """Opened once in every driver, in a process without an event loop; `folder` is the whole exploration's."""
         ...
 
-    def parts(self, database: Database, address: str, worker: str) -> AbstractAsyncContextManager[Parts]:
+    def parts(self, database: Database, address: str, worker: str) -> AbstractAsyncContextManager[EngineParts]:
         """In a child."""
         ...

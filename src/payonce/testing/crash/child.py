@@ -24,22 +24,22 @@ from payonce.engine.outbox import relay_step
 from payonce.kit import ids
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact
-from payonce.testing.crash.backend import Backend, Parts
+from payonce.testing.crash.backend import Backend, EngineParts
 from payonce.testing.crash.crossings import NOBODY, ForwardingTransport, WatchedConnection, in_hand, report_to
 from payonce.testing.crash.person import answer, redrive, release_quarantine
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.wire import (
     AnswerReview,
-    Carry,
     ChildEnd,
+    ChildReady,
     Command,
-    Done,
+    CommandDone,
     Leave,
     Notice,
-    Ready,
     Reap,
     Redrive,
     Release,
+    RunRelay,
     Step,
     Tick,
 )
@@ -51,7 +51,7 @@ _MILLISECONDS_APART: Final = 1_000_000
 
 
 @dataclass(frozen=True)
-class Duty:
+class ChildConfig:
     """What a child is told at its birth."""
 
     name: str
@@ -66,44 +66,44 @@ class Duty:
     ablate: Callable[[], object] | None = None
 
 
-def live(scenario: Scenario, duty: Duty, connection: socket.socket) -> None:
+def live(scenario: Scenario, config: ChildConfig, connection: socket.socket) -> None:
     """The whole life of a child that is not struck: too short for a garbage collection to be worth it."""
     gc.disable()
-    if duty.ablate is not None:
-        duty.ablate()
-    _draw_the_same_ids(duty)
+    if config.ablate is not None:
+        config.ablate()
+    _draw_the_same_ids(config)
     explorer = ChildEnd(connection)
     report_to(explorer)
     with asyncio.Runner() as runner:
-        runner.run(_obey(scenario, duty, explorer))
+        runner.run(_obey(scenario, config, explorer))
 
 
-async def _obey(scenario: Scenario, duty: Duty, explorer: ChildEnd) -> None:
+async def _obey(scenario: Scenario, config: ChildConfig, explorer: ChildEnd) -> None:
     async with (
         Database.open(
-            duty.service_url,
+            config.service_url,
             work_pool_size=POOL_SIZE,
             connection_class=WatchedConnection,
-            settings={**duty.settings, "application_name": duty.name},
+            settings={**config.settings, "application_name": config.name},
         ) as database,
-        duty.backend.parts(database, duty.address, duty.name) as parts,
+        config.backend.parts(database, config.address, config.name) as parts,
     ):
-        hands = Hands(scenario, database, parts)
-        explorer.send(Ready(hands.janitors))
+        engine = ChildEngine(scenario, database, parts)
+        explorer.send(ChildReady(engine.janitors))
         while not isinstance(command := explorer.receive(), Leave):
             in_hand.set(NOBODY)
-            explorer.send(await hands.do(command))  # type: ignore[arg-type]
+            explorer.send(await engine.execute(command))  # type: ignore[arg-type]
 
 
-class Hands:
+class ChildEngine:
     """The engine's parts, each moved when the explorer says so."""
 
-    def __init__(self, scenario: Scenario, database: Database, parts: Parts) -> None:
+    def __init__(self, scenario: Scenario, database: Database, parts: EngineParts) -> None:
         self._scenario = scenario
         self._database = database
         self._feed = parts.feed
         self._admin = parts.admin
-        self._brought = parts.brought
+        self._steps = parts.steps
         resources = scenario.resources(ForwardingTransport, database, self._feed)
         self._workers: dict[str, Worker] = {}
         for queue, handlers in _by_queue(scenario.handlers).items():
@@ -116,22 +116,22 @@ class Hands:
         """Those that tick once; the backend's own tick when they have something to mend."""
         self._janitors: dict[str, Janitor] = {**ticking, **{janitor.name: janitor for janitor in parts.janitors}}
 
-    async def do(self, command: Command) -> Done:
+    async def execute(self, command: Command) -> CommandDone:
         try:
-            return Done(bool(await self._do(command)))
+            return CommandDone(bool(await self._execute(command)))
         except Exception as error:
             if not (is_transient(error) or isinstance(error, (asyncpg.PostgresError, Stale))):
                 raise
             # As the worker's own loops do: what could not be done now is left to be done later.
-            return Done(False, redact(f"{type(error).__name__}: {error}"))
+            return CommandDone(False, redact(f"{type(error).__name__}: {error}"))
 
-    async def _do(self, command: Command) -> object:
+    async def _execute(self, command: Command) -> object:
         match command:
             case Step(queue):
-                return await self._brought.get(queue, Worker.step)(self._workers[queue])
+                return await self._steps.get(queue, Worker.step)(self._workers[queue])
             case Reap(queue):
                 return await self._workers[queue].reap()
-            case Carry(relay):
+            case RunRelay(relay):
                 return await relay_step(self._database, self._relays[relay])
             case Tick(janitor):
                 await self._janitors[janitor].tick()
@@ -167,18 +167,18 @@ def _noting_its_message(handler: Handler) -> Handler:
     return replace(handler, function=noting)
 
 
-def _draw_the_same_ids(duty: Duty) -> None:
+def _draw_the_same_ids(config: ChildConfig) -> None:
     """Ids decide the order of messages and the jitter of retries: each child draws its own, the same in every run."""
-    drawn = random.Random(f"{duty.seed} {duty.number}")
-    moment = _first_moment_ns(duty)
+    drawn = random.Random(f"{config.seed} {config.number}")
+    moment = _first_moment_ns(config)
     drawing: Any = ids
     drawing.os = SimpleNamespace(urandom=drawn.randbytes)
     drawing.time = SimpleNamespace(time_ns=lambda: moment)
     drawing._tick, drawing._pool, drawing._position = 0, b"", 0
 
 
-def _first_moment_ns(duty: Duty) -> int:
-    return (1_767_268_800_000 + duty.number * _MILLISECONDS_APART) * 1_000_000
+def _first_moment_ns(config: ChildConfig) -> int:
+    return (1_767_268_800_000 + config.number * _MILLISECONDS_APART) * 1_000_000
 
 
 def quiet() -> None:

@@ -18,7 +18,15 @@ from payonce.engine.database.sessions import PlainConnection
 from payonce.kit.http.failures import Broken
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.transport import Outgoing
-from payonce.testing.crash.wire import At, ChildEnd, End, Received, Sent, Verdict, Way
+from payonce.testing.crash.wire import (
+    AtCrossing,
+    Channel,
+    ChildEnd,
+    CrossingAction,
+    VendorRequest,
+    VendorResponse,
+    Verdict,
+)
 
 PLUMBING: Final = (
     "asyncio",
@@ -76,7 +84,7 @@ async def learn_types(connection: PlainConnection) -> None:
 
 
 async def cross(
-    way: Way,
+    channel: Channel,
     reads: bool,
     act: Callable[[], Awaitable[Answer]],
     act_again: Callable[[], Awaitable[object]] | None = None,
@@ -88,28 +96,28 @@ async def cross(
     global transaction_id
     assert _explorer is not None, "a crossing before report_to()"
     message, wanted_by = in_hand.get(), site()
-    _explorer.send(At(message, wanted_by, way, reads))
+    _explorer.send(AtCrossing(message, wanted_by, channel, reads))
     verdict = _explorer.receive()
     assert isinstance(verdict, Verdict), f"a verdict was wanted, not {verdict}"
     if verdict.stop:
         _stand_still(verdict.asleep_s)
-    if verdict.end is End.DIE:
+    if verdict.end is CrossingAction.DIE:
         die()
     if verdict.transaction_id is not None:
         transaction_id = verdict.transaction_id
-    if verdict.end is End.LOSE_ANSWER:
+    if verdict.end is CrossingAction.LOSE_ANSWER:
         assert act_again is not None, "only what goes to the store can lose its answer in a crash of the server"
         # Whatever the answer is: an error is lost as well.
         with suppress(Exception):
             await act()
-        _explorer.send(At(message, wanted_by, way, reads, carried_out=True))
+        _explorer.send(AtCrossing(message, wanted_by, channel, reads, carried_out=True))
         _explorer.receive()
         await act_again()
         raise AssertionError("the server still answers on a connection that its crash should have ended")
     try:
         return await act()
     finally:
-        if verdict.end is End.DIE_AFTER:
+        if verdict.end is CrossingAction.DIE_AFTER:
             die()
 
 
@@ -163,7 +171,7 @@ class WatchedConnection(PlainConnection):
         word = statement.lstrip()[:8].upper().rstrip("; ")
         if word.startswith("BEGIN") or (self.is_in_transaction() and word != "COMMIT"):
             return await act()
-        return await cross(Way.STORE, only_reads(statement), act, lambda: PlainConnection.execute(self, "select 1"))
+        return await cross(Channel.STORE, only_reads(statement), act, lambda: PlainConnection.execute(self, "select 1"))
 
 
 class ForwardingTransport:
@@ -177,7 +185,7 @@ class ForwardingTransport:
         # Two turns of the loop: the first lets a timer fire, the second lets its cancellation arrive.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await cross(Way.VENDOR, outgoing.method in SAFE_METHODS, lambda: self._send(outgoing, attempt))
+        await cross(Channel.VENDOR, outgoing.method in SAFE_METHODS, lambda: self._send(outgoing, attempt))
 
     async def close(self) -> None:
         return None
@@ -186,9 +194,9 @@ class ForwardingTransport:
         assert _explorer is not None
         target = outgoing.target
         url = f"{target.origin}{target.path}" + (f"?{target.query}" if target.query else "")
-        _explorer.send(Sent(self._host, outgoing.method, url, _plain(outgoing.headers), outgoing.body))
+        _explorer.send(VendorRequest(self._host, outgoing.method, url, _plain(outgoing.headers), outgoing.body))
         answer = _explorer.receive()
-        assert isinstance(answer, Received), f"a vendor's answer was wanted, not {answer}"
+        assert isinstance(answer, VendorResponse), f"a vendor's answer was wanted, not {answer}"
         attempt.may_have_left = answer.may_have_left
         if answer.broken is not None:
             raise Broken(answer.broken)

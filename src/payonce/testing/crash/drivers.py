@@ -23,7 +23,7 @@ OpenWork = Callable[[int], AbstractContextManager[Work]]
 """By the number of the process that it is for."""
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _TaskResult(msgspec.Struct, frozen=True):
     task: int
     answer: bytes
     error: str = ""
@@ -68,12 +68,12 @@ def _answers(selector: selectors.BaseSelector, tasks: int) -> Iterator[tuple[int
         raise RuntimeError(f"{tasks - answered} of {tasks} tasks were not answered: a driver was killed")
 
 
-def _frames(buffer: bytearray) -> Iterator[_Said]:
+def _frames(buffer: bytearray) -> Iterator[_TaskResult]:
     while len(buffer) >= _NUMBER_BYTES:
         end = _NUMBER_BYTES + int.from_bytes(buffer[:_NUMBER_BYTES], "big")
         if len(buffer) < end:
             return
-        yield msgspec.msgpack.decode(buffer[_NUMBER_BYTES:end], type=_Said)
+        yield msgspec.msgpack.decode(buffer[_NUMBER_BYTES:end], type=_TaskResult)
         del buffer[:end]
 
 
@@ -103,11 +103,11 @@ def _drive(pile: int, connection: socket.socket, open_work: Callable[[], Abstrac
         with open_work() as work:
             while number := os.read(pile, _NUMBER_BYTES):
                 task = int.from_bytes(number, "big")
-                _say(connection, _Said(task, work(task)))
+                _send(connection, _TaskResult(task, work(task)))
     except BaseException:
-        _say(connection, _Said(task, b"", traceback.format_exc()))
+        _send(connection, _TaskResult(task, b"", traceback.format_exc()))
 
 
-def _say(connection: socket.socket, said: _Said) -> None:
+def _send(connection: socket.socket, said: _TaskResult) -> None:
     body = msgspec.msgpack.encode(said)
     connection.sendall(len(body).to_bytes(_NUMBER_BYTES, "big") + body)

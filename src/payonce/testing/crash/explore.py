@@ -19,13 +19,13 @@ from payonce.testing.crash.ablations import Ablation
 from payonce.testing.crash.backend import Backend
 from payonce.testing.crash.drivers import Work, in_parallel
 from payonce.testing.crash.failover import failover_cluster, folder_of_clusters
-from payonce.testing.crash.ground import Ground, prepare
 from payonce.testing.crash.model import FAILOVER, PROCESS_MODES, SERVER_CRASH, USUAL_MODES, Mode, Point, Result
 from payonce.testing.crash.on_postgres import OnPostgres
-from payonce.testing.crash.report import Caught, Report
+from payonce.testing.crash.report import AblationResult, Report
+from payonce.testing.crash.run_database import DatabaseTemplate, prepare
+from payonce.testing.crash.runs import Explorer
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.server_crash import crashable_servers
-from payonce.testing.crash.strike import Explorer
 from payonce.testing.servers import ScratchServer, Servers
 
 PROCESSES_MAX: Final = 8
@@ -65,21 +65,21 @@ def explore(
     began_at = time.monotonic()
     _check(scenarios, only, ablations)
     count = processes or _cores()
-    opening = _Opening(scenarios, seed, server, backend, loud=only is not None)
+    factory = _ExplorationFactory(scenarios, seed, server, backend, loud=only is not None)
     if only is not None:
-        with opening.hunt_for(only.mode)(1) as hunt:
-            found = hunt.results("point", [only], progress)
+        with factory.exploration_for(only.mode)(1) as exploration:
+            found = exploration.results("point", [only], progress)
         return Report(seed, [], found, [], [only], 0, time.monotonic() - began_at)
     if set(FAILOVER) & set(modes):
         # Refused before anything else is done, which takes minutes.
         replicating_installation()
     tried = [ablation for ablation in ablations if ablation.mode in modes]
-    with opening.hunt(count) as hunt:
-        recordings = hunt.recordings(progress)
+    with factory.exploration(count) as exploration:
+        recordings = exploration.recordings(progress)
         whole = [point for recording in recordings for point in plan(recording) if point.mode in modes]
         points = thinned(whole, every)
-        results = hunt.results("points", _of(PROCESS_MODES, points), progress)
-        caught = hunt.without(_of(PROCESS_MODES, tried), progress)
+        results = exploration.results("points", _of(PROCESS_MODES, points), progress)
+        caught = exploration.without(_of(PROCESS_MODES, tried), progress)
     for modes_there, what in (
         (SERVER_CRASH, "points with a crash of the server"),
         (FAILOVER, "points with a failover"),
@@ -87,9 +87,9 @@ def explore(
         crashes, blind = _of(modes_there, points), _of(modes_there, tried)
         if crashes or blind:
             wanted = max(len(blind), -(-len(crashes) // POINTS_PER_SERVER))
-            with opening.hunt_for(modes_there[0])(min(count, wanted)) as hunt:
-                results += hunt.results(what, crashes, progress)
-                caught += hunt.without(blind, progress)
+            with factory.exploration_for(modes_there[0])(min(count, wanted)) as exploration:
+                results += exploration.results(what, crashes, progress)
+                caught += exploration.without(blind, progress)
     left_out = len(whole) - len(points)
     return Report(seed, recordings, results, caught, points, left_out, time.monotonic() - began_at)
 
@@ -102,16 +102,16 @@ def explore_without(
     processes: int | None = None,
     server: ScratchServer | None = None,
     backend: Backend = ON_POSTGRES,
-) -> list[Caught]:
+) -> list[AblationResult]:
     """Takes out one safeguard after the other, and looks in its scenario for the first damage."""
     _check(scenarios, None, ablations)
     count = processes or _cores()
-    opening = _Opening(scenarios, seed, server, backend, loud=False)
-    caught: dict[str, Caught] = {}
+    factory = _ExplorationFactory(scenarios, seed, server, backend, loud=False)
+    caught: dict[str, AblationResult] = {}
     for modes in (PROCESS_MODES, SERVER_CRASH, FAILOVER):
         if chosen := _of(modes, ablations):
-            with opening.hunt_for(modes[0])(min(count, len(chosen))) as hunt:
-                caught |= {each.name: each for each in hunt.without(chosen, lambda what, done, total: None)}
+            with factory.exploration_for(modes[0])(min(count, len(chosen))) as exploration:
+                caught |= {each.name: each for each in exploration.without(chosen, lambda what, done, total: None)}
     return [caught[ablation.name] for ablation in ablations]
 
 
@@ -133,7 +133,7 @@ def thinned(points: Sequence[Point], every: int) -> list[Point]:
 
 
 _HasMode = TypeVar("_HasMode", Point, Ablation)
-_Grounds = Callable[[str], tuple[Scenario, Ground]]
+_Templates = Callable[[str], tuple[Scenario, DatabaseTemplate]]
 """By the scenarios' names."""
 
 
@@ -143,24 +143,24 @@ def _of(modes: Sequence[Mode], these: Sequence[_HasMode]) -> list[_HasMode]:
 
 @dataclass(frozen=True)
 class _Driver:
-    """One process that runs points, and the grounds that it runs them on."""
+    """One process that runs points, and the templates that it runs them on."""
 
     explorer: Explorer
-    grounds: _Grounds
+    templates: _Templates
 
     def run(self, scenario: str, point: Point | None, ablation: Ablation | None = None) -> Result:
-        return self.explorer.run(*self.grounds(scenario), point, None if ablation is None else ablation.apply)
+        return self.explorer.run(*self.templates(scenario), point, None if ablation is None else ablation.apply)
 
 
 @dataclass(frozen=True)
-class _Hunt:
+class _Exploration:
     """What every driver takes along from its parent when it is forked."""
 
     scenarios: Sequence[Scenario]
-    open_grounds: Callable[[int], AbstractContextManager[_Grounds]]
+    open_templates: Callable[[int], AbstractContextManager[_Templates]]
     """In a driver, by its number."""
     modes: Sequence[Mode]
-    """What may happen on these grounds."""
+    """What may happen on these templates."""
     processes: int
     backend: Backend
     folder: Path
@@ -179,24 +179,24 @@ class _Hunt:
 
         return self._each(what, len(points), progress, strike, Result)
 
-    def without(self, ablations: Sequence[Ablation], progress: Progress) -> list[Caught]:
-        def ablate(driver: _Driver, task: int) -> Caught:
-            return self._look_for_damage(driver, ablations[task])
+    def without(self, ablations: Sequence[Ablation], progress: Progress) -> list[AblationResult]:
+        def ablate(driver: _Driver, task: int) -> AblationResult:
+            return self._find_damage(driver, ablations[task])
 
-        return self._each("safeguards taken out", len(ablations), progress, ablate, Caught)
+        return self._each("safeguards taken out", len(ablations), progress, ablate, AblationResult)
 
-    def _look_for_damage(self, driver: _Driver, ablation: Ablation) -> Caught:
+    def _find_damage(self, driver: _Driver, ablation: Ablation) -> AblationResult:
         """Until the first violation that shows what the safeguard is for."""
         recording = driver.run(ablation.scenario, None, ablation)
         if damage := [each for each in recording.violations if each.kind in ablation.shows]:
-            return Caught(ablation.name, WITHOUT_A_CRASH, damage[0], 0)
+            return AblationResult(ablation.name, WITHOUT_A_CRASH, damage[0], 0)
         points = _of(self.modes, plan(recording))
         points.sort(key=lambda point: (ablation.near not in point.label.site, point.mode is not ablation.mode))
         for tried, point in enumerate(points, start=1):
             result = driver.run(ablation.scenario, point, ablation)
             if damage := [each for each in result.violations if each.kind in ablation.shows]:
-                return Caught(ablation.name, str(point), damage[0], tried)
-        return Caught(ablation.name, None, None, len(points))
+                return AblationResult(ablation.name, str(point), damage[0], tried)
+        return AblationResult(ablation.name, None, None, len(points))
 
     def _each(
         self,
@@ -210,9 +210,9 @@ class _Hunt:
 
         @contextmanager
         def open_work(number: int) -> Iterator[Work]:
-            with self.open_grounds(number) as grounds:
-                explorer = Explorer(self.seed, self.backend, self.backend.place(self.folder), loud=self.loud)
-                driver = _Driver(explorer, grounds)
+            with self.open_templates(number) as templates:
+                explorer = Explorer(self.seed, self.backend, self.backend.storage(self.folder), loud=self.loud)
+                driver = _Driver(explorer, templates)
                 yield lambda task: msgspec.msgpack.encode(act(driver, task))
 
         found: dict[int, Answer] = {}
@@ -237,8 +237,8 @@ def _check(scenarios: Sequence[Scenario], only: Point | None, ablations: Sequenc
 
 
 @dataclass(frozen=True)
-class _Opening:
-    """Opens what is hunted on; all points of one hunt begin from the same templates."""
+class _ExplorationFactory:
+    """Opens what is hunted on; all points of one exploration begin from the same templates."""
 
     scenarios: Sequence[Scenario]
     seed: int
@@ -246,54 +246,54 @@ class _Opening:
     backend: Backend
     loud: bool
 
-    def hunt_for(self, mode: Mode) -> Callable[[int], AbstractContextManager[_Hunt]]:
+    def exploration_for(self, mode: Mode) -> Callable[[int], AbstractContextManager[_Exploration]]:
         """Where a point in this mode can be struck."""
         if mode in FAILOVER:
-            return self.failover_hunt
-        return self.crash_hunt if mode in SERVER_CRASH else self.hunt
+            return self.failover_exploration
+        return self.server_crash_exploration if mode in SERVER_CRASH else self.exploration
 
     @contextmanager
-    def hunt(self, processes: int) -> Iterator[_Hunt]:
-        with _server(self.server) as running, self._on([running], PROCESS_MODES, processes) as hunt:
-            yield hunt
+    def exploration(self, processes: int) -> Iterator[_Exploration]:
+        with _server(self.server) as running, self._on([running], PROCESS_MODES, processes) as exploration:
+            yield exploration
 
     @contextmanager
-    def crash_hunt(self, processes: int) -> Iterator[_Hunt]:
+    def server_crash_exploration(self, processes: int) -> Iterator[_Exploration]:
         """A server for each driver: a crash ends the sessions of every point that runs on the same one."""
-        with crashable_servers(processes) as running, self._on(running, SERVER_CRASH, processes) as hunt:
-            yield hunt
+        with crashable_servers(processes) as running, self._on(running, SERVER_CRASH, processes) as exploration:
+            yield exploration
 
     @contextmanager
-    def failover_hunt(self, processes: int) -> Iterator[_Hunt]:
+    def failover_exploration(self, processes: int) -> Iterator[_Exploration]:
         """A cluster for each driver, made in it: whoever promotes a standby has to know which server is which."""
 
         @contextmanager
-        def open_grounds(number: int) -> Iterator[_Grounds]:
+        def open_templates(number: int) -> Iterator[_Templates]:
             scenarios = {each.name: each for each in self.scenarios}
             with failover_cluster(folder / str(number)) as cluster:
                 yield cache(lambda name: (scenarios[name], prepare(cluster, self.backend, scenarios[name])))
 
-        with folder_of_clusters() as folder, self._opened(open_grounds, FAILOVER, processes) as hunt:
-            yield hunt
+        with folder_of_clusters() as folder, self._opened(open_templates, FAILOVER, processes) as exploration:
+            yield exploration
 
     @contextmanager
-    def _on(self, servers: Sequence[ScratchServer], modes: Sequence[Mode], processes: int) -> Iterator[_Hunt]:
+    def _on(self, servers: Sequence[ScratchServer], modes: Sequence[Mode], processes: int) -> Iterator[_Exploration]:
         """One server for each driver, or one for all."""
-        grounds: list[Mapping[str, tuple[Scenario, Ground]]] = [
+        templates: list[Mapping[str, tuple[Scenario, DatabaseTemplate]]] = [
             {each.name: (each, prepare(server, self.backend, each)) for each in self.scenarios} for server in servers
         ]
         with self._opened(
-            lambda number: nullcontext(grounds[number % len(grounds)].__getitem__), modes, processes
-        ) as hunt:
-            yield hunt
+            lambda number: nullcontext(templates[number % len(templates)].__getitem__), modes, processes
+        ) as exploration:
+            yield exploration
 
     @contextmanager
     def _opened(
-        self, open_grounds: Callable[[int], AbstractContextManager[_Grounds]], modes: Sequence[Mode], processes: int
-    ) -> Iterator[_Hunt]:
+        self, open_templates: Callable[[int], AbstractContextManager[_Templates]], modes: Sequence[Mode], processes: int
+    ) -> Iterator[_Exploration]:
         with tempfile.TemporaryDirectory(prefix="payonce-crash-") as folder:
-            yield _Hunt(
-                self.scenarios, open_grounds, modes, processes, self.backend, Path(folder), self.seed, self.loud
+            yield _Exploration(
+                self.scenarios, open_templates, modes, processes, self.backend, Path(folder), self.seed, self.loud
             )
 
 

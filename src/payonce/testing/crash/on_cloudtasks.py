@@ -22,11 +22,11 @@ from payonce.engine.messages.process import Worker
 from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.engine.outbox import declare_relays
 from payonce.kit.http.inprocess import Application
-from payonce.queues.backends import POSTGRES, Backend, beside
+from payonce.queues.backends import POSTGRES, Backend, with_pushed_queues
 from payonce.queues.cloudtasks.assembly import CloudTasks
 from payonce.queues.cloudtasks.client import Config, TaskService
-from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, RELAY, Place
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, RELAY, ProjectLocation
+from payonce.queues.cloudtasks.pushed import PushedQueue
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.queues.cloudtasks.refill import REFILL_EVERY_S
 from payonce.queues.cloudtasks.sync import sync
@@ -39,16 +39,15 @@ from payonce.taskserver.service import Service, Wakeups
 from payonce.taskserver.task_store import TaskStore
 from payonce.taskserver.tokens import KEY_KEPT_S, TokenMaker
 from payonce.testing.clock import Clock
-from payonce.testing.crash.backend import Look, Parts, Yard
-from payonce.testing.crash.backend import Place as Ours
+from payonce.testing.crash.backend import DriverStorage, EngineParts, PendingWork, QueueProbe
 from payonce.testing.crash.crossings import cross
 from payonce.testing.crash.model import Violation
-from payonce.testing.crash.on_postgres import PostgresYard, left_in_postgres
-from payonce.testing.crash.tasks_wire import Carry, ToDoors, client_of
-from payonce.testing.crash.wire import Way
+from payonce.testing.crash.on_postgres import PostgresProbe, left_in_postgres
+from payonce.testing.crash.tasks_wire import InProcessWire, Interceptor, client_of
+from payonce.testing.crash.wire import Channel
 
 REFILL: Final = "refill of tasks"
-CONFIG: Final = Config(Place(LOCAL_PROJECT, "here"), LOCAL_ACCOUNT, endpoint="in-process:0")
+CONFIG: Final = Config(ProjectLocation(LOCAL_PROJECT, "here"), LOCAL_ACCOUNT, endpoint="in-process:0")
 SHOWN: Final = 5
 
 
@@ -57,7 +56,7 @@ class OnCloudTasks:
     """`pushed` are brought by our own task server; every other queue lies in PostgreSQL. A scenario names
     `payonce.taskserver` among its components: the server's tables are there."""
 
-    pushed: Sequence[Pushed]
+    pushed: Sequence[PushedQueue]
     name: str = "cloudtasks"
     tokens: TokenMaker = field(default_factory=TokenMaker)
     """Made once: a key takes longer than a run, and every child is forked with it."""
@@ -66,79 +65,79 @@ class OnCloudTasks:
         async with AsyncExitStack() as stack:
             notifier = Notifier(database)
             cloud = CloudTasks(database, notifier, _service(database, _at_once), self._of(policies), stack)
-            feed = _beside(database, notifier, cloud).feed
+            feed = _backend(database, notifier, cloud).feed
             await feed.declare(policies)
             await declare_relays(database, [cloud.relay])
             await sync(cloud.service, list(cloud.pushed.values()))
             await remember_key(database, self.tokens.kid, self.tokens.public_key, KEY_KEPT_S)
             return feed
 
-    def place(self, folder: Path) -> Ours:
-        return InTheDatabase(self.pushed)
+    def storage(self, folder: Path) -> DriverStorage:
+        return CloudTasksStorage(self.pushed)
 
     @asynccontextmanager
-    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
+    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[EngineParts]:
         async with AsyncExitStack() as stack:
             # The notifier stays closed: it would ring from a task of its own.
             notifier = Notifier(database)
             cloud = CloudTasks(database, notifier, _service(database, _call), self.pushed, stack)
-            backend = _beside(database, notifier, cloud)
-            carrier = Carrier(database, notifier, cloud, self.tokens)
+            backend = _backend(database, notifier, cloud)
+            driver = PushDriver(database, notifier, cloud, self.tokens)
 
             def open_queue(policy: Policy) -> PullQueue:
                 queue = backend.queue(policy, worker)
                 if isinstance(queue, CloudTasksQueue):
-                    carrier.queues[policy.queue] = queue
+                    driver.queues[policy.queue] = queue
                 return queue
 
-            yield Parts(
+            yield EngineParts(
                 backend.feed,
                 backend.admin,
                 open_queue,
                 [cloud.relay],
                 # As for Redis: what is lost is looked for at once.
-                [Janitor(REFILL, REFILL_EVERY_S, lambda: cloud.keeper.refill(0.0))],
-                {each.queue: carrier.bring(each) for each in self.pushed},
+                [Janitor(REFILL, REFILL_EVERY_S, lambda: cloud.maintenance.refill(0.0))],
+                {each.queue: driver.step_of(each) for each in self.pushed},
             )
 
-    def _of(self, policies: Sequence[Policy]) -> list[Pushed]:
+    def _of(self, policies: Sequence[Policy]) -> list[PushedQueue]:
         declared = {policy.queue for policy in policies}
         return [each for each in self.pushed if each.queue in declared]
 
 
-class Carrier:
-    """The task server's hand: brings one task to its door, and lets the run that it begins come to its end."""
+class PushDriver:
+    """The task server's hand: brings one task to its endpoint, and lets the run that it begins come to its end."""
 
     def __init__(self, database: Database, notifier: Notifier, cloud: CloudTasks, tokens: TokenMaker) -> None:
         self.queues: dict[str, CloudTasksQueue] = {}
         self._no_run = asyncio.Event()
         self._no_run.set()
-        self._at_doors = 0
-        """Requests under way: a run begins when all of them wait for one."""
-        doors = {_address(pushed): self._answering_in_order(door) for pushed, door in cloud.doors()}
-        wire: Any = ToDoors(doors, self._dispatch)
+        self._in_flight = 0
+        """Requests under channel: a run begins when all of them wait for one."""
+        endpoints = {_address(pushed): self._answering_in_order(endpoint) for pushed, endpoint in cloud.endpoints()}
+        wire: Any = InProcessWire(endpoints, self._dispatch)
         self._dispatcher = Dispatcher(database, notifier, Sender(wire, tokens))
 
-    def bring(self, pushed: Pushed) -> Callable[[Worker], Awaitable[bool]]:
-        async def bring_and_run(worker: Worker) -> bool:
-            box: Any = self.queues[pushed.queue]._box
-            name = CONFIG.place.queue(pushed.there)
+    def step_of(self, pushed: PushedQueue) -> Callable[[Worker], Awaitable[bool]]:
+        async def deliver_and_run(worker: Worker) -> bool:
+            buffer: Any = self.queues[pushed.queue]._buffer
+            name = CONFIG.location.queue(pushed.remote_name)
             sending = asyncio.create_task(self._dispatcher.step(name, 1))
             try:
                 while not sending.done():
-                    arrival = asyncio.create_task(box.rung.wait())
+                    arrival = asyncio.create_task(buffer.wakeup.wait())
                     await asyncio.wait({sending, arrival}, return_when=asyncio.FIRST_COMPLETED)
                     arrival.cancel()
-                    if box.rung.is_set():
-                        box.rung.clear()
-                        if box._waiting and len(box._waiting) + len(box._resting) >= self._at_doors:
+                    if buffer.wakeup.is_set():
+                        buffer.wakeup.clear()
+                        if buffer._waiting and len(buffer._waiting) + len(buffer._resting) >= self._in_flight:
                             await self._run(worker)
                 return await sending
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
 
-        return bring_and_run
+        return deliver_and_run
 
     async def _run(self, worker: Worker) -> None:
         self._no_run.clear()
@@ -148,20 +147,20 @@ class Carrier:
             self._no_run.set()
 
     async def _dispatch(self, reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
-        self._at_doors += 1
+        self._in_flight += 1
         try:
-            return await cross(Way.DOOR, reads, act)
+            return await cross(Channel.PUSH, reads, act)
         finally:
-            self._at_doors -= 1
-            self._ring()
+            self._in_flight -= 1
+            self._wake_all()
 
-    def _ring(self) -> None:
+    def _wake_all(self) -> None:
         """One less to wait for."""
         for queue in self.queues.values():
-            box: Any = queue._box
-            box.rung.set()
+            buffer: Any = queue._buffer
+            buffer.wakeup.set()
 
-    def _answering_in_order(self, door: Application) -> Application:
+    def _answering_in_order(self, endpoint: Application) -> Application:
         """Behind the last statement of the run, or the two would cross in an order that nobody decides."""
 
         async def answering(scope: Any, receive: Any, send: Any) -> None:
@@ -169,34 +168,34 @@ class Carrier:
                 await self._no_run.wait()
                 await send(event)
 
-            await door(scope, receive, in_order)
+            await endpoint(scope, receive, in_order)
 
         return answering
 
 
 @dataclass(frozen=True)
-class InTheDatabase:
+class CloudTasksStorage:
     """Every run has a database of its own already, and the server's tables are in it."""
 
-    pushed: Sequence[Pushed]
+    pushed: Sequence[PushedQueue]
     address: str = ""
 
     @asynccontextmanager
-    async def yard(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[Yard]:
-        there = {CONFIG.place.queue(each.there): each.queue for each in self.pushed}
-        yield TasksYard(owner, PostgresYard(owner, Clock(owner)), there)
+    async def probe(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[QueueProbe]:
+        names = {CONFIG.location.queue(each.remote_name): each.queue for each in self.pushed}
+        yield CloudTasksProbe(owner, PostgresProbe(owner, Clock(owner)), names)
 
 
 @dataclass(frozen=True)
-class TasksYard:
+class CloudTasksProbe:
     owner: asyncpg.Connection
-    home: PostgresYard
-    there: Mapping[str, str]
+    home: PostgresProbe
+    names: Mapping[str, str]
     """Our queues by their names at the task service."""
 
-    async def look(self) -> Look:
-        home, [row] = await self.home.look(), await self.owner.fetch(_LOOK, RELAY)
-        due = [self.there[name] for name in row["due"]]
+    async def pending(self) -> PendingWork:
+        home, [row] = await self.home.pending(), await self.owner.fetch(_PENDING, RELAY)
+        due = [self.names[name] for name in row["due"]]
         return replace(
             home, due=[*home.due, *due], leased=home.leased or row["leased"], janitors=[REFILL] if row["lost"] else []
         )
@@ -245,30 +244,30 @@ class TasksYard:
             """,
             SHOWN,
         )
-        return [f"{self.there[row['name']]} {row['id']} ({row['last_reason']})" for row in rows]
+        return [f"{self.names[row['name']]} {row['id']} ({row['last_reason']})" for row in rows]
 
 
-def _service(database: Database, carry: Carry) -> TaskService:
+def _service(database: Database, intercept: Interceptor) -> TaskService:
     """Google's client on one end, our server on the other."""
     tasks = TaskStore(database)
-    rings = Wakeups(lambda: None, lambda queue: None, lambda queue: None)
-    server = Service(QueueStore(database), tasks, Operations(database, tasks), rings, 0.0)
+    wakeups = Wakeups(lambda: None, lambda queue: None, lambda queue: None)
+    server = Service(QueueStore(database), tasks, Operations(database, tasks), wakeups, 0.0)
     service: Any = TaskService(CONFIG)
-    service._client = client_of(server, carry)
+    service._client = client_of(server, intercept)
     return service  # type: ignore[no-any-return]
 
 
-def _beside(database: Database, notifier: Notifier, cloud: CloudTasks) -> Backend:
+def _backend(database: Database, notifier: Notifier, cloud: CloudTasks) -> Backend:
     home = Backend(
         POSTGRES,
         PostgresFeed(database, notifier),
         PostgresAdmin(database, notifier),
         lambda policy, worker: PostgresQueue(database, notifier, policy, worker),
     )
-    return beside(home, cloud)
+    return with_pushed_queues(home, cloud)
 
 
-def _address(pushed: Pushed) -> str:
+def _address(pushed: PushedQueue) -> str:
     reached = pushed.reached_at(None)
     assert reached is not None, f"queue {pushed.queue} has no address; name one in its target"
     return reached[1]
@@ -279,10 +278,10 @@ async def _at_once(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def _call(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
-    return await cross(Way.TASKS, reads, act)
+    return await cross(Channel.TASKS, reads, act)
 
 
-_LOOK: Final = """
+_PENDING: Final = """
     select
         array(select distinct q.name from cloudtasks.tasks t join cloudtasks.queues q on q.id = t.queue_id
               where q.state = 'RUNNING' and q.deleted_at is null

@@ -17,7 +17,7 @@ from payonce.engine.messages.transaction import NotifyingFeed
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.clock import Clock
-from payonce.testing.crash.backend import Look, Parts, Place, Yard
+from payonce.testing.crash.backend import DriverStorage, EngineParts, PendingWork, QueueProbe
 from payonce.testing.crash.model import Violation
 
 SHOWN_ROWS: Final = 3
@@ -32,14 +32,14 @@ class OnPostgres:
         await feed.declare(policies)
         return feed
 
-    def place(self, folder: Path) -> Place:
-        return InTheDatabase()
+    def storage(self, folder: Path) -> DriverStorage:
+        return PostgresStorage()
 
     @asynccontextmanager
-    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
+    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[EngineParts]:
         # The notifier stays closed: it would ring from a task of its own.
         notifier = Notifier(database)
-        yield Parts(
+        yield EngineParts(
             PostgresFeed(database, notifier),
             PostgresAdmin(database, notifier),
             lambda policy: PostgresQueue(database, notifier, policy, worker),
@@ -47,24 +47,24 @@ class OnPostgres:
 
 
 @dataclass(frozen=True)
-class InTheDatabase:
+class PostgresStorage:
     """Every run has a database of its own already."""
 
     address: str = ""
 
     @asynccontextmanager
-    async def yard(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[Yard]:
-        yield PostgresYard(owner, Clock(owner))
+    async def probe(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[QueueProbe]:
+        yield PostgresProbe(owner, Clock(owner))
 
 
 @dataclass(frozen=True)
-class PostgresYard:
+class PostgresProbe:
     owner: asyncpg.Connection
     clock: Clock
 
-    async def look(self) -> Look:
-        [row] = await self.owner.fetch(_LOOK)
-        return Look(row["dead"], row["due"], row["relays"], row["leased"])
+    async def pending(self) -> PendingWork:
+        [row] = await self.owner.fetch(_PENDING)
+        return PendingWork(row["dead"], row["due"], row["relays"], row["leased"])
 
     async def freeze(self, at: datetime) -> datetime:
         return await self.clock.freeze(at)
@@ -123,7 +123,7 @@ RELAYS: Final = """
               where (o.state = 'waiting' and o.try_at <= payonce.due_now() and not r.paused)
                  or (o.state = 'leased' and o.lease_until <= payonce.lease_now()) order by o.relay) as relays"""
 
-_LOOK: Final = f"""
+_PENDING: Final = f"""
     select
         array(select distinct queue from payonce.messages
               where state = 'leased' and lease_until <= payonce.lease_now() order by queue) as dead,

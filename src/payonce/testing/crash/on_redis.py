@@ -29,7 +29,7 @@ from payonce.queues.redis.keys import main_key, unlogged_key
 from payonce.queues.redis.refill import REFILL_EVERY_S
 from payonce.queues.redis.unreadable import log_unreadable
 from payonce.testing.clock import Clock
-from payonce.testing.crash.backend import Look, Parts, Place, Yard
+from payonce.testing.crash.backend import DriverStorage, EngineParts, PendingWork, QueueProbe
 from payonce.testing.crash.model import Violation
 from payonce.testing.crash.on_postgres import PARKED_IN_REVIEW, RELAYS, left_in_postgres
 from payonce.testing.crash.redis_crossings import watch_redis
@@ -55,17 +55,17 @@ class OnRedis:
         await declare_relays(database, [RedisRelay(RedisStore(NOWHERE, database, test=True))])
         return OutboxFeed()
 
-    def place(self, folder: Path) -> Place:
+    def storage(self, folder: Path) -> DriverStorage:
         server = RedisServer(folder / f"redis-{os.getpid()}", "none")
         server.start()
-        return InRedis(server)
+        return RedisStorage(server)
 
     @asynccontextmanager
-    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
+    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[EngineParts]:
         watch_redis()
         notifier = Notifier(database)
         store = RedisStore(address, database, test=True)
-        yield Parts(
+        yield EngineParts(
             RedisFeed(store, notifier),
             RedisAdmin(store, notifier),
             lambda policy: RedisQueue(store, notifier, policy, worker),
@@ -95,7 +95,7 @@ class OutboxFeed:
 
 
 @dataclass(frozen=True)
-class InRedis:
+class RedisStorage:
     """A server of this driver alone, which ends with it."""
 
     server: RedisServer
@@ -105,16 +105,16 @@ class InRedis:
         return self.server.url
 
     @asynccontextmanager
-    async def yard(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[Yard]:
+    async def probe(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[QueueProbe]:
         client: Any = redis.asyncio.Redis.from_url(self.server.url)
         async with client:
-            yard = RedisYard(owner, RedisClock(Clock(owner), self.server.url), client, policies)
-            await yard.wipe()
-            yield yard
+            probe = RedisProbe(owner, RedisClock(Clock(owner), self.server.url), client, policies)
+            await probe.wipe()
+            yield probe
 
 
 @dataclass(frozen=True)
-class RedisYard:
+class RedisProbe:
     owner: asyncpg.Connection
     clock: RedisClock
     client: Any
@@ -125,8 +125,8 @@ class RedisYard:
         await self.client.execute_command("FLUSHALL")
         await self.clock.advance(0)
 
-    async def look(self) -> Look:
-        [row] = await self.owner.fetch(_LOOK, RELAY)
+    async def pending(self) -> PendingWork:
+        [row] = await self.owner.fetch(_PENDING, RELAY)
         # As the clock computes the next due moment: one that differs in the last digit is neither due nor to come.
         due_ms, lease_ms = ((row[name] - EPOCH) / timedelta(milliseconds=1) for name in ("due_now", "lease_now"))
         dead, due, leased, unlogged = [], [], bool(row["leased"]), False
@@ -147,7 +147,7 @@ class RedisYard:
             leased, unlogged = leased or held > 0, unlogged or told > 0
         lost = await self._lost(row["delivered"])
         mending = [name for name, needed in ((REFILL, lost), (LOG, unlogged)) if needed]
-        return Look(dead, due, row["relays"], leased, mending)
+        return PendingWork(dead, due, row["relays"], leased, mending)
 
     async def _lost(self, delivered: Sequence[str]) -> bool:
         """Whether Redis does not know what PostgreSQL has handed over to it."""
@@ -218,7 +218,7 @@ class RedisYard:
         return found
 
 
-_LOOK: Final = f"""
+_PENDING: Final = f"""
     select {RELAYS},
         exists (select from payonce.outbox where state = 'leased') as leased,
         payonce.due_now() as due_now, payonce.lease_now() as lease_now,

@@ -5,14 +5,16 @@ from typing import Final
 import asyncpg
 
 from payonce.engine.ledger import audit_ledger
-from payonce.testing.crash.backend import Yard
+from payonce.testing.crash.backend import QueueProbe
 from payonce.testing.crash.model import Violation
 from payonce.testing.crash.scenario import Scenario, Simulators
 
 SHOWN_ROWS: Final = 3
 
 
-async def judge(scenario: Scenario, simulators: Simulators, read: asyncpg.Connection, yard: Yard) -> list[Violation]:
+async def judge(
+    scenario: Scenario, simulators: Simulators, read: asyncpg.Connection, probe: QueueProbe
+) -> list[Violation]:
     """Empty when nothing was lost, nothing happened twice, and both sides' books agree."""
     found = [
         Violation("happened twice", f"{reference} is in the vendor's books {times} times")
@@ -25,7 +27,7 @@ async def judge(scenario: Scenario, simulators: Simulators, read: asyncpg.Connec
         if rows := await read.fetch(query):
             shown = "; ".join(", ".join(map(str, row.values())) for row in rows[:SHOWN_ROWS])
             found.append(Violation("invariant", f"{name}: {shown}"))
-    found += await yard.left_over(scenario.expected_parked())
+    found += await probe.left_over(scenario.expected_parked())
     return found
 
 

@@ -31,8 +31,8 @@ def redis_alone_is_asked() -> None:
     """No row and no id in PostgreSQL stops a run, as with any queue that only has its own leases. The look before a run
     is taken out too: by itself it saves runs that would come to nothing, since whatever they send or end is refused."""
 
-    async def all_of_them(database: Any, claims: Sequence[Any]) -> durable_copy.Checked:
-        return durable_copy.Checked(claims, (), ())
+    async def all_of_them(database: Any, claims: Sequence[Any]) -> durable_copy.CheckedClaims:
+        return durable_copy.CheckedClaims(claims, (), ())
 
     put(pull, "check", all_of_them)
 

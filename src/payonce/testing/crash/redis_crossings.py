@@ -10,9 +10,9 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from payonce.queues.redis import scripts
-from payonce.queues.redis.connections import Lines
+from payonce.queues.redis.connections import ConnectionPool
 from payonce.testing.crash.crossings import cross
-from payonce.testing.crash.wire import Way
+from payonce.testing.crash.wire import Channel
 
 PLUMBING: Final = frozenset({"CLIENT", "HELLO", "INFO", "PING", "SCRIPT", "SELECT"})
 """Commands that neither change nor show a message."""
@@ -28,10 +28,10 @@ def watch_redis() -> None:
 
     async def all_watched(pipeline: Any, *arguments: Any, **options: Any) -> Any:
         """As one: what is sent in a transaction is carried out together."""
-        return await cross(Way.REDIS, False, lambda: execute_all(pipeline, *arguments, **options))
+        return await cross(Channel.REDIS, False, lambda: execute_all(pipeline, *arguments, **options))
 
     known: set[str] = set()
-    for each in (Redis, Lines):
+    for each in (Redis, ConnectionPool):
         speaker: Any = each
         speaker.execute_command = _watched(speaker.execute_command, known)
     replaced: Any = Pipeline
@@ -48,7 +48,7 @@ def _watched(execute: Callable[..., Awaitable[Any]], known: set[str]) -> Callabl
             if not there:
                 raise NoScriptError
             known.add(words[1])
-        return await cross(Way.REDIS, only_looks(words), lambda: execute(speaker, *words, **options))
+        return await cross(Channel.REDIS, only_looks(words), lambda: execute(speaker, *words, **options))
 
     return watched
 

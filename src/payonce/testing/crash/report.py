@@ -10,7 +10,7 @@ import msgspec
 from payonce.testing.crash.model import UNREACHED, Mode, Point, Result, Violation
 
 
-class Caught(msgspec.Struct, frozen=True):
+class AblationResult(msgspec.Struct, frozen=True):
     """A safeguard taken out, and the first point at which it was missed; None when it was not."""
 
     name: str
@@ -24,7 +24,7 @@ class Report:
     seed: int
     recordings: Sequence[Result]
     results: Sequence[Result]
-    caught: Sequence[Caught]
+    ablation_results: Sequence[AblationResult]
     planned: Sequence[Point]
     left_out: int
     """Points that are known, and were not to be struck this time."""
@@ -44,7 +44,7 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        missed = [each for each in self.caught if each.at is None]
+        missed = [each for each in self.ablation_results if each.at is None]
         return bool(self.results) and not (self.violations or self.uncovered or missed)
 
     def coverage(self) -> Mapping[str, Counter[Mode]]:
@@ -65,16 +65,18 @@ class Report:
             "uncovered": len(self.uncovered),
             "violations": len(self.violations),
             "ids_reused": sum(run.id_reused for run in self.results),
-            "ablations": len(self.caught),
-            "ablations_caught": sum(each.at is not None for each in self.caught),
+            "ablations": len(self.ablation_results),
+            "ablations_caught": sum(each.at is not None for each in self.ablation_results),
             "seconds": round(self.seconds, 1),
             "seed": self.seed,
         }
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """For the message of a failed assertion."""
         lines = [f"{name}: {violation.kind}: {violation.text}" for name, violation in self.violations]
-        lines += [f"{each.name} was taken out, and nothing was missed" for each in self.caught if each.at is None]
+        lines += [
+            f"{each.name} was taken out, and nothing was missed" for each in self.ablation_results if each.at is None
+        ]
         return "\n".join(lines) or "all is well"
 
 

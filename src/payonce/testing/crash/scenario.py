@@ -90,7 +90,7 @@ class Scenario(Protocol):
 
 
 @dataclass(frozen=True)
-class Twists:
+class ScenarioOptions:
     """What a scenario may say beside the members of Scenario; most have none of it."""
 
     wipes: bool = False
@@ -105,12 +105,12 @@ class Twists:
     """Handlers hold leases of their own: when time is let pass for messages, it passes for leases as well."""
 
 
-def twists_of(scenario: Scenario) -> Twists:
-    found: Twists = getattr(scenario, "twists", NO_TWISTS)
+def options_of(scenario: Scenario) -> ScenarioOptions:
+    found: ScenarioOptions = getattr(scenario, "options", DEFAULT_OPTIONS)
     return found
 
 
-NO_TWISTS: Final = Twists()
+DEFAULT_OPTIONS: Final = ScenarioOptions()
 
 
 @runtime_checkable

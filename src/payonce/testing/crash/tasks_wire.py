@@ -1,7 +1,7 @@
-"""What lies between a process and a task service, without sockets: one crossing for each call, one for each dispatch.
+"""The connection between a process and a task service, without sockets: each call and each dispatch is one crossing.
 
-Google's client, the server's surface, its sender and the doors are those of production. Left out are HTTP/2 and TCP:
-a gRPC channel runs threads of its own, and a process with threads cannot be forked for every point.
+Google's client, the server's surface, its sender and the endpoints are the production ones. HTTP/2 and TCP are left
+out: a gRPC channel starts threads, and a process with threads cannot be forked for every point.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,32 +27,32 @@ INSTALLATION: Final = "explored"
 READING: Final = ("Get", "List")
 """How calls begin that change nothing."""
 
-Carry = Callable[[bool, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+Interceptor = Callable[[bool, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Acts on what is sent, unless the process is struck there; told whether it only reads."""
 
 
-def client_of(service: Service, carry: Carry) -> CloudTasksAsyncClient:
+def client_of(service: Service, intercept: Interceptor) -> CloudTasksAsyncClient:
     """Google's own client, which speaks to a server in this process."""
-    channel = ToServer(handlers_of(service, INSTALLATION), carry)
+    channel = InProcessChannel(handlers_of(service, INSTALLATION), intercept)
     transport = CloudTasksGrpcAsyncIOTransport(channel=channel, credentials=AnonymousCredentials())
     return CloudTasksAsyncClient(transport=transport)
 
 
-class ToServer(Channel):  # type: ignore[misc]
+class InProcessChannel(Channel):  # type: ignore[misc]
     """A gRPC channel that ends in this process."""
 
-    def __init__(self, handlers: Sequence[Any], carry: Carry) -> None:
+    def __init__(self, handlers: Sequence[Any], intercept: Interceptor) -> None:
         self._handlers = handlers
-        self._carry = carry
+        self._intercept = intercept
         self._unary_unary_interceptors: list[object] = []
         """Google's transport adds one that writes its log."""
 
     def unary_unary(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *rest: Any, **more: Any
     ) -> UnaryUnaryMultiCallable:
-        return Call(self._handlers, self._carry, method, request_serializer, response_deserializer)
+        return UnaryCall(self._handlers, self._intercept, method, request_serializer, response_deserializer)
 
-    async def __aenter__(self) -> "ToServer":
+    async def __aenter__(self) -> "InProcessChannel":
         return self
 
     async def __aexit__(self, *raised: object) -> None:
@@ -76,12 +76,14 @@ class ToServer(Channel):  # type: ignore[misc]
     stream_unary = stream_stream = unary_stream
 
 
-class Call(UnaryUnaryMultiCallable):  # type: ignore[misc]
+class UnaryCall(UnaryUnaryMultiCallable):  # type: ignore[misc]
     """One method of the service, with requests and answers in the bytes of the wire."""
 
-    def __init__(self, handlers: Sequence[Any], carry: Carry, method: str, packed: Any, unpacked: Any) -> None:
+    def __init__(
+        self, handlers: Sequence[Any], intercept: Interceptor, method: str, packed: Any, unpacked: Any
+    ) -> None:
         self._handlers = handlers
-        self._carry = carry
+        self._intercept = intercept
         self._method = method
         self._packed = packed
         self._unpacked = unpacked
@@ -89,16 +91,16 @@ class Call(UnaryUnaryMultiCallable):  # type: ignore[misc]
     def __call__(self, request: Any, **options: Any) -> Any:
         reads = self._method.rpartition("/")[2].startswith(READING)
         body = self._packed(request)
-        return Answering(lambda: self._carry(reads, lambda: self._answered(body)))
+        return PendingCall(lambda: self._intercept(reads, lambda: self._answered(body)))
 
     async def _answered(self, body: bytes) -> Any:
-        found = (handler.service(Asked(self._method)) for handler in self._handlers)
+        found = (handler.service(CallDetails(self._method)) for handler in self._handlers)
         method = next(each for each in found if each is not None)
-        answer = await method.unary_unary(method.request_deserializer(body), Context())
+        answer = await method.unary_unary(method.request_deserializer(body), CallContext())
         return self._unpacked(method.response_serializer(answer))
 
 
-class Answering:
+class PendingCall:
     """A call under way, which Google's client awaits."""
 
     def __init__(self, act: Callable[[], Awaitable[Any]]) -> None:
@@ -108,13 +110,13 @@ class Answering:
         return self._act().__await__()
 
 
-class Asked(grpc.HandlerCallDetails):  # type: ignore[misc]
+class CallDetails(grpc.HandlerCallDetails):  # type: ignore[misc]
     def __init__(self, method: str) -> None:
         self.method = method
         self.invocation_metadata = ()
 
 
-class Context:
+class CallContext:
     """What a method of the server may do beside answering: refuse, and say whose queues it has, which nobody asks."""
 
     def set_trailing_metadata(self, metadata: Any) -> None: ...
@@ -123,21 +125,21 @@ class Context:
         raise AioRpcError(code, Metadata(), Metadata(), details=text)
 
 
-class ToDoors:
+class InProcessWire:
     """The sender's wire; its requests go to applications by their whole address."""
 
-    def __init__(self, doors: Mapping[str, Application], carry: Carry) -> None:
-        self._doors = doors
-        self._carry = carry
+    def __init__(self, endpoints: Mapping[str, Application], intercept: Interceptor) -> None:
+        self._endpoints = endpoints
+        self._intercept = intercept
 
     async def exchange(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Replied:
-        reply: Replied = await self._carry(False, lambda: self._answered(method, url, headers, body))
+        reply: Replied = await self._intercept(False, lambda: self._answered(method, url, headers, body))
         return reply
 
     async def _answered(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Replied:
-        if url not in self._doors:
+        if url not in self._endpoints:
             raise OSError(f"nobody listens at {url}")
-        transport = InProcessTransport(self._doors[url], allow_private=True, resolve=None)
+        transport = InProcessTransport(self._endpoints[url], allow_private=True, resolve=None)
         attempt = Attempt(ANSWER_MAX_BYTES)
         try:
             await transport.exchange(Outgoing(method, parse_url(url), list(headers), body or None), attempt)

@@ -16,7 +16,7 @@ SILENCE_MAX_S: Final = 60.0
 _LENGTH_BYTES: Final = 4
 
 
-class Way(StrEnum):
+class Channel(StrEnum):
     """What is crossed: each has a far side that may have acted although nobody heard of it."""
 
     STORE = "store"
@@ -24,11 +24,11 @@ class Way(StrEnum):
     REDIS = "redis"
     TASKS = "tasks"
     """A call to the task service."""
-    DOOR = "door"
+    PUSH = "push"
     """What the task service sends to a role."""
 
 
-class End(StrEnum):
+class CrossingAction(StrEnum):
     GO = "go"
     DIE = "die"
     DIE_AFTER = "die_after"
@@ -36,19 +36,19 @@ class End(StrEnum):
     """Send, and ask the explorer again when the answer is here; the process never sees it."""
 
 
-class At(msgspec.Struct, tag=True, frozen=True):
+class AtCrossing(msgspec.Struct, tag=True, frozen=True):
     """A child stands before a crossing and asks what to do."""
 
     message: str
     site: str
-    way: Way
+    channel: Channel
     reads: bool
     """What it is about to send changes nothing, wherever it arrives."""
     carried_out: bool = False
     """Asked for the second time at this crossing: it has sent, and the answer is about to be lost."""
 
 
-class Sent(msgspec.Struct, tag=True, frozen=True):
+class VendorRequest(msgspec.Struct, tag=True, frozen=True):
     """A child's request to a vendor."""
 
     host: str
@@ -58,13 +58,13 @@ class Sent(msgspec.Struct, tag=True, frozen=True):
     body: bytes | None
 
 
-class Ready(msgspec.Struct, tag=True, frozen=True):
+class ChildReady(msgspec.Struct, tag=True, frozen=True):
     """A child has opened the engine; by these names its janitors tick."""
 
     janitors: list[str]
 
 
-class Done(msgspec.Struct, tag=True, frozen=True):
+class CommandDone(msgspec.Struct, tag=True, frozen=True):
     """A child has done what it was told, and whether there was anything to do."""
 
     worked: bool = True
@@ -72,7 +72,7 @@ class Done(msgspec.Struct, tag=True, frozen=True):
 
 
 class Verdict(msgspec.Struct, tag=True, frozen=True):
-    end: End = End.GO
+    end: CrossingAction = CrossingAction.GO
     stop: bool = False
     """Stop itself (SIGSTOP) first; `end` holds once it is woken."""
     asleep_s: float = 0.0
@@ -81,7 +81,7 @@ class Verdict(msgspec.Struct, tag=True, frozen=True):
     """Of the transaction that is to end at this crossing. Only ablations look at it."""
 
 
-class Received(msgspec.Struct, tag=True, frozen=True):
+class VendorResponse(msgspec.Struct, tag=True, frozen=True):
     """The vendor's answer, or how the connection broke."""
 
     status: int
@@ -101,7 +101,7 @@ class Reap(msgspec.Struct, tag=True, frozen=True):
     queue: str
 
 
-class Carry(msgspec.Struct, tag=True, frozen=True):
+class RunRelay(msgspec.Struct, tag=True, frozen=True):
     """Hand over what is due in the outbox for this relay."""
 
     relay: str
@@ -140,12 +140,12 @@ class Leave(msgspec.Struct, tag=True, frozen=True):
     """End in order."""
 
 
-Up = Ready | At | Sent | Done
-Command = Step | Reap | Carry | Tick | AnswerReview | Redrive | Notice | Release | Leave
-Down = Verdict | Received | Command
+FromChild = ChildReady | AtCrossing | VendorRequest | CommandDone
+Command = Step | Reap | RunRelay | Tick | AnswerReview | Redrive | Notice | Release | Leave
+ToChild = Verdict | VendorResponse | Command
 
-_read_up: Final = msgspec.msgpack.Decoder(Up)
-_read_down: Final = msgspec.msgpack.Decoder(Down)
+_decode_from_child: Final = msgspec.msgpack.Decoder(FromChild)
+_decode_to_child: Final = msgspec.msgpack.Decoder(ToChild)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -156,12 +156,12 @@ class ChildEnd:
         connection.settimeout(SILENCE_MAX_S)
         self._connection = connection
 
-    def send(self, said: Up) -> None:
+    def send(self, said: FromChild) -> None:
         self._connection.sendall(_framed(said))
 
-    def receive(self) -> Down:
+    def receive(self) -> ToChild:
         length = int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
-        said: Down = _read_down.decode(self._exactly(length))
+        said: ToChild = _decode_to_child.decode(self._exactly(length))
         return said
 
     def _exactly(self, count: int) -> bytes:
@@ -181,14 +181,14 @@ class ParentEnd:
         connection.setblocking(False)
         self._connection = connection
 
-    async def send(self, said: Down) -> None:
+    async def send(self, said: ToChild) -> None:
         await asyncio.get_running_loop().sock_sendall(self._connection, _framed(said))
 
-    async def receive(self) -> Up | None:
+    async def receive(self) -> FromChild | None:
         """None when the child has gone."""
         head = await self._exactly(_LENGTH_BYTES)
         body = None if head is None else await self._exactly(int.from_bytes(head, "big"))
-        return None if body is None else _read_up.decode(body)
+        return None if body is None else _decode_from_child.decode(body)
 
     def close(self) -> None:
         self._connection.close()
@@ -206,7 +206,7 @@ class ParentEnd:
         return bytes(received)
 
 
-def _framed(said: Up | Down) -> bytes:
+def _framed(said: FromChild | ToChild) -> bytes:
     body = _encode(said)
     if len(body) > FRAME_MAX_BYTES:
         raise ValueError(f"a frame of {len(body):,} bytes is over the limit of {FRAME_MAX_BYTES:,}")

@@ -1,4 +1,4 @@
-"""The Lua scripts, one for every step of a message's life. Each is one atomic round trip."""
+"""The Lua scripts, one per step of a message's life. Each is one atomic round trip."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,7 +7,7 @@ from importlib.resources import files
 
 @dataclass(eq=False)
 class Script:
-    """A script without its clock, which depends on whether the database is a test's."""
+    """A script without its clock functions, which differ for test databases."""
 
     name: str
     body: str

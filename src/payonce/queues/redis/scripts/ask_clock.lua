@@ -1,2 +1,2 @@
--- Answers with what the clock by which messages fall due says, in microseconds.
+-- Returns the due clock's time in microseconds.
 return {'OK', string.format('%.0f', due_now)}

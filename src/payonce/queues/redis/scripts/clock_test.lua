@@ -1,4 +1,4 @@
--- A test moves both clocks. A wiped server has forgotten them: the caller writes them again from PostgreSQL.
+-- Tests move both clocks. After a wipe the caller restores them from PostgreSQL.
 local clock = redis.call('HMGET', 'payonce:test_clock', 'due_frozen', 'due_offset', 'lease_frozen', 'lease_offset')
 if not clock[2] then return {'CLOCK'} end
 local time = redis.call('TIME')

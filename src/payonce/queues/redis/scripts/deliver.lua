@@ -1,10 +1,10 @@
--- Takes in messages that PostgreSQL keeps. ARGV of each: body, in how many microseconds it is
--- ready by whatever clock, when it was first tried or -, lane.
--- One that is here already stays as it is, but if it waits here and is due there, it was woken there and is due here
--- too; one that is parked here was redriven there, and starts over.
+-- Stores messages that PostgreSQL keeps. ARGV per message: body, microseconds until it is due by any clock, time of its
+-- first attempt or -, lane.
+-- A message that exists stays unchanged, with two exceptions: if it waits here but is due in PostgreSQL, it was woken
+-- there and becomes due; if it is parked here, it was redriven there and starts over.
 local redriven, any = {}, false
 
--- What waits lies under the time that is known of it.
+-- Waiting messages are scored by the time in their metadata.
 local function hasten(id, meta)
     local at = string.format('%.17g', meta.ready / 1000)
     for _, key in ipairs({DELAYED, ALONE}) do

@@ -1,5 +1,5 @@
--- What was pushed by hand has no time of its own: the one that is next is as old as our first look at it.
--- Answers: ready, delayed, alone, leased, parked, microseconds since the oldest became ready, paused.
+-- Manually pushed messages have no time: the next one counts as ready since this script first saw it.
+-- Returns: ready, delayed, isolated, leased, parked, microseconds since the oldest became ready, paused.
 local SEEN, SEEN_US = MAIN .. ':seen', 86400 * 1000000
 local waiting, at = redis.call('LLEN', MAIN), due_now / 1000
 local due, oldest = redis.call('ZCOUNT', DELAYED, '-inf', at), 0

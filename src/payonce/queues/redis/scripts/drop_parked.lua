@@ -1,4 +1,4 @@
--- Drops parked copies of messages that are over. ARGV: ids. Answers how many. One that was redriven meanwhile stays.
+-- Deletes parked copies of settled messages. ARGV: ids. Returns their number. A message redriven meanwhile stays.
 local over, copies = {}, {}
 for i, text in ipairs(read_many('HMGET', IDS, ARGV)) do
     local meta = meta_of(text)

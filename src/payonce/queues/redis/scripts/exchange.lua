@@ -1,8 +1,9 @@
 -- Settles, then claims, in one step.
--- ARGV: lease in microseconds, worker, token, how many to claim, from where (ready or alone), a new id to name what has
--- none, retention of keys, the limit's name, count of successes; of each success id, token, key, line of the log;
--- of each other ending id, token, ending, new body, delay, reason, key, line of the log.
--- Answers: OK, now, rest, one letter per settlement (S settled, A already, T stale), then body and what is known of each.
+-- ARGV: lease in microseconds, worker, token, claim limit, source (ready or alone), a new id for bodies without one,
+-- retention of keys, the limit's name, number of successes; per success id, token, key, log line; per other ending id,
+-- token, ending, new body, delay, reason, key, log line.
+-- Returns: OK, current time, rest, one letter per settlement (S settled, A already, T stale), then body and metadata of
+-- each claim.
 local lease_us, worker, token, wanted, source = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local fresh, retention_us, limit, successes = ARGV[6], tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
 local now = whole(due_now)
@@ -11,8 +12,8 @@ local SUCCESS_END = HEAD + successes * SUCCESS_ARGS
 local others = (#ARGV - SUCCESS_END) / OTHER_ARGS
 local answers, lines, seen = {}, {}, {}
 
--- What the limit allows. One that is unknown, or does not know this queue, was lost: it is declared again before anything
--- is settled or claimed.
+-- The limit's allowance. A limit that is unknown, or does not list this queue, was lost: it is declared again before
+-- anything is settled or claimed.
 local bound = {}
 if limit ~= '' and wanted > 0 then
     local fields = redis.call('HGETALL', 'limit:' .. limit)
@@ -47,8 +48,8 @@ local function settle_successes()
     for i = 1, successes do answers[i] = answers[i] or missed(ids[i]) end
 end
 
--- A run that ended in order clears the suspicion of crashing; a release is no run. The time of a release, up to when
--- the message is ready again, does not age it: a brake may hold it for longer than its policy tries.
+-- An orderly end clears the crash suspicion; a release is no run. The time between a release and the next due time does
+-- not age a message: a freeze may last longer than its policy retries.
 local function settle_other(id, record, meta, ending, new_body, delay_us, reason, key)
     let_go({id}, {record.body})
     if ending == 'failed' then
@@ -63,7 +64,7 @@ local function settle_other(id, record, meta, ending, new_body, delay_us, reason
         state = 'P'
         redis.call('LPUSH', FAILED, body)
         if new_body ~= '' and string.sub(kind, 1, 1) ~= 'k' then
-            -- PostgreSQL knows nothing of it: should its row in the job log not be written, the next sweep writes it.
+            -- PostgreSQL does not know the message: if its row in the job log is not written, the next sweep writes it.
             redis.call('LPUSH', UNLOGGED, id .. ' ' .. record.claimed .. ' ' .. reason)
         end
     elseif ending == 'released' then
@@ -98,7 +99,7 @@ local function settle_others()
     end
 end
 
--- A message in work without a lease is counted as well: the lease was lost, and the run may go on.
+-- A message in progress without a lease counts as well: the lease was lost, and the run may continue.
 local function held_in(key)
     local leases = key .. ':leases'
     local in_work = math.max(redis.call('LLEN', key .. ':processing'), redis.call('HLEN', key .. ':claims'))
@@ -106,7 +107,7 @@ local function held_in(key)
         + math.max(0, in_work - redis.call('ZCARD', leases))
 end
 
--- By all queues under the limit. A queue that has moved to another limit is not counted here any more.
+-- Counted over all queues under the limit. A queue that has moved to another limit is removed here.
 local function held_under_limit()
     local held = 0
     for field in pairs(bound) do
@@ -116,19 +117,19 @@ local function held_under_limit()
     return held
 end
 
--- How many may be claimed under the limit, and when to ask again if none. Live leases are counted, never a counter.
+-- The number of claims the limit allows, and when to ask again if none. Counts live leases, not a counter.
 local function allowance()
     local allowed, rest_us = wanted, nil
     if bound.concurrency and bound.concurrency ~= '' then
         local closed = (tonumber(bound.closed_until) or 0) > lease_now
         allowed = closed and 0 or math.min(allowed, bound.concurrency - held_under_limit())
-        -- A slot that becomes free elsewhere is not announced.
+        -- A slot freed by another queue is not announced.
         if allowed <= 0 then rest_us = 50000 end
     end
     if bound.rate and bound.rate ~= '' then
         local rate, burst = tonumber(bound.rate), tonumber(bound.burst)
         local debt_s = math.max((tonumber(bound.arrival) or 0) - due_now, 0) / 1000000
-        -- A hair of tolerance: 0.1 s of debt at 10/s is one dispatch, not 1.0000000001.
+        -- Tolerates rounding: 0.1 s of debt at 10/s is one dispatch, not 1.0000000001.
         local room = burst - debt_s * rate + 0.000001
         if room < 1 then rest_us = math.max(rest_us or 0, math.ceil((debt_s - (burst - 1) / rate) * 1000000)) end
         allowed = math.min(allowed, math.floor(room))
@@ -142,8 +143,8 @@ local function spend(count)
     redis.call('HSET', 'limit:' .. limit, 'arrival', string.format('%.3f', arrival))
 end
 
--- Lanes take turns with equal shares. A body in the main list of a queue with lanes came by hand, or from before it
--- had them: it shares the lane of those without one.
+-- Lanes take turns with equal shares. A body in the main list of a queue with lanes was pushed manually, or before it
+-- had them: it shares the lane of messages without one.
 local function take_from_lanes(places, bodies)
     local bytes = 0
     while places > 0 do
@@ -167,7 +168,7 @@ local function take_from_lanes(places, bodies)
     end
 end
 
--- What is too much for one answer stays the oldest in its list.
+-- What exceeds one response stays the oldest in its list.
 local function leave_rest(bodies)
     local bytes, last = 0, #bodies
     for i = 1, #bodies do
@@ -211,7 +212,7 @@ local function new_id()
     return string.sub(fresh, 1, 32) .. string.format('%04x', named)
 end
 
--- What was pushed by hand is given its id once, here, in front of its bytes; they are not encoded anew.
+-- A manually pushed body gets its id once, here, prepended to its bytes; it is not re-encoded.
 local function named_body(body)
     local fine, value = pcall(cjson.decode, body)
     if not fine or type(value) ~= 'table' or not string.find(body, '^%s*{') then return nil end
@@ -225,7 +226,7 @@ local function named_body(body)
         .. ',"attempts":0,"payload":' .. body .. '}', 'dpn'
 end
 
--- The entry in UNLOGGED becomes a row of PostgreSQL's job log with the next sweep.
+-- The next sweep turns the entry in UNLOGGED into a row of PostgreSQL's job log.
 local function park_unreadable(body)
     local id, reason = hash_id(body), 'this message cannot be read: it is no JSON object'
     redis.call('LPUSH', FAILED, body)
@@ -264,7 +265,7 @@ local function claim(count, reply)
     local deadline, lock_until, claimed = (lease_now + lease_us) / 1000, expires_at(lease_us), {}
     for i = 1, #ids do
         local id, body, meta, info, crashes, first = ids[i], bodies[i], metas[i], '', 0, now
-        -- A second copy of what somebody works on came by hand; one is enough.
+        -- A second copy of a message in progress was pushed manually; one is enough.
         if not held[i] and not claimed[id] then
             claimed[id] = true
             if not meta then

@@ -1,4 +1,4 @@
--- Renews leases. ARGV: lease in microseconds, then id and token of each. Answers with the lost ids.
+-- Renews leases. ARGV: lease in microseconds, then id and token of each. Returns the ids of lost claims.
 local lease_us = tonumber(ARGV[1])
 local deadline, lock_until = (lease_now + lease_us) / 1000, expires_at(lease_us)
 local lost = {'OK'}

@@ -1,5 +1,5 @@
--- Frees what a worker holds but does not run, or what it holds by one token. ARGV: worker, the token (empty:
--- whatever it is), ids that run. Answers how many.
+-- Releases claims that a worker holds but does not run, or those under one token. ARGV: worker, token (empty: any), ids
+-- that run. Returns their number.
 local worker, token, running = ARGV[1], ARGV[2], {}
 for i = 3, #ARGV do running[ARGV[i]] = true end
 local back, all = {}, redis.call('HGETALL', CLAIMS)
@@ -9,7 +9,7 @@ for i = 1, #all, 2 do
     local meta = mine and meta_of(redis.call('HGET', IDS, all[i]))
     if meta then back[#back + 1] = {id = all[i], record = record, meta = meta} end
 end
--- They were first in line; the oldest of them shall be again.
+-- They were first in the queue; the oldest of them is first again.
 table.sort(back, function(one, other) return one.meta.ready > other.meta.ready end)
 for _, each in ipairs(back) do
     let_go({each.id}, {each.record.body})

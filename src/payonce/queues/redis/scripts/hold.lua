@@ -1,5 +1,5 @@
--- Whether a claim is live; its lease begins anew, and from now on PostgreSQL may have a row of the message.
--- ARGV: lease in microseconds, id, token. Answers 1 or 0.
+-- Checks a claim and renews its lease; from now on PostgreSQL may have a row for the message.
+-- ARGV: lease in microseconds, id, token. Returns 1 if the claim is live, else 0.
 local id = ARGV[2]
 local deadline = redis.call('ZSCORE', LEASES, id)
 if not holds(redis.call('HGET', CLAIMS, id), ARGV[3]) or not deadline or tonumber(deadline) <= lease_now / 1000 then

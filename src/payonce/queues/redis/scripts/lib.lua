@@ -1,12 +1,12 @@
--- What the scripts of one queue share. KEYS[1] is its main list; the other keys are named after it.
--- Times are whole microseconds, kept as text: a Lua number turned into text loses its last digits unless formatted.
--- Scores are milliseconds, with the microseconds behind the point.
+-- Shared by the scripts of a queue. KEYS[1] is its main list; the other keys are named after it.
+-- Times are whole microseconds, stored as text: Lua numbers lose their last digits as text unless formatted.
+-- Scores are milliseconds, with microseconds as decimals.
 local MAIN = KEYS[1]
 local PROCESSING, DELAYED, FAILED, ALONE = MAIN .. ':processing', MAIN .. ':delayed', MAIN .. ':failed', MAIN .. ':alone'
 local LEASES, CLAIMS, IDS, POLICY = MAIN .. ':leases', MAIN .. ':claims', MAIN .. ':ids', MAIN .. ':policy'
 local UNLOGGED = MAIN .. ':unlogged'
 local PAUSED, LANES, LANE = MAIN .. ':paused', MAIN .. ':lanes', MAIN .. ':lane:'
--- No queue's name has a slash: the keys of pay:sub are not taken for keys of pay.
+-- No queue name contains a slash: keys of pay:sub are not taken for keys of pay.
 local LOCK, KEY, LOG = 'lock:' .. MAIN .. ':', 'key:' .. MAIN .. '/', 'q:log:jobs'
 local LOG_MAX, CHUNK, PUMP_MAX = 10000, 2000, 5000
 local PLACE = '#' -- in the main list of a queue with lanes: one for each message that waits in a lane
@@ -14,17 +14,17 @@ local SUSPICIOUS = 2
 local MEMBER = 'member:' -- in the hash of a limit: the fields that name the queues under it
 local AT_ONCE, BYTES_MAX = 8, 4194304 -- an answer ends with the body that makes it larger than a line carries at once
 
--- The lease is missing in what an earlier version declared.
+-- Declarations of earlier versions lack the lease.
 local declared = redis.call('HMGET', POLICY, 'lanes', 'limit', 'lease')
 if not declared[1] or not declared[3] then return {'UNDECLARED'} end
 local laned = declared[1] == '1'
 
 local function whole(number) return string.format('%.0f', number) end
 
--- An expiry as a moment: the server would have to turn a span into one for its log.
+-- An absolute expiry: for its log the server would have to convert a relative one.
 local function expires_at(after_us) return whole(math.ceil((time[1] * 1000000 + time[2] + after_us) / 1000)) end
 
--- Lua passes a bounded number of arguments at once.
+-- Lua limits the number of arguments.
 local function many(command, key, values)
     for first = 1, #values, CHUNK do
         redis.call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
@@ -58,7 +58,7 @@ local function iso(at_us)
         math.floor(rest % 3600 / 60), rest % 60, at_us - seconds * 1000000)
 end
 
--- Our bodies begin with the id, so that it is found by its place.
+-- Bodies written by payonce begin with the id, which is found by position.
 local ID = '^' .. string.rep('%x', 8) .. string.rep('%-%x%x%x%x', 3) .. '%-' .. string.rep('%x', 12) .. '$'
 local function id_of(body)
     if string.sub(body, 1, 7) == '{"id":"' and string.sub(body, 44, 44) == '"' then
@@ -67,15 +67,15 @@ local function id_of(body)
     end
 end
 
--- A body without an id that is no message at all goes by its bytes.
+-- A body without an id that is no message is identified by a hash of its bytes.
 local function hash_id(body)
     local hash = redis.sha1hex(body)
     return string.sub(hash, 1, 8) .. '-' .. string.sub(hash, 9, 12) .. '-' .. string.sub(hash, 13, 16) .. '-'
         .. string.sub(hash, 17, 20) .. '-' .. string.sub(hash, 21, 32)
 end
 
--- What is known of a message beside its body: kind (k has a row in PostgreSQL, a may have one, d has none), form (p plain, e with fields
--- that are not ours), state (n never claimed, c claimed before, P parked), then numbers, its lane and its last error.
+-- A message's metadata: kind (k has a row in PostgreSQL, a may have one, d has none), form (p plain, e with foreign
+-- fields), state (n never claimed, c claimed before, P parked), then numbers, its lane and its last error.
 local function meta_text(flags, ready, crashes, first, lane, error)
     return flags .. ' ' .. ready .. ' ' .. crashes .. ' ' .. (first or '-') .. ' ' .. #lane .. ' ' .. lane .. (error or '')
 end
@@ -91,7 +91,7 @@ local function meta_of(text)
     }
 end
 
--- Of a message in work of which nothing is known any more: PostgreSQL may keep it, and is asked before it runs again.
+-- Metadata for a message in progress whose own is lost: PostgreSQL may keep it, and is asked before it runs again.
 local function unknown() return meta_text('aec', whole(due_now), 0, nil, '') end
 
 local function lane_of(body)
@@ -109,7 +109,7 @@ local function push(body, lane)
     redis.call('LPUSH', MAIN, body)
 end
 
--- Before anything is pushed, what fell due meanwhile is: so the main list is in the order of time ready.
+-- Due messages are pushed before new ones, so that the main list stays ordered by due time.
 local function pump()
     local moved = 0
     while moved < PUMP_MAX do
@@ -133,7 +133,8 @@ local function make_ready(body, ready_us, lane)
     end
 end
 
--- One worker's hold: token, when it was claimed and first tried, crashes, whether it runs alone, the worker, the body.
+-- A worker's claim: token, times of the claim and of the first attempt, crashes, whether it runs isolated, the worker,
+-- the body.
 local function record_text(token, claimed, first, crashes, alone, worker, body)
     return token .. ' ' .. claimed .. ' ' .. first .. ' ' .. crashes .. ' ' .. alone .. ' ' .. worker .. '\n' .. body
 end
@@ -152,14 +153,14 @@ local function holds(record, token)
     return record and string.sub(record, 1, #token + 1) == token .. ' '
 end
 
--- What is in work has a body, a claim and a lease. They are written and removed together; one of them is missing only
--- after a loss.
+-- A message in progress has a body, a claim and a lease, written and removed together; one is missing only after a
+-- loss.
 local function claims_are_whole()
     local in_work = redis.call('LLEN', PROCESSING)
     return in_work == redis.call('HLEN', CLAIMS) and in_work == redis.call('ZCARD', LEASES)
 end
 
--- The claims of these messages end; what becomes of the messages is the caller's. Found from the tail: the oldest.
+-- Ends the claims of these messages; the caller decides what becomes of them. Searched from the tail, the oldest end.
 local function let_go(ids, bodies)
     if #ids == 0 then return end
     local locks = {}
@@ -172,7 +173,7 @@ local function let_go(ids, bodies)
     redis.call('DEL', unpack(locks))
 end
 
--- The key of a message that ended is free again after its time; the stored deadline decides, the TTL only tidies up.
+-- A settled message's key expires after its retention; the stored deadline decides, the TTL only cleans up.
 local function end_keys(ids, keys, retention_us)
     if #keys == 0 then return end
     local names = {}

@@ -1,6 +1,6 @@
--- One page of the messages of a state, in the order they fall due. ARGV: state, how many to skip, how many to show.
--- Shows fewer when they are large. Answers whether there is more and how many it looked at, then of each body, id, what
--- is known of it, its claim without the body, its deadline.
+-- Lists a page of messages in one state, in the order they fall due. ARGV: state, offset, limit. Returns fewer when
+-- they are large: whether there are more, how many it read, then per message body, id, metadata, its claim without the
+-- body, its deadline.
 local state, skip, left = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local sources, bodies, more = {}, {}, 0
 if state == 'ready' then

@@ -1,5 +1,5 @@
--- A page of the idempotency keys of a queue. ARGV: cursor. Answers the next cursor, then key, id of the message, and how
--- many microseconds are left to each, empty while its message lives.
+-- Lists a page of a queue's idempotency keys. ARGV: cursor. Returns the next cursor, then per key the key, its
+-- message's id, and the remaining microseconds, empty while its message lives.
 local escaped = string.gsub(KEY, '[%*%?%[%]%^\\]', '\\%0')
 local found = redis.call('SCAN', ARGV[1], 'MATCH', escaped .. '*', 'COUNT', 1000)
 local reply = {'OK', found[1]}

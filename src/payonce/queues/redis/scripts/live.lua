@@ -1,5 +1,5 @@
--- Whose messages are. ARGV: id and token of each. Answers with one letter each: H held by that claim, T somebody else's,
--- A not here.
+-- Checks claims. ARGV: id and token of each. Returns one letter each: H held by that claim, T taken by another, A
+-- absent.
 local reply = {}
 for at = 1, #ARGV, 2 do
     local letter = holds(redis.call('HGET', CLAIMS, ARGV[at]), ARGV[at + 1]) and 'H'

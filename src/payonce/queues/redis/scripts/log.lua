@@ -1,3 +1,3 @@
--- A line of the job log on what moves no message by itself. ARGV: the line without its beginning.
+-- Writes a line of the job log about maintenance. ARGV: the line without its timestamp.
 write_log({ARGV[1]})
 return {'OK'}

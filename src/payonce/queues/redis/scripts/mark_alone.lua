@@ -1,4 +1,4 @@
--- The claimed message now runs with nothing beside it. ARGV: id, token. Answers 1, or 0 when the claim is lost.
+-- Marks a claimed message as running isolated. ARGV: id, token. Returns 1, or 0 if the claim is lost.
 local text = redis.call('HGET', CLAIMS, ARGV[1])
 local record = holds(text, ARGV[2]) and record_of(text)
 if not record then return {'OK', 0} end

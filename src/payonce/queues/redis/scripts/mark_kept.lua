@@ -1,5 +1,5 @@
--- From now on PostgreSQL keeps these messages. ARGV of each: id, what was known of it. Answers with what is known of each
--- now; nothing of one that changed since it was looked at.
+-- Marks messages as kept by PostgreSQL. ARGV per message: id, its expected metadata. Returns the new metadata of each,
+-- empty for one that has changed.
 local reply = {'OK'}
 for at = 1, #ARGV, 2 do
     local id, text = ARGV[at], redis.call('HGET', IDS, ARGV[at]) or ''

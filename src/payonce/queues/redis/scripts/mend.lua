@@ -1,6 +1,6 @@
--- A list that was deleted by hand, or evicted, leaves ids behind that are nowhere. They are forgotten, so that what
--- PostgreSQL keeps of them comes back. What a worker may still run is not forgotten: its claim has the body, or nothing is
--- left of it but a lease that has not ended. ARGV: how many messages at most it looks through. Answers how many it forgot.
+-- Forgets ids whose messages are gone after a list was deleted or evicted, so that PostgreSQL's copies come back.
+-- Messages that a worker may still run are not forgotten: their claim has the body, or their lease has not ended. ARGV:
+-- limit of messages to search. Returns how many it forgot.
 local lists, sorted = {MAIN, PROCESSING, FAILED}, {DELAYED, ALONE}
 for _, lane in ipairs(redis.call('LRANGE', LANES, 0, -1)) do lists[#lists + 1] = LANE .. lane end
 local total = laned and -redis.call('LLEN', MAIN) or 0

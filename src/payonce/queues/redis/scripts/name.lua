@@ -1,5 +1,4 @@
--- What was pushed by hand and has no id in front gets one where it lies. ARGV of each: body as it lies there, new body.
--- Answers how many.
+-- Gives manually pushed bodies an id in place. ARGV per message: the stored body, new body. Returns their number.
 local count = 0
 for at = 1, #ARGV, 2 do
     for _, list in ipairs({MAIN, LANE, FAILED}) do

@@ -1,5 +1,5 @@
--- Writes parked messages back that only PostgreSQL still has. ARGV of each: body, when it was parked, lane, reason.
--- Answers how many. One whose body still lies there, but that is not known any more, is known again.
+-- Restores parked messages that only PostgreSQL has. ARGV per message: body, time of parking, lane, reason. Returns
+-- their number. One whose body is stored, but whose metadata is lost, gets its metadata back.
 local missing, any, count = {}, false, 0
 for at = 1, #ARGV, 4 do
     local id = id_of(ARGV[at])

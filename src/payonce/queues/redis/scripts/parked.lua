@@ -1,5 +1,5 @@
--- Which messages lie parked. ARGV: how many to skip, how many to look at. Answers how many it saw, then id and mark of
--- each that PostgreSQL keeps, or may keep.
+-- Lists parked messages. ARGV: offset, limit. Returns how many it read, then id and mark of each that PostgreSQL keeps,
+-- or may keep.
 local bodies = redis.call('LRANGE', FAILED, ARGV[1], ARGV[1] + ARGV[2] - 1)
 local ids, reply = {}, {'OK', #bodies}
 for _, body in ipairs(bodies) do ids[#ids + 1] = id_of(body) end

@@ -1,4 +1,4 @@
--- Where messages are. ARGV: ids. Answers with one letter each: A absent, L live, P parked.
+-- Looks messages up. ARGV: ids. Returns one letter each: A absent, L live, P parked.
 local reply = {}
 for i, text in ipairs(read_many('HMGET', IDS, ARGV)) do
     local meta = meta_of(text)

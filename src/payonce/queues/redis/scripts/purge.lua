@@ -1,5 +1,5 @@
--- Deletes messages that are still as they were looked at. ARGV: state, retention of keys, then id, body, what was known
--- of it, idempotency key and line of the log of each. Answers with the ids that are gone.
+-- Deletes messages that are unchanged since they were read. ARGV: state, retention of keys, then per message id, body,
+-- expected metadata, idempotency key and log line. Returns the ids it deleted.
 local state, retention_us = ARGV[1], tonumber(ARGV[2])
 local gone, lines = {'OK'}, {}
 local function remove(body, lane)

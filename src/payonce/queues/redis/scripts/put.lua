@@ -1,5 +1,5 @@
--- Stores messages. ARGV: kind, then four of each message: body, idempotency key, 'not_before delay' (empty: now), lane.
--- Answers with one entry each: the id under which it is known.
+-- Stores messages. ARGV: kind, then per message body, idempotency key, 'not_before delay' (empty: now), lane. Returns
+-- the id under which each is stored.
 local kind = ARGV[1]
 local count = (#ARGV - 1) / 4
 local ids, names, at = {}, {}, {}

@@ -1,5 +1,6 @@
--- Takes messages from claimers whose lease ended. Dying alone parks; dying beside others raises suspicion.
--- ARGV: id, token, reason and line of the log of each. Answers with the ids that were taken.
+-- Releases claims whose lease has ended. A crash of an isolated run parks the message; beside others it raises
+-- suspicion.
+-- ARGV per message: id, token, reason and log line. Returns the released ids.
 local taken, lines = {'OK'}, {}
 local now = whole(due_now)
 pump()

@@ -1,4 +1,4 @@
--- Parked messages start over. ARGV: id, body as it lies there, new body of each. Answers with the ids that do.
+-- Makes parked messages start over. ARGV per message: id, the stored body, new body. Returns the ids that do.
 local moved, now = {'OK'}, whole(due_now)
 pump()
 for at = 1, #ARGV, 3 do

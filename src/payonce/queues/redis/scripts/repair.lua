@@ -1,8 +1,8 @@
--- Completes what is in work and has lost its body, claim or lease. ARGV: how many messages at most it looks through.
--- Answers how many it put back, then how many it gave a body or a lease again.
---   no lease: it gets one. A live worker renews it; a dead one's message is reaped when it ends.
---   no claim: the worker that had it can neither renew nor settle it any more, but may still run until its lease ends.
---     Then the message goes back, with its attempts.
+-- Completes messages in progress that have lost their body, claim or lease. ARGV: limit of messages to search. Returns
+-- how many it put back, and how many it gave a body or a lease.
+--   no lease: it gets one. A live worker renews it; otherwise the message is reaped when it ends.
+--   no claim: its worker can neither renew nor settle it, but may run until its lease ends. Then the message goes back,
+-- with its attempts.
 --   no body: it is in the claim.
 local put_back, completed = 0, 0
 local deadline = (lease_now + declared[3]) / 1000
@@ -17,7 +17,7 @@ local function lies_parked(id)
     end
 end
 
--- A body without an id was moved here by hand, and goes back as it is.
+-- A body without an id was moved here manually, and goes back unchanged.
 local function put_in_line(id, body)
     if not id_of(body) then
         redis.call('LPUSH', MAIN, body)
@@ -51,7 +51,7 @@ for last = in_work - 1, 0, -CHUNK do
     end
 end
 
--- The oldest first. Of several copies under one id one is enough; equal bodies without an id are several messages.
+-- The oldest first. One of several copies under one id is enough; equal bodies without an id are several messages.
 local known, records, leases = {}, read_many('HMGET', CLAIMS, ids), read_many('ZMSCORE', LEASES, ids)
 pump()
 for i = 1, #ids do
@@ -76,12 +76,12 @@ for i = 1, #claims, 2 do
         if not redis.call('ZSCORE', LEASES, id) then redis.call('ZADD', LEASES, deadline, id) end
         known[id], completed = true, completed + 1
     elseif not known[id] then
-        -- Not written by a worker, and of no message.
+        -- Foreign content.
         redis.call('HDEL', CLAIMS, id)
     end
 end
 
--- A lease of which nothing else is left counts under a limit until it ends.
+-- A lease without a claim or body counts under a limit until it ends.
 local over = {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', lease_now / 1000)) do
     if not known[id] then over[#over + 1] = id end

@@ -1,5 +1,5 @@
--- Takes in idempotency keys from elsewhere; one that is taken here stays. ARGV of each: key, id of its message, how many
--- microseconds are left to it, empty while its message lives.
+-- Stores idempotency keys of another store; existing ones stay. ARGV per key: key, its message's id, remaining
+-- microseconds, empty while its message lives.
 for at = 1, #ARGV, 3 do
     local name, id, left = KEY .. ARGV[at], ARGV[at + 1], ARGV[at + 2]
     local known, expiry = string.match(redis.call('GET', name) or '', '^(%S+) (%d*)$')

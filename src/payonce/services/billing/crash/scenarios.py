@@ -29,7 +29,7 @@ from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION,
 from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.handlers import new_subscriptions
 from payonce.services.billing.wire import Action
-from payonce.testing.crash.scenario import Twists
+from payonce.testing.crash.scenario import ScenarioOptions
 from payonce.vendors.gateway.client import GatewayClient
 from payonce.vendors.gateway.simulator import GatewaySimulator
 
@@ -88,7 +88,7 @@ class BillingScenario(ABC):
     components = (("billing", "payonce.services.billing"),)
     handlers: Sequence[Handler] = HANDLERS
     invariants: Mapping[str, str] = INVARIANTS
-    twists = Twists(leases_pass=True)
+    options = ScenarioOptions(leases_pass=True)
 
     def __init__(self, name: str, *endings: Ending, cards_next: Sequence[str] = ()) -> None:
         """With several endings, things meet in this scenario, and which of them comes first decides."""

@@ -10,7 +10,7 @@ from payonce.engine.messages.work import Work
 from payonce.queues.cloudtasks import queue as queues
 from payonce.queues.cloudtasks import statements
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
-from payonce.queues.cloudtasks.refill import Keeper
+from payonce.queues.cloudtasks.refill import TaskMaintenance
 from payonce.services.payouts.handlers import hostpay, next_messages, prior_attempts
 from payonce.services.payouts.handlers.swap_replacement import swap_anew
 from payonce.services.payouts.handlers.wallet import HostWallet, PayDeposit, Sent
@@ -131,10 +131,10 @@ def replaced_although_hostpay_was_told() -> None:
 
 
 def lost_tasks_stay_lost() -> None:
-    async def nothing(keeper: Keeper, late_s: float = 0.0) -> int:
+    async def nothing(maintenance: TaskMaintenance, late_s: float = 0.0) -> int:
         return 0
 
-    put(Keeper, "refill", nothing)
+    put(TaskMaintenance, "refill", nothing)
 
 
 def forgotten_payouts_stay_forgotten() -> None:

@@ -2,7 +2,7 @@
 
 from payonce.engine.messages.push import Target
 from payonce.kit.webhooks.secrets import Secret
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.pushed import PushedQueue
 from payonce.services.payouts.crash.scenarios import HANDLERS
 from payonce.services.payouts.messages.tokens import HOPS, Hop
 from payonce.services.payouts.messages.tokens.codec import TokenCodec
@@ -15,8 +15,8 @@ def open_stand() -> OnCloudTasks:
     return OnCloudTasks([_pushed(hop) for hop in HOPS])
 
 
-def _pushed(hop: Hop) -> Pushed:
+def _pushed(hop: Hop) -> PushedQueue:
     """Each role at an address of its own, as in production; here all of them in one process."""
     [policy] = [each.policy for each in HANDLERS if each.policy.queue == hop.queue]
     target = Target(hop.queue, hop.path, f"http://{hop.role}.test", TokenCodec(hop, KEYS))
-    return Pushed(target, policy, "payouts", hop.role, here=True)
+    return PushedQueue(target, policy, "payouts", hop.role, here=True)

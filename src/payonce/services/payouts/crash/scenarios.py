@@ -31,7 +31,7 @@ from payonce.services.payouts.model import ETH, USDT, State
 from payonce.services.payouts.policies import FOLLOW, KEEPING
 from payonce.services.payouts.schedules import FORGOTTEN_AFTER_S, PUT_BACK, put_back_payouts
 from payonce.services.payouts.store.orders import receive
-from payonce.testing.crash.scenario import Twists
+from payonce.testing.crash.scenario import ScenarioOptions
 from payonce.vendors.changenow.books import AT_ONCE
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.port import Pair
@@ -86,7 +86,7 @@ class PayoutsScenario:
 
     def __init__(self, name: str, payouts: Sequence[Ordered], *, lost: bool = False) -> None:
         self.name = name
-        self.twists = Twists(leases_pass=True, wipes=lost)
+        self.options = ScenarioOptions(leases_pass=True, wipes=lost)
         self._payouts = payouts
         self._lost = lost
         self._clients = sorted(each.client for each in payouts if not each.direct for _ in range(each.parts))

@@ -5,11 +5,11 @@ from typing import Final
 
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.scenarios import payments
-from payonce.testing.crash.scenarios.play import Play
+from payonce.testing.crash.scenarios.bank_scenario import BankScenario
 
 PAID: Final = frozenset({"paid"})
 
-CHARGE: Final = Play(
+CHARGE: Final = BankScenario(
     "charge",
     (payments.charge, payments.send_receipt),
     payments.CHARGE,
@@ -19,7 +19,7 @@ CHARGE: Final = Play(
     repeated=("c-1",),
     prunes=True,
 )
-PURCHASE: Final = Play(
+PURCHASE: Final = BankScenario(
     "purchase",
     (payments.purchase, payments.send_receipt),
     payments.PURCHASE,
@@ -27,7 +27,7 @@ PURCHASE: Final = Play(
     {"p-1": PAID, "p-2": PAID},
     {("payments", "p-2:1"): ("lost before",)},
 )
-BROADCAST: Final = Play(
+BROADCAST: Final = BankScenario(
     "broadcast",
     (payments.broadcast, payments.send_receipt),
     payments.BROADCAST,
@@ -35,7 +35,7 @@ BROADCAST: Final = Play(
     {"b-1": PAID},
     {("quotes", "b-1:1"): ("lost after",), ("broadcasts", "b-1:1"): ("lost after",)},
 )
-WIRE: Final = Play(
+WIRE: Final = BankScenario(
     "wire",
     (payments.wire, payments.send_receipt),
     payments.WIRE,
@@ -46,7 +46,7 @@ WIRE: Final = Play(
 REDRIVEN: Final = replace(WIRE, name="wire-redriven", redrives_reviews=True, redrives=True)
 """A redrive leaves one attempt for the run after the answer: a crash of the server uses it up, and the person redrives
 once more."""
-TRANSFER: Final = Play(
+TRANSFER: Final = BankScenario(
     "transfer",
     (payments.transfer, payments.credit, payments.return_money),
     payments.TRANSFER,
@@ -56,7 +56,7 @@ TRANSFER: Final = Play(
     tells=True,
 )
 
-BY_HAND: Final = Play(
+BY_HAND: Final = BankScenario(
     "by-hand",
     (payments.charge, payments.insist, payments.send_receipt),
     payments.CHARGE,
@@ -66,7 +66,7 @@ BY_HAND: Final = Play(
     by_hand={"h-1": payments.CHARGE, "h-2": payments.INSIST},
     redrives=True,
 )
-MISFITS: Final = Play(
+MISFITS: Final = BankScenario(
     "misfits",
     (payments.charge_checked, payments.send_receipt),
     payments.CHECKED,

@@ -11,8 +11,8 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Refused, Retry
 from payonce.testing.crash.scenarios import store
+from payonce.testing.crash.scenarios.bank_scenario import policy
 from payonce.testing.crash.scenarios.client import BankEffect, Banks, Broadcast, Charge, Purchase, Quote, Receipt, Wire
-from payonce.testing.crash.scenarios.play import policy
 from payonce.testing.crash.scenarios.store import Payment
 
 

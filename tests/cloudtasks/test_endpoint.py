@@ -1,4 +1,4 @@
-"""What the door answers to whom: every body and every token, and nothing written for those it refuses."""
+"""What the endpoint answers to whom: every body and every token, and nothing written for those it refuses."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ from payonce.queues.cloudtasks.deliveries import STALE
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, task_id
 from payonce.taskserver.tokens import TokenMaker
 from payonce.testing import OpenStage, eventually
-from tests.cloudtasks.desk import POLICY, QUEUE, AppContext, open_desk
+from tests.cloudtasks.testbed import POLICY, QUEUE, AppContext, open_testbed
 
 PATH = f"/errands/runner/{QUEUE}"
 
@@ -35,7 +35,7 @@ async def run(work: Work) -> None:
 
 
 @dataclass
-class Knocking:
+class Caller:
     context: AppContext
     http: HttpClient
     signer: TokenMaker
@@ -60,12 +60,14 @@ class Knocking:
 
 
 @asynccontextmanager
-async def knocking(stage: OpenStage, *, working: bool = True, by_platform: bool = False) -> AsyncIterator[Knocking]:
+async def knocking(stage: OpenStage, *, working: bool = True, by_platform: bool = False) -> AsyncIterator[Caller]:
     signer = TokenMaker()
-    async with open_desk(stage, [run], working=working, dispatching=False, verified_by_platform=by_platform) as context:
+    async with open_testbed(
+        stage, [run], working=working, dispatching=False, verified_by_platform=by_platform
+    ) as context:
         await remember(context, signer)
-        async with HttpClient("door", context.url, allow_private=True) as http:
-            yield Knocking(context, http, signer)
+        async with HttpClient("endpoint", context.url, allow_private=True) as http:
+            yield Caller(context, http, signer)
 
 
 async def remember(context: AppContext, signer: TokenMaker) -> None:
@@ -189,17 +191,17 @@ async def test_what_the_body_says_beside_the_id_is_not_believed(stage: OpenStage
         forged = message_to_wire(Message(id=message_id, queue=QUEUE, payload={"amount": "1000000"}))
         asking = asyncio.create_task(k.knock(forged))
         queue = k.context.tasks.queue(POLICY, "worker-1")
-        await eventually(lambda: bool(k.context.tasks._boxes[QUEUE]._waiting))
+        await eventually(lambda: bool(k.context.tasks._buffers[QUEUE]._waiting))
         [claim] = (await queue.exchange([], 10)).claims
         assert claim.message.payload == {"amount": "1"}
-        k.context.tasks.close_doors()
+        k.context.tasks.close_endpoints()
         queue._answer(message_id, claim.token, STALE)
         assert (await asking).status == 503
 
 
 async def test_a_door_without_work_says_when_to_come_back(stage: OpenStage) -> None:
     async with knocking(stage, working=False) as k:
-        k.context.tasks.close_doors()
+        k.context.tasks.close_endpoints()
         [message_id] = await k.context.put({"n": 1})
         answer = await k.knock(message_to_wire(Message(id=message_id, queue=QUEUE)))
         assert (answer.status, answer.json()) == (503, {"outcome": "closing"})

@@ -24,7 +24,7 @@ POLL_S = 0.01
 _REDIS_CONDITIONS = ("appendonly", "appendfsync", "save", "maxmemory-policy", "io-threads")
 
 
-class Place(Protocol):
+class Site(Protocol):
     """Where a backend's systems are measured."""
 
     def installed(self, system: System) -> AbstractContextManager[None]:
@@ -40,7 +40,7 @@ class Place(Protocol):
         """What the report's reader must know of the server."""
 
 
-class PostgresPlace:
+class PostgresSite:
     """Databases of the benchmark's own on one server, each a copy of a template that is installed once."""
 
     def __init__(self, server_url: str) -> None:
@@ -72,10 +72,10 @@ class PostgresPlace:
         return databases.server_conditions(self.server_url)
 
 
-class RedisPlace:
+class RedisSite:
     """A Redis server started empty for each stage, with the same settings; for our own systems a database beside it."""
 
-    def __init__(self, folder: Path, durability: Durability, beside: PostgresPlace) -> None:
+    def __init__(self, folder: Path, durability: Durability, beside: PostgresSite) -> None:
         self._folder = folder
         self._durability = durability
         self._beside = beside

@@ -12,17 +12,34 @@ from typing import Any, Final, TypeVar, cast
 
 import asyncpg
 
-from payonce.testing.crash.backend import Backend, Place
-from payonce.testing.crash.child import Duty
-from payonce.testing.crash.children import Child, Fate, Judge, StillbornError, fork
+from payonce.testing.crash.backend import Backend, DriverStorage
+from payonce.testing.crash.child import ChildConfig
+from payonce.testing.crash.children import Child, ChildStartError, CrossingHandler, TurnEnd, fork
 from payonce.testing.crash.failover import waits_for_standby
-from payonce.testing.crash.ground import Ground, Plot, close_plot, open_plot, superuser_of
 from payonce.testing.crash.model import SENT_IN_QUARANTINE, UNREACHED, Crossing, Label, Mode, Point, Result, Violation
 from payonce.testing.crash.oracle import judge
-from payonce.testing.crash.rest import Schedule, StuckError
-from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
+from payonce.testing.crash.run_database import (
+    DatabaseTemplate,
+    RunDatabase,
+    close_run_database,
+    open_run_database,
+    superuser_of,
+)
+from payonce.testing.crash.scenario import Scenario, Simulators, options_of
+from payonce.testing.crash.schedule import Schedule, StuckError
 from payonce.testing.crash.server_crash import Session, open_transaction_id
-from payonce.testing.crash.wire import At, Command, Done, End, Notice, Reap, Release, Tick, Verdict, Way
+from payonce.testing.crash.wire import (
+    AtCrossing,
+    Channel,
+    Command,
+    CommandDone,
+    CrossingAction,
+    Notice,
+    Reap,
+    Release,
+    Tick,
+    Verdict,
+)
 from payonce.testing.eventually import eventually
 
 RUN_LIMIT_S: Final = 40.0
@@ -39,12 +56,12 @@ Ablate = Callable[[], object]
 class Explorer:
     """One process that strikes others, one run at a time. Has an event loop, but forks only while that stands."""
 
-    def __init__(self, seed: int, backend: Backend, place: Place, *, loud: bool = False) -> None:
+    def __init__(self, seed: int, backend: Backend, storage: DriverStorage, *, loud: bool = False) -> None:
         # What is here now is shared with every child; collecting it would copy its pages, once per fork.
         gc.freeze()
         self._seed = seed
         self._backend = backend
-        self._place = place
+        self._storage = storage
         self._loud = loud
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
@@ -54,32 +71,36 @@ class Explorer:
         self._runner.run(self._stack.aclose())
         self._runner.close()
 
-    def run(self, scenario: Scenario, ground: Ground, point: Point | None, ablate: Ablate | None = None) -> Result:
+    def run(
+        self, scenario: Scenario, template: DatabaseTemplate, point: Point | None, ablate: Ablate | None = None
+    ) -> Result:
         """Never raises for what the scenario does: whatever goes wrong in it is a violation."""
         began_at = time.monotonic()
         for _ in range(TRIES_MAX):
-            run = self._run_once(scenario, ground, point, ablate)
+            run = self._run_once(scenario, template, point, ablate)
             if not run.left_a_trace:
                 break
         return Result(scenario.name, point, run.violations, time.monotonic() - began_at, run.crossed, run.id_reused)
 
-    def _run_once(self, scenario: Scenario, ground: Ground, point: Point | None, ablate: Ablate | None) -> "_Run":
-        superuser = self._superuser(ground)
-        plot = self._runner.run(open_plot(ground, superuser, self._place, scenario))
-        run = _Run(self, scenario, plot, point, ablate)
+    def _run_once(
+        self, scenario: Scenario, template: DatabaseTemplate, point: Point | None, ablate: Ablate | None
+    ) -> "_Run":
+        superuser = self._superuser(template)
+        run_database = self._runner.run(open_run_database(template, superuser, self._storage, scenario))
+        run = _Run(self, scenario, run_database, point, ablate)
         try:
             run.violations = run.whole()
         finally:
-            run.bury_all()
+            run.kill_all()
             run.let_replication_go_on()
-            self._runner.run(close_plot(plot))
+            self._runner.run(close_run_database(run_database))
         return run
 
-    def _superuser(self, ground: Ground) -> Session:
-        if id(ground.server) not in self._superusers:
-            entering = self._stack.enter_async_context(superuser_of(ground.server))
-            self._superusers[id(ground.server)] = self._runner.run(entering)
-        return self._superusers[id(ground.server)]
+    def _superuser(self, template: DatabaseTemplate) -> Session:
+        if id(template.server) not in self._superusers:
+            entering = self._stack.enter_async_context(superuser_of(template.server))
+            self._superusers[id(template.server)] = self._runner.run(entering)
+        return self._superusers[id(template.server)]
 
     def wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         async def bounded() -> Answer:
@@ -88,32 +109,37 @@ class Explorer:
 
         return self._runner.run(bounded())
 
-    def fork(self, scenario: Scenario, plot: Plot, number: int, ablate: Ablate | None) -> Child:
-        name = f"{plot.database.name[:24]} {number}"
-        place = (plot.database.service_url, self._backend, plot.address)
-        duty = Duty(name, number, *place, self._seed, plot.settings, ablate)
-        return fork(scenario, duty, loud=self._loud)
+    def fork(self, scenario: Scenario, run_database: RunDatabase, number: int, ablate: Ablate | None) -> Child:
+        name = f"{run_database.database.name[:24]} {number}"
+        place = (run_database.database.service_url, self._backend, run_database.address)
+        config = ChildConfig(name, number, *place, self._seed, run_database.settings, ablate)
+        return fork(scenario, config, loud=self._loud)
 
     def schedule(
-        self, scenario: Scenario, plot: Plot, simulators: Simulators, number: int, janitors: Sequence[str]
+        self,
+        scenario: Scenario,
+        run_database: RunDatabase,
+        simulators: Simulators,
+        number: int,
+        janitors: Sequence[str],
     ) -> Schedule:
         chance = random.Random(f"{self._seed} {scenario.name} {number}")
         longest_s = max(handler.policy.lease_s for handler in scenario.handlers)
-        return Schedule(plot, scenario, simulators, chance, longest_s, janitors)
+        return Schedule(run_database, scenario, simulators, chance, longest_s, janitors)
 
 
 @dataclass
 class _Run:
     explorer: Explorer
     scenario: Scenario
-    plot: Plot
+    run_database: RunDatabase
     point: Point | None
     ablate: Ablate | None
     crossed: list[Crossing] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     schedules: dict[int, Schedule] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    struck: At | None = None
+    struck: AtCrossing | None = None
     lost_id: int | None = None
     """Of the transaction that the crash of the server undid."""
     id_reused: bool = False
@@ -125,16 +151,16 @@ class _Run:
     violations: list[Violation] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.simulators = self.scenario.simulators(lambda: self.plot.now)
+        self.simulators = self.scenario.simulators(lambda: self.run_database.now)
 
     def whole(self) -> list[Violation]:
         try:
             self._strike_and_recover()
-        except StillbornError as error:
+        except ChildStartError as error:
             return [Violation("child failed", f"{error}; run it alone to see why")]
         except (StuckError, TimeoutError) as error:
             return [Violation("stuck", str(error) or f"no end within {RUN_LIMIT_S:g} s")]
-        self.bury_all()
+        self.kill_all()
         if failed := [child for child in self.children if child.failed]:
             return [
                 Violation("child failed", f"{child.name} ended by itself; run it alone to see why") for child in failed
@@ -143,36 +169,36 @@ class _Run:
             return [Violation(UNREACHED, f"the first process came to its end without crossing {self.point.label}")]
         if self.left_a_trace:
             return [Violation(UNREACHED, f"transaction {self.lost_id} left a trace, and nobody was given its id again")]
-        if self.plot.failover is not None and self.plot.failover.sent_in_quarantine:
+        if self.run_database.failover is not None and self.run_database.failover.sent_in_quarantine:
             return [Violation(SENT_IN_QUARANTINE, "a send began after the failover, and nobody had released it")]
-        read = cast(asyncpg.Connection, self.plot.owner)
-        return self.explorer.wait(judge(self.scenario, self.simulators, read, self.plot.yard))
+        read = cast(asyncpg.Connection, self.run_database.owner)
+        return self.explorer.wait(judge(self.scenario, self.simulators, read, self.run_database.probe))
 
     @property
     def left_a_trace(self) -> bool:
         """The id of the lost transaction did not come up again, so the run shows less than it should."""
         return self.lost_id is not None and not self.id_reused
 
-    def bury_all(self) -> None:
+    def kill_all(self) -> None:
         for child in self.children:
-            child.bury()
+            child.kill()
 
     def let_replication_go_on(self) -> None:
         """After a run that broke off while it was held: nobody else could commit."""
-        if self.failing_over is not None and self.plot.cluster is not None:
+        if self.failing_over is not None and self.run_database.cluster is not None:
             self.failing_over.cancel()
-            if self.plot.failover is None:
-                self.plot.cluster.resume_replication()
+            if self.run_database.failover is None:
+                self.run_database.cluster.resume_replication()
 
     def _strike_and_recover(self) -> None:
         first = self._child(FIRST)
-        if self._to_rest(first, FIRST, self._trap) is Fate.DONE or self.point is None or self.struck is None:
+        if self._to_rest(first, FIRST, self._trap) is TurnEnd.DONE or self.point is None or self.struck is None:
             return self._let_go(first)
-        if first.buried:
-            self._wait(self.plot.end_sessions(first.name))
-        if twists_of(self.scenario).wipes:
-            self._wait(self.plot.yard.wipe())
-        self._wait(self.plot.yard.advance_leases(self.schedules[FIRST].longest_lease_s + 1))
+        if first.exited:
+            self._wait(self.run_database.end_sessions(first.name))
+        if options_of(self.scenario).wipes:
+            self._wait(self.run_database.probe.wipe())
+        self._wait(self.run_database.probe.advance_leases(self.schedules[FIRST].longest_lease_s + 1))
         successor = self._child(SUCCESSOR)
         match self.point.mode:
             case Mode.BEFORE | Mode.AFTER:
@@ -188,91 +214,91 @@ class _Run:
         return self._let_go(successor)
 
     def _let_go(self, child: Child) -> None:
-        if not child.buried:
+        if not child.exited:
             self._wait(child.leave())
 
     def _land_late(self, first: Child, successor: Child) -> None:
-        """The first child's words arrive behind the next ones that its successor sends the same way."""
+        """The first child's words arrive behind the next ones that its successor sends the same channel."""
         schedule, overtaken = self.schedules[SUCCESSOR], False
 
         async def land() -> None:
             schedule.under_way = None
-            if not first.buried:
+            if not first.exited:
                 first.wake()
                 await first.turn(None, _go, self.simulators)
-                await self.plot.end_sessions(first.name)
+                await self.run_database.end_sessions(first.name)
 
-        async def overtake(at: At) -> Verdict:
+        async def overtake(at: AtCrossing) -> Verdict:
             nonlocal overtaken
             if overtaken:
                 await land()
             assert self.struck is not None
             # Whoever frees the message for the successor is no successor yet.
-            overtaken = overtaken or (at.way is self.struck.way and not self.sweeping)
+            overtaken = overtaken or (at.channel is self.struck.channel and not self.sweeping)
             return Verdict()
 
         schedule.under_way = land
         self._to_rest(successor, SUCCESSOR, overtake)
-        if not first.buried:
+        if not first.exited:
             self._wait(land())
             self._to_rest(successor, SUCCESSOR, _go)
 
-    def _to_rest(self, child: Child, number: int, judge_crossing: Judge) -> Fate:
-        if child.buried:
-            return Fate.GONE
+    def _to_rest(self, child: Child, number: int, judge_crossing: CrossingHandler) -> TurnEnd:
+        if child.exited:
+            return TurnEnd.GONE
         return self._wait(self._drive(child, self.schedules[number], judge_crossing))
 
-    async def _drive(self, child: Child, schedule: Schedule, judge_crossing: Judge) -> Fate:
+    async def _drive(self, child: Child, schedule: Schedule, judge_crossing: CrossingHandler) -> TurnEnd:
         schedule.steps = 0
         while (command := await schedule.next_command()) is not None:
             self.sweeping = isinstance(command, Reap)
-            fate, done = await child.turn(command, judge_crossing, self.simulators)
+            ended, done = await child.turn(command, judge_crossing, self.simulators)
             await self._end_failover()
-            if fate is not Fate.DONE:
-                return fate
+            if ended is not TurnEnd.DONE:
+                return ended
             schedule.held_up = self.sweeping and not done.worked
             self._note(schedule, command, done)
-        return Fate.DONE
+        return TurnEnd.DONE
 
-    def _note(self, schedule: Schedule, command: Command, done: Done) -> None:
+    def _note(self, schedule: Schedule, command: Command, done: CommandDone) -> None:
         match command:
             case Tick() if not done.worked:
                 # A janitor that could not reach its server comes by again.
                 schedule.ticked.discard(command.janitor)
-            case Notice() if self.plot.failover is not None:
-                self.plot.failover.noticed = done.worked
-            case Release() if self.plot.failover is not None:
-                self.plot.failover.released = done.worked
+            case Notice() if self.run_database.failover is not None:
+                self.run_database.failover.noticed = done.worked
+            case Release() if self.run_database.failover is not None:
+                self.run_database.failover.released = done.worked
 
-    async def _trap(self, at: At) -> Verdict:
+    async def _trap(self, at: AtCrossing) -> Verdict:
         await self._end_failover()
         if at.carried_out:
             await self._crash_server(None)
             return Verdict()
         self.counts[at.message, at.site] += 1
         label = Label(at.message, at.site, self.counts[at.message, at.site])
-        self.crossed.append(Crossing(label, at.reads, commits=at.way is Way.STORE and not at.reads))
+        self.crossed.append(Crossing(label, at.reads, commits=at.channel is Channel.STORE and not at.reads))
         if self.point is None or label != self.point.label:
             return Verdict()
         self.struck = at
         match self.point.mode:
             case Mode.BEFORE:
-                return Verdict(End.DIE)
+                return Verdict(CrossingAction.DIE)
             case Mode.AFTER:
-                return Verdict(End.DIE_AFTER)
+                return Verdict(CrossingAction.DIE_AFTER)
             case Mode.LATE:
-                return Verdict(End.DIE_AFTER, stop=True)
+                return Verdict(CrossingAction.DIE_AFTER, stop=True)
             case Mode.STOPPED:
-                return Verdict(End.GO, stop=True, asleep_s=self.schedules[FIRST].longest_lease_s + 1)
+                return Verdict(CrossingAction.GO, stop=True, asleep_s=self.schedules[FIRST].longest_lease_s + 1)
             case Mode.SERVER_CRASH_BEFORE | Mode.FAILOVER_BEFORE:
                 self.lost_id = await self._open_transaction_id()
                 await self._crash_server(self.lost_id)
                 return Verdict(transaction_id=self.lost_id)
             case Mode.SERVER_CRASH_AFTER | Mode.FAILOVER_AFTER:
-                return Verdict(End.LOSE_ANSWER, transaction_id=await self._open_transaction_id())
+                return Verdict(CrossingAction.LOSE_ANSWER, transaction_id=await self._open_transaction_id())
             case Mode.FAILOVER_UNREPLICATED:
-                assert self.plot.cluster is not None, "a failover wants a cluster"
-                self.plot.cluster.hold_replication()
+                assert self.run_database.cluster is not None, "a failover wants a cluster"
+                self.run_database.cluster.hold_replication()
                 self.lost_id = await self._open_transaction_id()
                 self.failing_over = asyncio.create_task(self._fail_over_in_commit(self.children[0]))
                 return Verdict(transaction_id=self.lost_id)
@@ -282,7 +308,7 @@ class _Run:
         meanwhile, or it would connect to the new primary before others have written there."""
 
         async def waits_or_went_on() -> bool:
-            return self.went_on or await waits_for_standby(self.plot.superuser, first.name)
+            return self.went_on or await waits_for_standby(self.run_database.superuser, first.name)
 
         await eventually(waits_or_went_on, WAITS_WITHIN_S, "the COMMIT that waits for the standby")
         first.stop()
@@ -298,24 +324,26 @@ class _Run:
             self.failing_over = None
 
     async def _open_transaction_id(self) -> int | None:
-        return await open_transaction_id(self.plot.superuser, self.children[0].name)
+        return await open_transaction_id(self.run_database.superuser, self.children[0].name)
 
     async def _crash_server(self, lost_id: int | None) -> None:
         """While the process waits for a verdict: it connects again when the server is back and others have written."""
-        self.id_reused = await self.plot.crash_server(lost_id)
-        if twists_of(self.scenario).wipes:
-            await self.plot.yard.wipe()
+        self.id_reused = await self.run_database.crash_server(lost_id)
+        if options_of(self.scenario).wipes:
+            await self.run_database.probe.wipe()
 
     def _child(self, number: int) -> Child:
-        child = self.explorer.fork(self.scenario, self.plot, number, self.ablate)
+        child = self.explorer.fork(self.scenario, self.run_database, number, self.ablate)
         self.children.append(child)
         janitors = self._wait(child.ready())
-        self.schedules[number] = self.explorer.schedule(self.scenario, self.plot, self.simulators, number, janitors)
+        self.schedules[number] = self.explorer.schedule(
+            self.scenario, self.run_database, self.simulators, number, janitors
+        )
         return child
 
     def _wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         return self.explorer.wait(work)
 
 
-async def _go(at: At) -> Verdict:
+async def _go(at: AtCrossing) -> Verdict:
     return Verdict()

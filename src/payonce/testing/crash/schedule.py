@@ -10,9 +10,9 @@ from uuid import UUID
 from payonce.engine.effects import reviews
 from payonce.engine.messages.transaction import Reader
 from payonce.testing.crash.failover import newest_start
-from payonce.testing.crash.ground import Plot
-from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
-from payonce.testing.crash.wire import AnswerReview, Carry, Command, Notice, Reap, Redrive, Release, Step, Tick
+from payonce.testing.crash.run_database import RunDatabase
+from payonce.testing.crash.scenario import Scenario, Simulators, options_of
+from payonce.testing.crash.wire import AnswerReview, Command, Notice, Reap, Redrive, Release, RunRelay, Step, Tick
 
 STEPS_MAX: Final = 400
 """Of one child; a scenario is a handful of messages, so what is not at rest by then never will be."""
@@ -22,7 +22,7 @@ STEPS_MAX: Final = 400
 class Schedule:
     """Decides for one child; looks only at the store, so that the same store and seed lead to the same steps."""
 
-    plot: Plot
+    run_database: RunDatabase
     scenario: Scenario
     simulators: Simulators
     chance: random.Random
@@ -41,50 +41,50 @@ class Schedule:
         while True:
             self.steps += 1
             if self.steps > STEPS_MAX:
-                raise StuckError(f"not at rest after {STEPS_MAX} steps: {await self.plot.yard.waiting()}")
-            look = await self.plot.yard.look()
-            if look.dead:
+                raise StuckError(f"not at rest after {STEPS_MAX} steps: {await self.run_database.probe.waiting()}")
+            pending = await self.run_database.probe.pending()
+            if pending.dead:
                 if self.held_up:
-                    await self.plot.nobody_idles_in_a_transaction()
-                return Reap(self.chance.choice(look.dead))
-            steps: list[Command] = [*map(Step, look.due), *map(Carry, look.relays)]
+                    await self.run_database.nobody_idles_in_a_transaction()
+                return Reap(self.chance.choice(pending.dead))
+            steps: list[Command] = [*map(Step, pending.due), *map(RunRelay, pending.relays)]
             if steps:
                 return self.chance.choice(steps)
-            if look.janitors:
+            if pending.janitors:
                 # Before the person looks: these come by every few seconds.
-                return Tick(self.chance.choice(look.janitors))
+                return Tick(self.chance.choice(pending.janitors))
             if (idle := await self._when_idle()) is not None:
                 return idle
-            if look.leased:
+            if pending.leased:
                 # Whoever held it is gone, or has let go without a word.
-                await self.plot.yard.advance_leases(self.longest_lease_s + 1)
+                await self.run_database.probe.advance_leases(self.longest_lease_s + 1)
                 continue
-            following = await self.plot.yard.next_due()
+            following = await self.run_database.probe.next_due()
             if await self._is_released_before(following):
                 return Release()
             if following is not None:
-                if twists_of(self.scenario).leases_pass:
-                    await self.plot.yard.advance_leases((following - self.plot.now).total_seconds())
-                await self.plot.hop(following)
+                if options_of(self.scenario).leases_pass:
+                    await self.run_database.probe.advance_leases((following - self.run_database.now).total_seconds())
+                await self.run_database.hop(following)
             else:
                 return None
 
     async def _is_released_before(self, following: datetime | None) -> bool:
         """Whether the person releases a quarantine now, before anything else is due."""
-        failover = self.plot.failover
+        failover = self.run_database.failover
         if failover is None or failover.released or not failover.release_comes_before(following):
             return False
-        failover.sent_in_quarantine = await newest_start(self.plot.owner) > failover.started
+        failover.sent_in_quarantine = await newest_start(self.run_database.owner) > failover.started
         return True
 
     async def _when_idle(self) -> Command | None:
-        if self.plot.failover is not None and not self.plot.failover.noticed:
+        if self.run_database.failover is not None and not self.run_database.failover.noticed:
             return Notice()
         for name in self.janitors:
             if name not in self.ticked:
                 self.ticked.add(name)
                 return Tick(name)
-        if open_reviews := await reviews(cast(Reader, self.plot.owner), limit=1):
+        if open_reviews := await reviews(cast(Reader, self.run_database.owner), limit=1):
             if self.under_way is not None:
                 arrive, self.under_way = self.under_way, None
                 await arrive()
@@ -94,14 +94,14 @@ class Schedule:
             review = open_reviews[0]
             answer, outcome, vendor_ref = self.scenario.decide(review, self.simulators)
             return AnswerReview(review.effect.id, review.effect.revision, answer, outcome, vendor_ref)
-        parked = await self.plot.yard.parked() if twists_of(self.scenario).redrives else None
+        parked = await self.run_database.probe.parked() if options_of(self.scenario).redrives else None
         return None if parked is None else Redrive(*parked)
 
     async def _redriven_too_early(self) -> tuple[str, UUID] | None:
         """A parked message whose effect waits for the person, once: it goes straight back to waiting."""
-        if not twists_of(self.scenario).redrives_reviews:
+        if not options_of(self.scenario).redrives_reviews:
             return None
-        parked = await self.plot.yard.parked_in_review()
+        parked = await self.run_database.probe.parked_in_review()
         if parked is None or parked[1] in self.redriven:
             return None
         self.redriven.add(parked[1])

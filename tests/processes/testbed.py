@@ -36,7 +36,7 @@ _CONNECTIONS = """pg_stat_activity where datname = current_database() and applic
 
 
 @dataclass
-class Desk:
+class Testbed:
     scratch: ScratchDatabase
     feed: PostgresFeed
     processes: Processes
@@ -171,11 +171,11 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(scratch: ScratchDatabase, folder: Path) -> AsyncIterator[Desk]:
+async def open_testbed(scratch: ScratchDatabase, folder: Path) -> AsyncIterator[Testbed]:
     await make_books(scratch)
     with Processes(folder) as processes:
         async with Database.open(scratch.service_url) as database, Notifier.open(database, listen=False) as notifier:
-            yield Desk(scratch, PostgresFeed(database, notifier), processes, Journal(folder), database)
+            yield Testbed(scratch, PostgresFeed(database, notifier), processes, Journal(folder), database)
 
 
 async def make_books(scratch: ScratchDatabase) -> None:

@@ -19,11 +19,11 @@ from payonce.engine.messages.transaction import begin
 from payonce.engine.outbox import declare_relays
 from payonce.testing.clock import Clock
 from payonce.testing.cluster import Cluster
-from payonce.testing.crash.backend import Backend, Place, Yard
+from payonce.testing.crash.backend import Backend, DriverStorage, QueueProbe
 from payonce.testing.crash.child import SHORTEST_LEASE_S
 from payonce.testing.crash.crossings import ForwardingTransport, learn_types
 from payonce.testing.crash.failover import Failover, newest_start
-from payonce.testing.crash.scenario import Scenario, twists_of
+from payonce.testing.crash.scenario import Scenario, options_of
 from payonce.testing.crash.server_crash import Session, crash_server, take_transaction_ids
 from payonce.testing.eventually import eventually
 from payonce.testing.servers import OWNER, ScratchDatabase, ScratchServer
@@ -33,11 +33,11 @@ BACKENDS_GONE_WITHIN_S: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Ground:
+class DatabaseTemplate:
     """A server and a template on it, which nobody connects to any more."""
 
     server: ScratchServer | Cluster
-    template: str
+    database_name: str
     settings: dict[str, str]
     """Of the children's sessions: the server is looked at once, and not by every child."""
 
@@ -47,12 +47,12 @@ class Ground:
         return self.server if isinstance(self.server, Cluster) else None
 
 
-def prepare(server: ScratchServer | Cluster, backend: Backend, scenario: Scenario) -> Ground:
+def prepare(server: ScratchServer | Cluster, backend: Backend, scenario: Scenario) -> DatabaseTemplate:
     """Migrates and sets up once; every point begins from a copy of it."""
     database = server.empty_database()
     asyncio.run(_set_up(database, backend, scenario))
     settings = asyncio.run(session_settings(database.service_url, SHORTEST_LEASE_S, "child"))
-    return Ground(server, database.name, settings)
+    return DatabaseTemplate(server, database.name, settings)
 
 
 def policies_of(scenario: Scenario) -> list[Policy]:
@@ -76,13 +76,13 @@ async def _set_up(database: ScratchDatabase, backend: Backend, scenario: Scenari
 
 
 @dataclass
-class Plot:
+class RunDatabase:
     """One copy, seen by the explorer: over the owner's connection, with both clocks in hand."""
 
     database: ScratchDatabase
     owner: Session
     superuser: Session
-    yard: Yard
+    probe: QueueProbe
     address: str
     settings: dict[str, str]
     closing: AsyncExitStack
@@ -91,7 +91,7 @@ class Plot:
     failover: Failover | None = None
 
     async def hop(self, to: datetime) -> None:
-        self.now = await self.yard.freeze(to)
+        self.now = await self.probe.freeze(to)
 
     async def end_sessions(self, application_name: str) -> None:
         """Whoever held them is dead; what they had open is over once they are."""
@@ -141,30 +141,36 @@ async def superuser_of(server: ScratchServer | Cluster) -> AsyncIterator[Session
         await session.close()
 
 
-async def open_plot(ground: Ground, superuser: Session, place: Place, scenario: Scenario) -> Plot:
-    if ground.cluster is not None and ground.cluster.standby is None:
-        ground.cluster.rejoin()
+async def open_run_database(
+    template: DatabaseTemplate, superuser: Session, storage: DriverStorage, scenario: Scenario
+) -> RunDatabase:
+    if template.cluster is not None and template.cluster.standby is None:
+        template.cluster.rejoin()
     name = f"crash_{uuid4().hex}"
-    await superuser.execute(f"create database {name} owner {OWNER} template {ground.template} strategy file_copy")
-    database = ground.server.urls(name)
-    async with AsyncExitStack() as opening:
-        opening.push_async_callback(_drop, superuser, name)
+    await superuser.execute(
+        f"create database {name} owner {OWNER} template {template.database_name} strategy file_copy"
+    )
+    database = template.server.urls(name)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_drop, superuser, name)
         owner = await Session(database.owner_url, PlainConnection).open()
-        opening.push_async_callback(owner.close)
+        stack.push_async_callback(owner.close)
         connection = cast(asyncpg.Connection, owner)
-        yard = await opening.enter_async_context(place.yard(connection, policies_of(scenario)))
-        for queue, bodies in twists_of(scenario).pushed.items():
-            await yard.push(queue, bodies)
-        if ground.cluster is not None:
+        probe = await stack.enter_async_context(storage.probe(connection, policies_of(scenario)))
+        for queue, bodies in options_of(scenario).pushed.items():
+            await probe.push(queue, bodies)
+        if template.cluster is not None:
             # As every process does when it starts: another server is noticed only by who knows the one before.
             await owner.execute("select payonce.notice_identity('the explorer')")
-        closing = opening.pop_all()
-        return Plot(database, owner, superuser, yard, place.address, ground.settings, closing, ground.cluster)
+        closing = stack.pop_all()
+        return RunDatabase(
+            database, owner, superuser, probe, storage.address, template.settings, closing, template.cluster
+        )
     raise AssertionError("a stack of exits never swallows an error")
 
 
-async def close_plot(plot: Plot) -> None:
-    await plot.closing.aclose()
+async def close_run_database(run_database: RunDatabase) -> None:
+    await run_database.closing.aclose()
 
 
 async def _drop(superuser: Session, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Queues whose consumer has a database of its own: messages go into the outbox, and a relay brings them there."""
+"""Queues whose consumer has a database of its own: messages go into the outbox, and a relay delivers them."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -10,8 +10,8 @@ from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import put_out, wake_name
 
 
-class ForwardedFeed:
-    """An idempotency key travels with its message, and decides where that is put."""
+class RelayFeed:
+    """Puts messages into the outbox for one relay. The receiving side checks idempotency keys."""
 
     def __init__(self, database: Database, notifier: Notifier, relay: str) -> None:
         self._database = database
@@ -19,7 +19,7 @@ class ForwardedFeed:
         self._relay = relay
 
     async def declare(self, policies: Sequence[Policy]) -> None:
-        """Their own service does."""
+        """Does nothing: the consuming service declares its queues."""
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         if within is not None:

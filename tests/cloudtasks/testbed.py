@@ -1,4 +1,4 @@
-"""A pushed queue on a stage: the task service, Google's client for it, the door, and runs in a test's hands."""
+"""A pushed queue on a stage: the task service, Google's client for it, the endpoint, and runs in a test's hands."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,9 +19,9 @@ from payonce.engine.outbox import declare_relays, relay_step
 from payonce.http.guard import Guard
 from payonce.queues.cloudtasks.assembly import CloudTasks, open_cloud_tasks
 from payonce.queues.cloudtasks.client import Config
-from payonce.queues.cloudtasks.deliveries import Box, Delivery, Reply
-from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, Place
-from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.deliveries import Delivery, DeliveryBuffer, Reply
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, ProjectLocation
+from payonce.queues.cloudtasks.pushed import PushedQueue
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.queues.cloudtasks.sync import sync
 from payonce.taskserver.server import CloudTasksServer, open_server
@@ -30,14 +30,14 @@ from payonce.testing.server import serving
 
 QUEUE = "errands"
 POLICY = Policy(QUEUE, max_attempts=None, give_up_after_s=86_400, backoff=Fixed(60), lease_s=30, run_limit_s=60)
-PLACE = Place("payonce-test", "us-central1")
+PLACE = ProjectLocation("payonce-test", "us-central1")
 NOBODY = "127.0.0.1:9"
 """The discard port: where no task service is."""
 
 
-def pushed(policy: Policy = POLICY, url: str | None = None, codec: Any = None) -> Pushed:
+def pushed(policy: Policy = POLICY, url: str | None = None, codec: Any = None) -> PushedQueue:
     target = Target(policy.queue, f"/{policy.queue}", url, codec or EnvelopeCodec())
-    return Pushed(target, policy, "errands", "runner", here=True)
+    return PushedQueue(target, policy, "errands", "runner", here=True)
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Runs:
     s: Stage
     tasks: CloudTasks
     queue: CloudTasksQueue
-    box: Box
+    buffer: DeliveryBuffer
     worker: str
 
     async def put(self, *payloads: dict[str, Any], delivered: bool = True, **fields: Any) -> list[UUID]:
@@ -62,7 +62,7 @@ class Runs:
 
     def bring(self, message_id: UUID, number: int = 0, retries: int = 0, **fields: Any) -> Delivery:
         delivery = Delivery(message_id, number, retries, **fields)
-        self.box.offer(delivery)
+        self.buffer.offer(delivery)
         return delivery
 
     async def begin(self, message_id: UUID, number: int = 0, retries: int = 0) -> tuple[Claim, Delivery]:
@@ -102,7 +102,7 @@ async def open_runs(s: Stage, policy: Policy = POLICY, worker: str = "worker-1")
         await declare_relays(s.database, [tasks.relay])
         await tasks.feed.declare([policy])
         queue = tasks.queue(policy, worker)
-        yield Runs(s, tasks, queue, tasks._boxes[policy.queue], worker)
+        yield Runs(s, tasks, queue, tasks._buffers[policy.queue], worker)
 
 
 @asynccontextmanager
@@ -115,7 +115,7 @@ async def staged_runs(stage: OpenStage, policy: Policy = POLICY) -> AsyncIterato
 
 @dataclass
 class AppContext:
-    """Everything: messages go through the real client, the server, HTTP and the door into handlers."""
+    """Everything: messages go through the real client, the server, HTTP and the endpoint into handlers."""
 
     s: Stage
     server: CloudTasksServer
@@ -148,7 +148,7 @@ class AppContext:
 
 
 @asynccontextmanager
-async def open_desk(
+async def open_testbed(
     stage: OpenStage,
     handlers: Sequence[Handler],
     *,
@@ -166,7 +166,9 @@ async def open_desk(
         await declare_relays(s.database, [tasks.relay])
         await tasks.feed.declare(policies)
         await sync(tasks.service, queues)
-        routes = [Route(path, door, methods=["POST"]) for each, door in tasks.doors() for path in each.paths]
+        routes = [
+            Route(path, endpoint, methods=["POST"]) for each, endpoint in tasks.endpoints() for path in each.paths
+        ]
         tasks.address = await stack.enter_async_context(serving(Guard(Starlette(routes=routes))))
         worker = Worker(handlers, s.database, tasks.feed, lambda policy: tasks.queue(policy, "worker-1"), (), slots)
         context = AppContext(s, server, tasks, tasks.address, policies, worker)
@@ -175,7 +177,7 @@ async def open_desk(
         try:
             yield context
         finally:
-            tasks.close_doors()
+            tasks.close_endpoints()
             await worker.stop(0.0)
             for loop in context.loops:
                 with suppress(asyncio.CancelledError):

@@ -79,7 +79,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Desk:
+class Testbed:
     s: Stage
     server: CloudTasksServer
     client: Any
@@ -133,9 +133,9 @@ async def open_client(address: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def open_desk(
+async def open_testbed(
     stage: OpenStage, *, dispatching: bool = True, name_lock_s: float = 0.0, frozen: bool = False
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[Testbed]:
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
         if frozen:
@@ -144,4 +144,4 @@ async def open_desk(
             open_server(s.database, s.notifier, dispatching=dispatching, name_lock_s=name_lock_s) as server,
             open_client(server.address) as client,
         ):
-            yield Desk(s, server, client, worker)
+            yield Testbed(s, server, client, worker)

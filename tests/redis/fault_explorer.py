@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tests.redis.door import Blow, Door
+from tests.redis.fault_proxy import FaultKind, FaultProxy
 
 ROUNDS_MAX = 8
 """Of recovery; what is not at rest by then never will be."""
@@ -29,7 +29,7 @@ def name_in(message: Mapping[str, Any]) -> str:
     return str(message.get("payload", message)["name"])
 
 
-class Hands(Protocol):
+class QueueClient(Protocol):
     """What one process can do to the queue."""
 
     async def tick(self, handle: Handle) -> str:
@@ -50,7 +50,7 @@ class Hands(Protocol):
 class Side(Protocol):
     """One way of keeping a queue in Redis, on an empty server."""
 
-    async def hands(self, url: str, name: str) -> Hands: ...
+    async def client(self, url: str, name: str) -> QueueClient: ...
 
     async def put(self, names: Sequence[str], *, raw: bool) -> None:
         """Envelopes, or raw objects pushed by hand: of those the same name twice is the same bytes twice."""
@@ -70,7 +70,7 @@ class Side(Protocol):
         """Whose lock is on a message in `:processing`."""
         ...
 
-    async def crooked(self) -> Sequence[str]:
+    async def inconsistencies(self) -> Sequence[str]:
         """What does not fit together in Redis, whatever the messages are."""
         ...
 
@@ -100,20 +100,20 @@ class Tally:
             raise ArithmeticError("not now")
         self.succeeded[name] += 1
 
-    async def tick(self, hands: Hands, handle: Handle | None = None) -> str:
+    async def tick(self, client: QueueClient, handle: Handle | None = None) -> str:
         came_to: list[str] = []
 
         async def noting(message: Mapping[str, Any]) -> None:
             came_to.append(name_in(message))
             await (handle or self.handle)(message)
 
-        ended = await hands.tick(noting)
+        ended = await client.tick(noting)
         if ended == SUCCESS:
             self.acknowledged[came_to[-1]] += 1
         return ended
 
 
-Act = Callable[[Hands, Tally], Awaitable[object]]
+Act = Callable[[QueueClient, Tally], Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -138,62 +138,62 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Found:
+class Violation:
     """What the oracle says of one strike."""
 
     path: str
-    blow: Blow
+    fault: FaultKind
     behind: tuple[str, ...]
-    """The commands that were carried out before the blow."""
+    """The commands that were carried out before the fault."""
     what: str
 
     def __str__(self) -> str:
-        return f"{self.path}, {self.blow} behind {' '.join(self.behind) or 'nothing'}: {self.what}"
+        return f"{self.path}, {self.fault} behind {' '.join(self.behind) or 'nothing'}: {self.what}"
 
 
 OpenSide = Callable[[], AbstractAsyncContextManager[Side]]
 
 
-async def explore(open_side: OpenSide, port: int, path: Path) -> list[Found]:
-    """Every blow behind every command of the path, each on an empty server."""
-    found, commands = await strike(open_side, port, path, Blow.NONE, 0)
+async def explore(open_side: OpenSide, port: int, path: Path) -> list[Violation]:
+    """Every fault behind every command of the path, each on an empty server."""
+    found, commands = await strike(open_side, port, path, FaultKind.NONE, 0)
     assert commands, f"{path.name} sends no command: there is nothing to strike"
-    for blow in (Blow.DEATH, Blow.STOP):
+    for fault in (FaultKind.DEATH, FaultKind.STOP):
         for behind in range(len(commands) + 1):
-            found += (await strike(open_side, port, path, blow, behind))[0]
+            found += (await strike(open_side, port, path, fault, behind))[0]
     return found
 
 
 async def strike(
-    open_side: OpenSide, port: int, path: Path, blow: Blow, behind: int
-) -> tuple[list[Found], tuple[str, ...]]:
-    """One run of the path with one blow; answers what the oracle found and the commands that the struck one sent."""
-    async with asyncio.timeout(STRIKE_LIMIT_S), open_side() as side, Door.open(port) as door:
-        run = _Strike(side, path, door, blow, behind)
+    open_side: OpenSide, port: int, path: Path, fault: FaultKind, behind: int
+) -> tuple[list[Violation], tuple[str, ...]]:
+    """One run of the path with one fault; answers what the oracle found and the commands that the struck one sent."""
+    async with asyncio.timeout(STRIKE_LIMIT_S), open_side() as side, FaultProxy.open(port) as proxy:
+        run = _Strike(side, path, proxy, fault, behind)
         await run.prepare()
         try:
             await run.whole()
         finally:
             await run.close()
-        said = tuple(door.carried)
-        behind_what = said if blow is Blow.NONE else said[:behind]
-        return [Found(path.name, blow, behind_what, what) for what in run.found], said
+        said = tuple(proxy.carried)
+        behind_what = said if fault is FaultKind.NONE else said[:behind]
+        return [Violation(path.name, fault, behind_what, what) for what in run.found], said
 
 
 @dataclass
 class _Strike:
     side: Side
     path: Path
-    door: Door
-    blow: Blow
+    proxy: FaultProxy
+    fault: FaultKind
     behind: int
     tally: Tally = field(default_factory=Tally)
     found: list[str] = field(default_factory=list)
-    opened: list[Hands] = field(default_factory=list)
+    opened: list[QueueClient] = field(default_factory=list)
 
     async def prepare(self) -> None:
-        direct = self.door.upstream_url
-        self.victim, self.other = await self._open(self.door.url, "victim"), await self._open(direct, "other")
+        direct = self.proxy.upstream_url
+        self.victim, self.other = await self._open(self.proxy.url, "victim"), await self._open(direct, "other")
         await self.side.put(self.path.put, raw=self.path.raw)
         self.tally.put.update(self.path.put)
         self.tally.failures_left.update(self.path.failures)
@@ -217,17 +217,17 @@ class _Strike:
     async def whole(self) -> None:
         beside = None
         if self.path.held_by_another:
-            beside = await self._hold(await self._open(self.door.upstream_url, "beside"))
-        self.door.strike(self.blow, self.behind)
+            beside = await self._hold(await self._open(self.proxy.upstream_url, "beside"))
+        self.proxy.strike(self.fault, self.behind)
         acting = asyncio.ensure_future(self.path.act(self.victim, self.tally))
-        falling = asyncio.create_task(self.door.struck.wait())
+        falling = asyncio.create_task(self.proxy.struck.wait())
         await asyncio.wait({acting, falling}, return_when=asyncio.FIRST_COMPLETED)
         falling.cancel()
-        if self.blow is Blow.DEATH and self.door.struck.is_set():
+        if self.fault is FaultKind.DEATH and self.proxy.struck.is_set():
             acting.cancel()
             await asyncio.wait({acting})
             await self._no_copy_is_lost_or_doubled()
-        elif self.blow is Blow.STOP and self.door.struck.is_set():
+        elif self.fault is FaultKind.STOP and self.proxy.struck.is_set():
             await self._finish(beside)
             beside = None
             await self._taken_over_meanwhile(acting)
@@ -237,15 +237,15 @@ class _Strike:
         await self._to_rest()
 
     async def close(self) -> None:
-        for hands in self.opened:
+        for client in self.opened:
             with suppress(OSError):
-                await hands.close()
+                await client.close()
 
     async def _taken_over_meanwhile(self, acting: "asyncio.Future[object]") -> None:
         """Leases end, another process takes over and is in its handler when the struck one goes on."""
         await self._recover_once()
         successor = await self._hold(self.other)
-        self.door.wake()
+        self.proxy.wake()
         await asyncio.wait({acting})
         if successor is not None:
             name = successor.name
@@ -254,7 +254,7 @@ class _Strike:
             await self._no_copy_is_lost_or_doubled()
         await self._finish(successor)
 
-    async def _hold(self, hands: Hands) -> "_Held | None":
+    async def _hold(self, client: QueueClient) -> "_Held | None":
         """Another process claims a message and stays in its handler; None when there was nothing to claim."""
         held = _Held()
         if not await self.side.claimable():
@@ -266,7 +266,7 @@ class _Strike:
             await held.let_go.wait()
             await self.tally.handle(message)
 
-        held.run = asyncio.ensure_future(self.tally.tick(hands, handle))
+        held.run = asyncio.ensure_future(self.tally.tick(client, handle))
         inside = asyncio.create_task(held.inside.wait())
         await asyncio.wait({held.run, inside}, return_when=asyncio.FIRST_COMPLETED)
         inside.cancel()
@@ -275,8 +275,8 @@ class _Strike:
         await held.run
         return None
 
-    async def _abandon(self, hands: Hands) -> None:
-        held = await self._hold(hands)
+    async def _abandon(self, client: QueueClient) -> None:
+        held = await self._hold(client)
         assert held is not None, f"{self.path.name}: there is nothing to abandon"
         held.run.cancel()
         await asyncio.wait({held.run})
@@ -303,7 +303,7 @@ class _Strike:
                 break
         else:
             self.found.append(f"not at rest: {dict(places)}")
-        self.found += await self.side.crooked()
+        self.found += await self.side.inconsistencies()
         for name, put in self.tally.put.items():
             ended = self.tally.acknowledged[name] + Counter(places[PARKED])[name]
             unheard = max(0, self.tally.succeeded[name] - self.tally.acknowledged[name])
@@ -315,7 +315,7 @@ class _Strike:
     async def _no_copy_is_lost_or_doubled(self) -> None:
         places = await self.side.places()
         copies = Counter(name for names in places.values() for name in names)
-        self.found += await self.side.crooked()
+        self.found += await self.side.inconsistencies()
         if len({copies[name] for name in self.tally.in_doubt}) > 1:
             self.found.append(f"of what was put together not all are there: {dict(places)}")
         for name, put in self.tally.put.items():
@@ -324,10 +324,10 @@ class _Strike:
             if copies[name] + self.tally.succeeded[name] < put and name not in self.tally.in_doubt:
                 self.found.append(f"{name} is lost, put {put} times: {dict(places)}")
 
-    async def _open(self, url: str, name: str) -> Hands:
-        hands = await self.side.hands(url, name)
-        self.opened.append(hands)
-        return hands
+    async def _open(self, url: str, name: str) -> QueueClient:
+        client = await self.side.client(url, name)
+        self.opened.append(client)
+        return client
 
 
 @dataclass

@@ -17,7 +17,7 @@ from payonce.engine.messages.policy import Fixed, Policy
 from payonce.engine.messages.transaction import NotifyingFeed, Tx
 from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import Relay
-from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Simulators, Twists
+from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, ScenarioOptions, Simulators
 from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.bank import Bank
 from payonce.testing.crash.scenarios.client import BankClient, Banks
@@ -42,7 +42,7 @@ def policy(name: str, max_attempts: int | None = None, contract: Contract | None
 
 
 @dataclass(frozen=True)
-class Play(PlainScenario):
+class BankScenario(PlainScenario):
     """A scenario on the two banks."""
 
     name: str
@@ -84,7 +84,7 @@ class Play(PlainScenario):
         return [Janitor("prune", PRUNE_EVERY_S, Prune(database).tick)] if self.prunes else []
 
     @property
-    def twists(self) -> Twists:
+    def options(self) -> ScenarioOptions:
         first = next(iter(self.by_hand), None)
         pushed: dict[str, list[bytes]] = {}
         for payment_id, policy in self.by_hand.items():
@@ -92,7 +92,7 @@ class Play(PlainScenario):
             pushed.setdefault(policy.queue, []).append(body)
         if self.misfits:
             pushed.setdefault(self.first.queue, []).extend(self.misfits)
-        return Twists(self.wipes, self.redrives, self.redrives_reviews, pushed)
+        return ScenarioOptions(self.wipes, self.redrives, self.redrives_reviews, pushed)
 
     async def set_up(self, tx: Tx) -> None:
         await store.add(tx, self.payments)

@@ -22,8 +22,8 @@ from payonce.kit.outcomes import Unavailable
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisRelay, RedisStore
 from payonce.testing import ScratchDatabase, eventually
 from payonce.testing.processes import Child, Processes
-from tests.processes.desk import make_books
 from tests.processes.journal import Journal
+from tests.processes.testbed import make_books
 from tests.redis.worker import RedisDuty
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ return redis.call('LLEN', queue) + redis.call('LLEN', queue .. ':processing')
 
 
 @dataclass
-class RedisDesk:
+class RedisTestbed:
     scratch: ScratchDatabase
     server: RedisServer
     processes: Processes
@@ -175,7 +175,9 @@ class RedisDesk:
 
 
 @asynccontextmanager
-async def open_redis_desk(scratch: ScratchDatabase, server: RedisServer, folder: Path) -> AsyncIterator[RedisDesk]:
+async def open_redis_testbed(
+    scratch: ScratchDatabase, server: RedisServer, folder: Path
+) -> AsyncIterator[RedisTestbed]:
     await make_books(scratch)
     with Processes(folder) as processes:
         async with (
@@ -185,4 +187,4 @@ async def open_redis_desk(scratch: ScratchDatabase, server: RedisServer, folder:
         ):
             feed, admin = RedisFeed(store, notifier), RedisAdmin(store, notifier)
             await declare_relays(database, [RedisRelay(store)])
-            yield RedisDesk(scratch, server, processes, Journal(folder), database, store, feed, admin)
+            yield RedisTestbed(scratch, server, processes, Journal(folder), database, store, feed, admin)

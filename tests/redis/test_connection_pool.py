@@ -6,13 +6,13 @@ import pytest
 from redis import exceptions
 
 from payonce.embedded.redis import RedisServer
-from payonce.queues.redis.connections import Lines
+from payonce.queues.redis.connections import ConnectionPool
 from payonce.testing import eventually
-from tests.redis.door import Door
+from tests.redis.fault_proxy import FaultProxy
 
 
-def lines(url: str, most: int = 4) -> Lines:
-    return Lines(url, most=most, connect_timeout_s=30.0, timeout_s=30.0)
+def lines(url: str, most: int = 4) -> ConnectionPool:
+    return ConnectionPool(url, most=most, connect_timeout_s=30.0, timeout_s=30.0)
 
 
 async def test_many_at_once_on_few_connections_each_get_their_own_answer(redis_server: RedisServer) -> None:
@@ -23,10 +23,10 @@ async def test_many_at_once_on_few_connections_each_get_their_own_answer(redis_s
 
 
 async def test_a_burst_makes_no_more_connections_than_are_allowed(redis_server: RedisServer) -> None:
-    async with Door.open(redis_server.port) as door:
-        spoken = lines(door.url, most=3)
+    async with FaultProxy.open(redis_server.port) as proxy:
+        spoken = lines(proxy.url, most=3)
         await asyncio.gather(*(spoken.execute_command("ECHO", str(number)) for number in range(100)))
-        assert door.accepted <= 3
+        assert proxy.accepted <= 3
         await spoken.aclose()
 
 
@@ -43,27 +43,27 @@ async def test_one_that_was_not_waited_for_does_not_leave_its_answer_to_the_next
 async def test_an_answer_that_does_not_come_in_time_costs_the_connection(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Door.open(redis_server.port) as door:
-        spoken = lines(door.url, most=1)
+    async with FaultProxy.open(redis_server.port) as proxy:
+        spoken = lines(proxy.url, most=1)
         await spoken.execute_command("ECHO", "before")
-        door.freeze()
+        proxy.freeze()
         with monkeypatch.context() as impatient:
             impatient.setattr(spoken, "_timeout_s", 0.1)
             with pytest.raises(exceptions.TimeoutError):
                 await spoken.execute_command("ECHO", "lost")
-        door.wake()
+        proxy.wake()
         assert await spoken.execute_command("ECHO", "after") == b"after"
-        assert door.accepted == 2
+        assert proxy.accepted == 2
         await spoken.aclose()
 
 
 async def test_a_broken_connection_is_told_to_whoever_waits_and_used_by_nobody(redis_server: RedisServer) -> None:
-    async with Door.open(redis_server.port) as door:
-        spoken = lines(door.url, most=1)
+    async with FaultProxy.open(redis_server.port) as proxy:
+        spoken = lines(proxy.url, most=1)
         await spoken.execute_command("ECHO", "before")
         waiting = asyncio.create_task(spoken.execute_command("BLPOP", "nothing-comes-here", 0))
-        await eventually(lambda: "BLPOP" in door.carried, 30, "the command is under way")
-        door.break_all()
+        await eventually(lambda: "BLPOP" in proxy.carried, 30, "the command is under way")
+        proxy.break_all()
         with pytest.raises(exceptions.ConnectionError):
             await waiting
         assert await spoken.execute_command("ECHO", "after") == b"after"
@@ -99,6 +99,6 @@ async def test_a_refusal_is_an_error_of_that_command_alone(redis_server: RedisSe
 
 
 def test_tls_is_left_to_the_driver() -> None:
-    assert Lines.fit("redis://localhost:6379/0")
-    assert Lines.fit("unix:///run/redis.sock")
-    assert not Lines.fit("rediss://localhost:6379/0")
+    assert ConnectionPool.supports("redis://localhost:6379/0")
+    assert ConnectionPool.supports("unix:///run/redis.sock")
+    assert not ConnectionPool.supports("rediss://localhost:6379/0")

@@ -1,4 +1,4 @@
-"""A door between a Redis client and its server that dies, or stands still, after the k-th command that passes.
+"""A proxy between a Redis client and its server that dies, or stands still, after the k-th command that passes.
 
 It reads just enough of the protocol to know where a command and its answer end.
 """
@@ -19,7 +19,7 @@ WORD_MAX_LENGTH = 20
 READ_BYTES = 1 << 16
 
 
-class Blow(StrEnum):
+class FaultKind(StrEnum):
     """What happens behind the k-th command, once the server has carried it out."""
 
     NONE = "none"
@@ -29,15 +29,15 @@ class Blow(StrEnum):
     """The client hears of it when it is woken: its process stood still."""
 
 
-class Door:
-    """Listens on a port of its own; `url` leads through it. One door stands for the connections of one process."""
+class FaultProxy:
+    """Listens on a port of its own; `url` leads through it. One proxy stands for the connections of one process."""
 
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
         self._wires: set[Wire] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
-        self.blow = Blow.NONE
+        self.fault = FaultKind.NONE
         self.behind = 0
         self.carried: list[str] = []
         """The first words of the commands that the server was given, plumbing left out."""
@@ -58,23 +58,23 @@ class Door:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, upstream_port: int) -> AsyncIterator["Door"]:
-        door = cls(upstream_port)
-        server = await asyncio.start_server(door._accept, "127.0.0.1", 0)
-        door.port = server.sockets[0].getsockname()[1]
+    async def open(cls, upstream_port: int) -> AsyncIterator["FaultProxy"]:
+        proxy = cls(upstream_port)
+        server = await asyncio.start_server(proxy._accept, "127.0.0.1", 0)
+        proxy.port = server.sockets[0].getsockname()[1]
         try:
-            yield door
+            yield proxy
         finally:
             server.close()
-            await door._close()
+            await proxy._close()
 
-    def strike(self, blow: Blow, behind: int) -> None:
-        """From now on `behind` commands pass, and then the blow falls."""
-        self.blow, self.behind = blow, behind
+    def strike(self, fault: FaultKind, behind: int) -> None:
+        """From now on `behind` commands pass, and then the fault falls."""
+        self.fault, self.behind = fault, behind
         self.carried.clear()
 
     def wake(self) -> None:
-        self.blow = Blow.NONE
+        self.fault = FaultKind.NONE
         self.passable.set()
 
     def freeze(self) -> None:
@@ -82,8 +82,8 @@ class Door:
         self.passable.clear()
 
     def fall(self) -> None:
-        """The blow itself."""
-        if self.blow is Blow.DEATH:
+        """The fault itself."""
+        if self.fault is FaultKind.DEATH:
             self.closed = True
             self.break_all()
         self.passable.clear()
@@ -95,7 +95,7 @@ class Door:
 
     @property
     def is_due(self) -> bool:
-        return self.blow is not Blow.NONE and len(self.carried) >= self.behind and not self.struck.is_set()
+        return self.fault is not FaultKind.NONE and len(self.carried) >= self.behind and not self.struck.is_set()
 
     async def _close(self) -> None:
         self.closed = True
@@ -133,15 +133,15 @@ class Door:
 
 @dataclass(eq=False)
 class Wire:
-    """One connection through the door."""
+    """One connection through the proxy."""
 
-    door: Door
+    proxy: FaultProxy
     client: asyncio.StreamReader
     to_client: asyncio.StreamWriter
     server: asyncio.StreamReader
     to_server: asyncio.StreamWriter
     _unanswered: deque[bool] = field(default_factory=deque)
-    """One per command that the server has not answered: whether the blow falls behind it."""
+    """One per command that the server has not answered: whether the fault falls behind it."""
     _answers: Any = field(default_factory=hiredis.Reader)
 
     def cut(self) -> None:
@@ -153,32 +153,32 @@ class Wire:
         with suppress(OSError, asyncio.IncompleteReadError, RuntimeError):
             await pump
         self.cut()
-        self.door.forget(self)
+        self.proxy.forget(self)
 
     async def carry_requests(self) -> None:
         while True:
             request, word = await read_command(self.client)
             counted = word not in PLUMBING
-            if counted and self.door.is_due:
-                # Only behind nothing at all: every other blow falls with the answer.
-                self.door.fall()
-            await self.door.passable.wait()
+            if counted and self.proxy.is_due:
+                # Only behind nothing at all: every other fault falls with the answer.
+                self.proxy.fall()
+            await self.proxy.passable.wait()
             if counted:
-                self.door.carried.append(word)
-            self._unanswered.append(counted and self.door.is_due)
+                self.proxy.carried.append(word)
+            self._unanswered.append(counted and self.proxy.is_due)
             self.to_server.write(request)
             await self.to_server.drain()
             if self._unanswered and self._unanswered[-1]:
-                # Whatever comes behind it in one write waits for the blow.
-                await self.door.struck.wait()
+                # Whatever comes behind it in one write waits for the fault.
+                await self.proxy.struck.wait()
 
     async def carry_answers(self) -> None:
         while part := await self.server.read(READ_BYTES):
             self._answers.feed(part)
             while self._answers.gets() is not False:
                 if self._unanswered.popleft():
-                    self.door.fall()
-            await self.door.passable.wait()
+                    self.proxy.fall()
+            await self.proxy.passable.wait()
             self.to_client.write(part)
             await self.to_client.drain()
 
