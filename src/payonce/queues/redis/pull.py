@@ -11,7 +11,7 @@ from uuid import UUID
 from payonce.engine.database.connections import Connection
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.maintenance import Task, describe, synthetic_message, write_maintenance_run
-from payonce.engine.messages.model import Claim, Ending, Settlement
+from payonce.engine.messages.model import Claim, Ending, SettleAnswer, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import POLL_S, Exchange
 from payonce.engine.messages.rows import UNREADABLE
@@ -37,6 +37,7 @@ from payonce.queues.redis.settlement import (
     US,
     DeadClaim,
     ScriptArguments,
+    answers_as_recorded,
     dead_claim,
     ending_arguments,
     moment,
@@ -129,7 +130,7 @@ class RedisQueue:
             self._watcher.enabled = rest_s is None and len(claimed) < 2 * limit
         await self._end(settlements, fates, answers, now)
         claims = await self._readable(claimed, token, now)
-        return Exchange(_as_recorded(settlements, fates, answers), claims, rest_s)
+        return Exchange(answers_as_recorded(settlements, fates, answers), claims, rest_s)
 
     async def _record(self, settlements: Sequence[Settlement]) -> dict[UUID, SettleOutcome]:
         """Settles kept messages in PostgreSQL first. Those that never had a row are left out: only Redis has them."""
@@ -397,22 +398,3 @@ class RedisQueue:
 
     def wake(self) -> None:
         self._wakeup.set()
-
-
-def _as_recorded(
-    settlements: Sequence[Settlement], fates: dict[UUID, SettleOutcome], answers: Sequence[SettleAnswer]
-) -> list[SettleAnswer]:
-    """Answers by PostgreSQL's record, whether or not Redis still had its copy."""
-    if not fates:
-        return list(answers)
-    by_fate = {
-        SettleOutcome.RECORDED: SettleAnswer.SETTLED,
-        SettleOutcome.GONE: SettleAnswer.ALREADY,
-        SettleOutcome.UNKNOWN: SettleAnswer.ALREADY,
-    }
-    return [
-        answer
-        if settlement.ending is Ending.RELEASED
-        else by_fate.get(fates.get(settlement.claim.message.id, SettleOutcome.STALE), answer)
-        for settlement, answer in zip(settlements, answers, strict=True)
-    ]

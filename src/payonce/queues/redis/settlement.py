@@ -7,8 +7,9 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine.messages.model import Ending, Message, Settlement, State, clean_text
+from payonce.engine.messages.model import Ending, Message, SettleAnswer, Settlement, State, clean_text
 from payonce.engine.messages.rows import UNREADABLE
+from payonce.engine.outbox import SettleOutcome
 from payonce.kit.outcomes import Invalid
 from payonce.queues.redis.codec import decode_any, encode_bodies
 from payonce.queues.redis.durable_copy import KEPT, MAYBE_KEPT, IsolatedCrash
@@ -82,6 +83,25 @@ def run_of(settlement: Settlement, now: datetime, worker: str) -> EndedRun | Non
         worker,
         claim.claimed_at,
     )
+
+
+def answers_as_recorded(
+    settlements: Sequence[Settlement], fates: dict[UUID, SettleOutcome], answers: Sequence[SettleAnswer]
+) -> list[SettleAnswer]:
+    """Answers by PostgreSQL's record, whether or not Redis still had its copy."""
+    if not fates:
+        return list(answers)
+    by_fate = {
+        SettleOutcome.RECORDED: SettleAnswer.SETTLED,
+        SettleOutcome.GONE: SettleAnswer.ALREADY,
+        SettleOutcome.UNKNOWN: SettleAnswer.ALREADY,
+    }
+    return [
+        answer
+        if settlement.ending is Ending.RELEASED
+        else by_fate.get(fates.get(settlement.claim.message.id, SettleOutcome.STALE), answer)
+        for settlement, answer in zip(settlements, answers, strict=True)
+    ]
 
 
 class DeadClaim:
