@@ -1,9 +1,9 @@
 """Messages that each change one row once, some of them with a fault on board."""
 
+from payonce import Demo, Service, lazily
 from payonce.examples.tally.handlers import apply_change
 from payonce.examples.tally.invariants import INVARIANTS
 from payonce.examples.tally.policies import CHANGES
-from payonce.service import Demo, Service, lazily
 
 ROLES = {"worker": (apply_change,)}
 

@@ -4,11 +4,10 @@ import asyncio
 import os
 import signal
 
-from payonce.engine.messages.work import Work, handles
+from payonce import Retry, Work, handles
 from payonce.examples.tally import store
 from payonce.examples.tally.model import Change, Fault
 from payonce.examples.tally.policies import CHANGES
-from payonce.kit.outcomes import Retry
 
 
 @handles(CHANGES)

@@ -1,7 +1,6 @@
 """The queue of the example and its policy."""
 
-from payonce.engine.messages.contract import Contract
-from payonce.engine.messages.policy import Exponential, Policy
+from payonce import Contract, Exponential, Policy
 from payonce.examples.tally.model import Change
 
 CHANGES = Policy(

@@ -2,10 +2,9 @@
 
 from uuid import UUID
 
-from payonce.engine.messages.transaction import Reader, Tx
+from payonce import Invalid, Reader, Tx
 from payonce.examples.tally.model import Outcome
 from payonce.examples.tally.policies import CHANGES
-from payonce.kit.outcomes import Invalid
 
 
 async def row_exists(read: Reader, row_id: int) -> bool:

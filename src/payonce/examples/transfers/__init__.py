@@ -1,5 +1,6 @@
 """Money that moves from an account at one bank to an account at another, in two steps, once."""
 
+from payonce import Demo, Service, lazily
 from payonce.examples.transfers.handlers import accept_transfer, pay_in, refund, withdraw
 from payonce.examples.transfers.invariants import INVARIANTS
 from payonce.examples.transfers.policies import QUEUES, VENDOR_TIMEOUT_S
@@ -7,7 +8,6 @@ from payonce.examples.transfers.scopes import SCOPES
 from payonce.examples.transfers.settings import TransfersSettings
 from payonce.examples.transfers.statements import statements
 from payonce.examples.transfers.store import REFERENCES, post_opening
-from payonce.service import Demo, Service, lazily
 
 ROLES = {"worker": (accept_transfer, withdraw, pay_in, refund)}
 

@@ -6,16 +6,22 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from payonce.engine.messages.transaction import Tx
+from payonce import Tx, new_id
 from payonce.examples.transfers import store
 from payonce.examples.transfers.model import ACCOUNT_MAX_LENGTH, ID_MAX_LENGTH, BadOrder, Order, State, Transfer
 from payonce.examples.transfers.scopes import READ, WRITE
-from payonce.http.kit.auth import Caller, require
-from payonce.http.kit.context import AppContextDep
-from payonce.http.kit.idempotency import Once, moves_money
-from payonce.http.kit.problems import Problem, not_found, responses
-from payonce.http.kit.values import Asked, Money
-from payonce.kit.ids import new_id
+from payonce.http.kit import (
+    AppContextDep,
+    Asked,
+    Caller,
+    Money,
+    Once,
+    Problem,
+    moves_money,
+    not_found,
+    require,
+    responses,
+)
 
 PREFIX: Final = "/v1/transfers"
 Account = Annotated[str, StringConstraints(pattern=rf"^[ -~]{{1,{ACCOUNT_MAX_LENGTH}}}$")]

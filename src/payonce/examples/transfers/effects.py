@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from payonce.engine.effects import DidNot, Effect, Findable, Happened, Keyed
+from payonce import Amount, DidNot, Effect, Findable, Happened, Keyed
 from payonce.examples.transfers.model import HOUSE, Transfer
 from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
-from payonce.kit.money import Amount
 from payonce.vendors.northbank.port import KEYS_KEPT_S, Northbank, TransferOrder, TransferReceipt
 from payonce.vendors.southbank.port import LISTED_WITHIN_S, PaymentOrder, PaymentReceipt, Southbank
 

@@ -1,11 +1,10 @@
 """One verb per step: order at the bank, then commit what it came to, with the next step."""
 
-from payonce.engine.messages.work import Work, handles
+from payonce import Refused, Unprocessable, Work, handles
 from payonce.examples.transfers import store
 from payonce.examples.transfers.effects import PayIn, Refund, Withdraw
 from payonce.examples.transfers.model import BadOrder, State
 from payonce.examples.transfers.policies import PAY_IN, REFUND, REQUESTS, WITHDRAW
-from payonce.kit.outcomes import Refused, Unprocessable
 from payonce.vendors.northbank.port import Northbank
 from payonce.vendors.southbank.port import Southbank
 

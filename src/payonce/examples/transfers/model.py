@@ -6,9 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.ledger import Posting, Reference, moved
-from payonce.kit.money import Amount, Asset, well_known
-from payonce.kit.outcomes import Invalid
+from payonce import Amount, Asset, Invalid, Posting, Reference, moved, well_known
 
 ID_MAX_LENGTH: Final = 100
 ACCOUNT_MAX_LENGTH: Final = 100

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from payonce.engine.messages.contract import Contract, NoPayload, Payload
-from payonce.engine.messages.policy import Exponential, Policy
+from payonce import Contract, Exponential, NoPayload, Payload, Policy
 from payonce.examples.transfers.model import Order
 
 VENDOR_TIMEOUT_S: Final = 1.0

@@ -5,18 +5,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from payonce.engine.database.connections import Database
-from payonce.engine.database.rate_limits import SharedBudget
-from payonce.engine.monitoring.vendor_calls import call_observer
+from payonce import Amount, Database, Settings, SharedBudget, call_observer, get_logger, well_known
 from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
 from payonce.examples.transfers.settings import TransfersSettings
 from payonce.examples.transfers.store import post_opening
-from payonce.kit.log import get_logger
-from payonce.kit.money import Amount, well_known
-from payonce.settings import Settings
 
 if TYPE_CHECKING:
-    from payonce.kit.http import HttpClient
+    from payonce import HttpClient
     from payonce.vendors.northbank.simulator import NorthbankSimulator
     from payonce.vendors.southbank.simulator import SouthbankSimulator
 
@@ -55,7 +50,7 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
 
 @asynccontextmanager
 async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator["HttpClient"]:
-    from payonce.kit.http import HttpClient
+    from payonce import HttpClient
 
     timeout_s = VENDOR_TIMEOUT_S
     if url is not None:

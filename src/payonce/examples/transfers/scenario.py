@@ -5,21 +5,28 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from payonce.engine.database.connections import Database
-from payonce.engine.effects import Answer, EffectRecord, Review
-from payonce.engine.janitors import Janitor
-from payonce.engine.ledger import Account, balance
-from payonce.engine.ledger.model import Reads
-from payonce.engine.messages.transaction import NotifyingFeed, Tx
-from payonce.engine.outbox import Relay
+from payonce import (
+    Account,
+    Amount,
+    Answer,
+    Database,
+    EffectRecord,
+    HttpClient,
+    Janitor,
+    NotifyingFeed,
+    Reads,
+    Relay,
+    Review,
+    Transport,
+    Tx,
+    balance,
+    well_known,
+)
 from payonce.examples.transfers import store
 from payonce.examples.transfers.handlers import pay_in, refund, withdraw
 from payonce.examples.transfers.invariants import INVARIANTS
 from payonce.examples.transfers.model import AT_NORTHBANK, AT_SOUTHBANK, HOUSE, Order, State
 from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
-from payonce.kit.http import HttpClient
-from payonce.kit.http.transport import Transport
-from payonce.kit.money import Amount, well_known
 from payonce.vendors.books import Movement
 from payonce.vendors.northbank.client import NorthbankClient
 from payonce.vendors.northbank.simulator import NorthbankSimulator

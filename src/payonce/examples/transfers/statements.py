@@ -4,11 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from payonce.engine.ledger.model import Reads
-from payonce.engine.reconcile import Entry, Flow, StatementSource
+from payonce import Amount, Asset, Entry, Flow, Reads, StatementSource, well_known
 from payonce.examples.transfers.effects import PayIn, Refund, Withdraw
 from payonce.examples.transfers.model import AT_NORTHBANK, AT_SOUTHBANK, HOUSE
-from payonce.kit.money import Amount, Asset, well_known
 from payonce.vendors.northbank.port import Northbank, TransferReceipt
 from payonce.vendors.southbank.port import LISTED_WITHIN_S, PaymentReceipt, Southbank
 

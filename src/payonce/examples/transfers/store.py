@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from payonce.engine.database.connections import Connection
-from payonce.engine.ledger import Posting, Reference, moved, post
-from payonce.engine.messages.transaction import Reader, Tx
+from payonce import Amount, Connection, Posting, Reader, Reference, Retry, Tx, Unprocessable, moved, post
 from payonce.examples.transfers.model import (
     AT_SOUTHBANK,
     TRANSITIONS,
@@ -19,8 +17,6 @@ from payonce.examples.transfers.model import (
     transfer_from,
 )
 from payonce.examples.transfers.policies import QUEUES, WITHDRAW
-from payonce.kit.money import Amount
-from payonce.kit.outcomes import Retry, Unprocessable
 
 OPENING: Final = "opening"
 REFERENCES: Final = {

@@ -19,7 +19,6 @@ from typing import Any, Final, Self
 import msgspec
 from multidict import CIMultiDict
 
-from payonce import __version__
 from payonce.kit.http.connection import is_name
 from payonce.kit.http.failures import BodyTooLarge, Broken, Unsendable
 from payonce.kit.http.inprocess import Application, InProcessTransport
@@ -30,6 +29,7 @@ from payonce.kit.http.transport import Outgoing, Resolve, Transport
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.kit.redact import redact
+from payonce.kit.version import __version__
 
 DEFAULT_TIMEOUT_S: Final = 20.0
 DEFAULT_CONNECT_TIMEOUT_S: Final = 5.0

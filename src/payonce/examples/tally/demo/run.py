@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.cli.demo.disturb import Job, throw_away_app, too_few_kills, work_through
-from payonce.cli.output import table
+from payonce.demo import Job, table, throw_away_app, too_few_kills, work_through
 
 if TYPE_CHECKING:
-    from payonce.app.process import App
-    from payonce.engine.messages.transaction import Reader
+    from payonce import Reader, Settings
+    from payonce.demo import App
     from payonce.examples.tally.model import Change, Outcome
-    from payonce.settings import Settings
 
 MESSAGES: Final = 5_000
 
@@ -107,7 +105,7 @@ async def _put(app: "App", changes: list["Change"]) -> None:
     """Rows and messages in one commit."""
     import msgspec
 
-    from payonce.engine.messages.model import Message
+    from payonce import Message
     from payonce.examples.tally import CHANGES, store
 
     async with app.begin() as tx:

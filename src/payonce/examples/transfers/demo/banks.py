@@ -7,14 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from payonce.app.process import App
-from payonce.engine.effects import Answer, Review, answer_review, reviews
+from payonce import Amount, Answer, Review, Stale, answer_review, reviews, well_known
+from payonce.demo import App
 from payonce.examples.transfers import effects, model
-from payonce.kit.money import Amount, well_known
-from payonce.kit.outcomes import Stale
-from payonce.testing.faults import Fault, FaultPlan, Odds
-from payonce.testing.faulty import Faulty
-from payonce.testing.server import serving
+from payonce.testing import Fault, FaultPlan, Faulty, Odds, serving
 from payonce.vendors.northbank.port import TransferReceipt
 from payonce.vendors.northbank.simulator import NorthbankSimulator
 from payonce.vendors.southbank.port import PaymentReceipt

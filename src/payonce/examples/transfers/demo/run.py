@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.cli.demo.disturb import Disturbed, Job, throw_away_app, too_few_kills, work_through
-from payonce.cli.output import table
+from payonce.demo import Disturbed, Job, table, throw_away_app, too_few_kills, work_through
 
 if TYPE_CHECKING:
-    from payonce.app.process import App
-    from payonce.engine.messages.transaction import Reader
+    from payonce import Reader, Settings
+    from payonce.demo import App
     from payonce.examples.transfers.demo.banks import Banks
     from payonce.examples.transfers.demo.verdict import Verdict
     from payonce.examples.transfers.model import Order
-    from payonce.settings import Settings
 
 TRANSFERS: Final = 2_000
 SHARE_OF_FAULTS: Final = 0.2

@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from payonce.engine.effects import reviews
-from payonce.engine.ledger import Account, audit_ledger, balance
-from payonce.engine.messages.transaction import Reader
+from payonce import Account, Amount, Reader, audit_ledger, balance, reviews, well_known
 from payonce.examples.transfers import INVARIANTS, model
 from payonce.examples.transfers.model import Order, State
-from payonce.kit.money import Amount, well_known
 from payonce.vendors.books import Movement
 from payonce.vendors.northbank.simulator import NorthbankSimulator
 from payonce.vendors.southbank.simulator import SouthbankSimulator
