@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from payonce.testing import ScratchDatabase
-from tests.processes.testbed import POLICY, ROOT, Testbed, open_testbed
+from tests.processes.testbed import POLICY, ROOT, ProcessTestbed, open_testbed
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -50,7 +50,7 @@ PROBE = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 
 
 @pytest.fixture
-def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Testbed]:
+def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[ProcessTestbed]:
     return open_testbed(scratch, tmp_path)
 
 
@@ -59,7 +59,7 @@ def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextMan
     "sources", [["127.0.0.1"], [f"127.0.0.{last}" for last in range(2, 12)]], ids=["one address", "ten addresses"]
 )
 async def test_connections_that_never_read_neither_end_leases_nor_delay_probes(
-    testbed: Testbed, sources: list[str], flood_s: float
+    testbed: ProcessTestbed, sources: list[str], flood_s: float
 ) -> None:
     _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))

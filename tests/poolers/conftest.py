@@ -9,7 +9,7 @@ import pytest
 
 from payonce.testing import ScratchDatabase, ScratchServer
 from tests.poolers.pgbouncer import PgBouncer, find_pgbouncer, open_pgbouncer
-from tests.processes.testbed import Testbed, open_testbed
+from tests.processes.testbed import ProcessTestbed, open_testbed
 
 NO_PGBOUNCER = "no pgbouncer on PATH or in /usr/sbin; `apt-get install pgbouncer` brings it"
 
@@ -26,5 +26,5 @@ def pgbouncer(postgres: ScratchServer) -> OpenPgBouncer:
 
 
 @pytest.fixture
-def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Testbed]:
+def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[ProcessTestbed]:
     return open_testbed(scratch, tmp_path)

@@ -13,7 +13,7 @@ from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase, eventually
 from tests.poolers.conftest import OpenPgBouncer
 from tests.processes.test_stops import stopped_while_holding
-from tests.processes.testbed import Testbed
+from tests.processes.testbed import ProcessTestbed
 
 IGNORED = "extra_float_digits, lock_timeout, idle_in_transaction_session_timeout, jit, role, synchronous_commit"
 SETTINGS = (
@@ -34,7 +34,7 @@ async def settings_of(pool: asyncpg.Pool) -> list[str]:
 
 
 async def test_a_worker_behind_session_pooling_handles_every_message_once(
-    testbed: Testbed, pgbouncer: OpenPgBouncer
+    testbed: ProcessTestbed, pgbouncer: OpenPgBouncer
 ) -> None:
     async with pgbouncer(pool_mode="session") as pooler:
         worker = await testbed.worker(url=pooler.url(testbed.scratch.service_url))
@@ -61,7 +61,7 @@ async def test_sessions_behind_a_pooler_have_the_settings_of_direct_ones(
 
 @pytest.mark.parametrize("ignored", ["", IGNORED], ids=["refusing", "ignoring"])
 async def test_a_worker_stopped_inside_a_commit_behind_a_pooler_cannot_hold_up_its_successor(
-    testbed: Testbed, pgbouncer: OpenPgBouncer, ignored: str
+    testbed: ProcessTestbed, pgbouncer: OpenPgBouncer, ignored: str
 ) -> None:
     """Guards idle_in_transaction_session_timeout behind a pooler, which keeps the server's connection open."""
     async with pgbouncer(ignore_startup_parameters=ignored) as pooler:

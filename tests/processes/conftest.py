@@ -14,7 +14,7 @@ from payonce.engine.database.migrate import known_migrations
 from payonce.testing import ScratchDatabase, ScratchServer, Servers
 from payonce.testing.servers import QUICK_SETTINGS
 from tests.processes.proxy import Proxy
-from tests.processes.testbed import Testbed, open_testbed
+from tests.processes.testbed import ProcessTestbed, open_testbed
 
 
 @dataclass
@@ -45,12 +45,14 @@ def own_server() -> Iterator[OwnServer]:
 
 
 @pytest.fixture
-def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Testbed]:
+def testbed(scratch: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[ProcessTestbed]:
     return open_testbed(scratch, tmp_path)
 
 
 @pytest.fixture
-def testbed_at_own_server(own_server: OwnServer, tmp_path: Path) -> Iterator[AbstractAsyncContextManager[Testbed]]:
+def testbed_at_own_server(
+    own_server: OwnServer, tmp_path: Path
+) -> Iterator[AbstractAsyncContextManager[ProcessTestbed]]:
     with own_server.scratch.lent() as scratch:
         yield open_testbed(scratch, tmp_path)
 

@@ -3,14 +3,14 @@
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.transaction import begin
 from payonce.testing import eventually
-from tests.processes.testbed import POLICY, QUEUE, Testbed
+from tests.processes.testbed import POLICY, QUEUE, ProcessTestbed
 
 DROPS = 12
 LISTENER = "listen%"
 NOTIFIER = "%pg_notify%"
 
 
-async def test_connections_dropped_again_and_again_in_mid_load_lose_and_double_nothing(testbed: Testbed) -> None:
+async def test_connections_dropped_again_and_again_in_mid_load_lose_and_double_nothing(testbed: ProcessTestbed) -> None:
     workers = [testbed.begin_worker(slots=20) for _ in range(2)]
     await testbed.serving(*workers)
     await testbed.put(range(600), takes_s=0.03)
@@ -29,7 +29,7 @@ async def test_connections_dropped_again_and_again_in_mid_load_lose_and_double_n
     assert all(worker.running for worker in workers), "recovered, and not by being replaced"
 
 
-async def test_a_worker_that_cannot_hear_the_bell_finds_its_messages_by_looking(testbed: Testbed) -> None:
+async def test_a_worker_that_cannot_hear_the_bell_finds_its_messages_by_looking(testbed: ProcessTestbed) -> None:
     """Guards the poll: these messages are put without a ring."""
     await testbed.worker()
     await eventually(lambda: testbed.connections(LISTENER))
@@ -44,7 +44,7 @@ async def test_a_worker_that_cannot_hear_the_bell_finds_its_messages_by_looking(
     await testbed.each_applied_once()
 
 
-async def test_a_bell_whose_connections_were_dropped_is_rung_and_heard_again(testbed: Testbed) -> None:
+async def test_a_bell_whose_connections_were_dropped_is_rung_and_heard_again(testbed: ProcessTestbed) -> None:
     worker = await testbed.worker()
     await testbed.feed.declare([POLICY])
     await eventually(lambda: testbed.connections(LISTENER))
@@ -67,12 +67,12 @@ async def test_a_bell_whose_connections_were_dropped_is_rung_and_heard_again(tes
     assert worker.running
 
 
-async def rings_sent_on(testbed: Testbed) -> int:
+async def rings_sent_on(testbed: ProcessTestbed) -> int:
     """The number of connections over which a notifier was rung last."""
     return await testbed.connections(NOTIFIER, application_name="payonce")
 
 
-async def notify(testbed: Testbed) -> None:
+async def notify(testbed: ProcessTestbed) -> None:
     """A ring is sent for what a transaction has put."""
     async with begin(testbed.database, testbed.feed) as tx:
         await tx.execute("insert into books.rows (id) select coalesce(max(id), 99) + 1 from books.rows")

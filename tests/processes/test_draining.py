@@ -2,10 +2,10 @@
 
 from payonce.testing import Clock, eventually
 from tests.processes.proxy import CLAIM, Fate, Proxy
-from tests.processes.testbed import LONG_LEASE, Testbed
+from tests.processes.testbed import LONG_LEASE, ProcessTestbed
 
 
-async def test_a_worker_told_to_stop_finishes_what_runs_and_claims_nothing_more(testbed: Testbed) -> None:
+async def test_a_worker_told_to_stop_finishes_what_runs_and_claims_nothing_more(testbed: ProcessTestbed) -> None:
     worker = await testbed.worker(LONG_LEASE, slots=4)
     await testbed.put(range(4), LONG_LEASE, deed="hold")
     await eventually(lambda: len(testbed.journal.notes("holding")) == 4)
@@ -22,7 +22,7 @@ async def test_a_worker_told_to_stop_finishes_what_runs_and_claims_nothing_more(
     await testbed.each_applied_once()
 
 
-async def test_a_run_longer_than_the_grace_is_cancelled_and_finished_by_another_worker(testbed: Testbed) -> None:
+async def test_a_run_longer_than_the_grace_is_cancelled_and_finished_by_another_worker(testbed: ProcessTestbed) -> None:
     """The attempt counts, and nobody begins before the lease of the cancelled run has ended."""
     async with Clock.open(testbed.scratch.owner_url) as clock:
         worker = await testbed.worker(LONG_LEASE, grace_s=0.2)
@@ -43,7 +43,7 @@ async def test_a_run_longer_than_the_grace_is_cancelled_and_finished_by_another_
 
 
 async def test_claims_that_arrive_after_the_order_to_stop_do_not_outlive_the_grace(
-    testbed: Testbed, proxy: Proxy
+    testbed: ProcessTestbed, proxy: Proxy
 ) -> None:
     """The round trip was under way when the signal came."""
     await testbed.put([1], LONG_LEASE, deed="hold")
@@ -56,7 +56,7 @@ async def test_claims_that_arrive_after_the_order_to_stop_do_not_outlive_the_gra
     assert await worker.ended() == 0, worker.last_words()
 
 
-async def test_a_suspect_waiting_to_run_alone_is_not_begun_after_the_order_to_stop(testbed: Testbed) -> None:
+async def test_a_suspect_waiting_to_run_alone_is_not_begun_after_the_order_to_stop(testbed: ProcessTestbed) -> None:
     """Begun then, it would outlive the grace, be killed with the process, and be parked for dying alone."""
     worker = await testbed.worker(LONG_LEASE, grace_s=0.5)
     await testbed.put([1], LONG_LEASE, deed="hold")
@@ -74,7 +74,7 @@ async def test_a_suspect_waiting_to_run_alone_is_not_begun_after_the_order_to_st
     assert not testbed.journal.notes("began", 2)
 
 
-async def suspect_is_held(testbed: Testbed) -> bool:
+async def suspect_is_held(testbed: ProcessTestbed) -> bool:
     return bool(
         await testbed.ask("select exists (select from payonce.messages where crashes = 2 and state = 'leased')")
     )

@@ -17,7 +17,7 @@ from payonce.engine.messages.transaction import Reader, begin
 from payonce.testing import eventually
 from payonce.testing.processes import Child
 from tests.processes.payer import KINDS, PAYMENTS, Duty, Order, Receipt
-from tests.processes.testbed import ROOT, START_LIMIT_S, Testbed
+from tests.processes.testbed import ROOT, START_LIMIT_S, ProcessTestbed
 
 FINISH_LIMIT_S = 60.0
 
@@ -84,7 +84,13 @@ async def open_bank(bank: AnyBank) -> AsyncIterator[AnyBank]:
 
 
 async def start_payer(
-    testbed: Testbed, bank: Bank, stops: str = "", wanted: int = 0, *, looks: bool = False, url: str | None = None
+    testbed: ProcessTestbed,
+    bank: Bank,
+    stops: str = "",
+    wanted: int = 0,
+    *,
+    looks: bool = False,
+    url: str | None = None,
 ) -> Child:
     folder, url = str(testbed.journal.folder), url or testbed.scratch.service_url
     duty = Duty(url=url, folder=folder, bank_url=bank.url, stops=stops, wanted=wanted, looks=looks)
@@ -94,20 +100,20 @@ async def start_payer(
     return child
 
 
-async def put_one_of_each(testbed: Testbed, kinds: Sequence[str]) -> None:
+async def put_one_of_each(testbed: ProcessTestbed, kinds: Sequence[str]) -> None:
     await testbed.feed.declare([PAYMENTS])
     payloads = [{"row": row, "kind": kind} for row, kind in enumerate(kinds)]
     await testbed.feed.put([Message(queue=PAYMENTS.queue, payload=payload) for payload in payloads])
 
 
-async def states(testbed: Testbed) -> dict[str, list[str]]:
+async def states(testbed: ProcessTestbed) -> dict[str, list[str]]:
     rows = await testbed.database.work.fetch(
         "select kind, array_agg(state order by generation) as states from payonce.effects group by kind"
     )
     return {row["kind"].partition(".")[2]: row["states"] for row in rows}
 
 
-async def others_finished(testbed: Testbed, kinds: Sequence[str]) -> None:
+async def others_finished(testbed: ProcessTestbed, kinds: Sequence[str]) -> None:
     """Everything that can be finished is; the rest lies before a person."""
 
     async def at_rest() -> bool:
@@ -118,7 +124,7 @@ async def others_finished(testbed: Testbed, kinds: Sequence[str]) -> None:
 
 
 async def stop_one_and_let_another_finish(
-    testbed: Testbed, bank: Bank, where: str, kinds: Sequence[str] = KINDS
+    testbed: ProcessTestbed, bank: Bank, where: str, kinds: Sequence[str] = KINDS
 ) -> tuple[Child, Child]:
     stopped = await start_payer(testbed, bank, where, len(kinds))
     await put_one_of_each(testbed, kinds)
@@ -130,7 +136,7 @@ async def stop_one_and_let_another_finish(
     return stopped, successor
 
 
-async def wake(testbed: Testbed, stopped: Child) -> None:
+async def wake(testbed: ProcessTestbed, stopped: Child) -> None:
     """Returns when it has woken up, sent what it still sends, and serves again."""
     await testbed.feed.put([Message(queue=PAYMENTS.queue, payload={"row": 100, "kind": "keyed"})])
     stopped.resume()
@@ -143,7 +149,7 @@ async def wake(testbed: Testbed, stopped: Child) -> None:
     await eventually(served, FINISH_LIMIT_S, "the woken process serves")
 
 
-async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_wakes(testbed: Testbed) -> None:
+async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_wakes(testbed: ProcessTestbed) -> None:
     """Guards the monotonic deadline and the lease: what was intended long ago is no longer sent."""
     async with open_bank(Bank()) as bank:
         stopped, successor = await stop_one_and_let_another_finish(testbed, bank, "intended")
@@ -158,7 +164,7 @@ async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_w
 
 @pytest.mark.full
 async def test_a_process_that_wakes_up_at_the_vendors_door_changes_nothing_where_that_is_promised(
-    testbed: Testbed,
+    testbed: ProcessTestbed,
 ) -> None:
     """The remaining window: it had looked at its deadline, and then stood still. What is sent then, only a vendor's
     key, its fence or its memory can stop; what none of them stops is not sent a second time by anybody else."""
@@ -176,7 +182,7 @@ async def test_a_process_that_wakes_up_at_the_vendors_door_changes_nothing_where
 
 
 @pytest.mark.full
-async def test_a_persons_send_again_without_a_fence_is_the_window_that_remains(testbed: Testbed) -> None:
+async def test_a_persons_send_again_without_a_fence_is_the_window_that_remains(testbed: ProcessTestbed) -> None:
     """Documented, and noticed: the second outcome contradicts the first and opens a review."""
     async with open_bank(Bank()) as bank:
         stopped, successor = await stop_one_and_let_another_finish(testbed, bank, "at the door", ["unfenced"])

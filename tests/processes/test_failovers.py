@@ -30,7 +30,7 @@ from payonce.testing import Clock, eventually
 from payonce.testing.cluster import Cluster, replicating_installations
 from tests.processes.payer import KINDS, PAYMENTS, PRICE, TIMEOUT_S, Order, Receipt
 from tests.processes.test_effect_stops import Bank, open_bank, order_of, start_payer
-from tests.processes.testbed import ROOT, Testbed, open_testbed
+from tests.processes.testbed import ROOT, ProcessTestbed, open_testbed
 
 NONE_FOUND = "needs a PostgreSQL with pg_basebackup: install the distribution's postgresql"
 MOVING = [kind for kind in KINDS if kind != "harmless"]
@@ -98,7 +98,7 @@ class Failover:
     """A testbed on a cluster, a bank, and workers that pay under load."""
 
     cluster: Cluster
-    testbed: Testbed
+    testbed: ProcessTestbed
     bank: LedgerBank
     payments: int
     killed_at: float = 0.0

@@ -6,12 +6,12 @@ from payonce.engine.messages.transaction import begin
 from payonce.testing import Clock, eventually
 from tests.processes.payer import KINDS
 from tests.processes.test_effect_stops import FINISH_LIMIT_S, Bank, open_bank, put_one_of_each, start_payer
-from tests.processes.testbed import Testbed
+from tests.processes.testbed import ProcessTestbed
 
 HELD = "select count(*) from payonce.messages where state = 'ready' and last_error like 'freeze 1 of vendor bank%'"
 
 
-async def test_what_was_claimed_before_the_freeze_is_not_sent_after_it(testbed: Testbed) -> None:
+async def test_what_was_claimed_before_the_freeze_is_not_sent_after_it(testbed: ProcessTestbed) -> None:
     async with open_bank(Bank()) as bank, Clock.open(testbed.scratch.owner_url) as clock:
         await put_one_of_each(testbed, KINDS)
         payer = await start_payer(testbed, bank, "claimed", len(KINDS))

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from payonce.testing import Clock, eventually
-from tests.processes.testbed import LEASE_S, LONG_LEASE, Testbed
+from tests.processes.testbed import LEASE_S, LONG_LEASE, ProcessTestbed
 
 TRIES = 5
 """A machine that stands still for longer than the lease ends it rightly; without the safeguard every try loses it."""
 
 
-async def test_a_run_of_three_leases_is_not_taken_over_while_its_process_lives(testbed: Testbed) -> None:
+async def test_a_run_of_three_leases_is_not_taken_over_while_its_process_lives(testbed: ProcessTestbed) -> None:
     """Guards the heartbeat."""
     await testbed.serving(*[testbed.begin_worker() for _ in range(2)])
     for row in range(TRIES):
@@ -22,7 +22,7 @@ async def test_a_run_of_three_leases_is_not_taken_over_while_its_process_lives(t
     raise AssertionError(f"in {TRIES} tries no run was left alone by its neighbour")
 
 
-async def test_a_run_over_its_limit_is_cancelled_and_tried_again(testbed: Testbed) -> None:
+async def test_a_run_over_its_limit_is_cancelled_and_tried_again(testbed: ProcessTestbed) -> None:
     """Guards the run limit: a run that hangs would otherwise be renewed for ever."""
     policy = replace(LONG_LEASE, run_limit_s=0.5)
     async with Clock.open(testbed.scratch.owner_url) as clock:
@@ -40,7 +40,7 @@ async def test_a_run_over_its_limit_is_cancelled_and_tried_again(testbed: Testbe
     assert "run limit" in await testbed.ask("select last_error from payonce.job_logs where status = 'retry'")
 
 
-async def test_an_exhausted_pool_of_the_handlers_does_not_end_their_leases(testbed: Testbed) -> None:
+async def test_an_exhausted_pool_of_the_handlers_does_not_end_their_leases(testbed: ProcessTestbed) -> None:
     """Guards the engine's pool of its own: twenty runs wait for two connections, some of them for three leases."""
     await testbed.serving(*[testbed.begin_worker(slots=20, pool_size=2) for _ in range(2)])
     for first in range(0, 40 * TRIES, 40):

@@ -6,24 +6,26 @@ import pytest
 
 from payonce.testing import eventually
 from payonce.testing.processes import Child
-from tests.processes.testbed import Testbed
+from tests.processes.testbed import ProcessTestbed
 
 CREW = 3
 SLOTS = 10
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
-async def test_workers_killed_at_random_moments_lose_and_double_nothing(testbed: Testbed, seed: int) -> None:
+async def test_workers_killed_at_random_moments_lose_and_double_nothing(testbed: ProcessTestbed, seed: int) -> None:
     await kill_in_mid_load(testbed, messages=800, kills=5, seed=seed)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(10, 15))
-async def test_many_kills_in_a_long_load_lose_and_double_nothing(testbed: Testbed, seed: int) -> None:
+async def test_many_kills_in_a_long_load_lose_and_double_nothing(testbed: ProcessTestbed, seed: int) -> None:
     await kill_in_mid_load(testbed, messages=2_000, kills=15, seed=seed)
 
 
-async def test_a_message_that_kills_its_workers_is_parked_and_its_neighbours_are_applied(testbed: Testbed) -> None:
+async def test_a_message_that_kills_its_workers_is_parked_and_its_neighbours_are_applied(
+    testbed: ProcessTestbed,
+) -> None:
     """Guards running suspects alone: parked for the deaths in company, neighbours would be parked with it."""
     crew = [testbed.begin_worker(slots=SLOTS) for _ in range(2)]
     await testbed.serving(*crew)
@@ -54,7 +56,7 @@ async def test_a_message_that_kills_its_workers_is_parked_and_its_neighbours_are
     assert await testbed.taken_over() > 3, "neighbours died with it, or the test shows nothing"
 
 
-async def kill_in_mid_load(testbed: Testbed, messages: int, kills: int, seed: int) -> None:
+async def kill_in_mid_load(testbed: ProcessTestbed, messages: int, kills: int, seed: int) -> None:
     """The first to be killed has a message in hand; the other moments are spread over the first four fifths."""
     chance = random.Random(seed)
     crew = [testbed.begin_worker(slots=SLOTS) for _ in range(CREW)]
@@ -73,19 +75,19 @@ async def kill_in_mid_load(testbed: Testbed, messages: int, kills: int, seed: in
     assert await testbed.taken_over() > 0, "nobody died with a message in hand, so the test shows nothing"
 
 
-async def in_hand(testbed: Testbed, rows: range) -> None:
+async def in_hand(testbed: ProcessTestbed, rows: range) -> None:
     """More messages than all workers but one have slots for, held: each worker has one, whenever it is killed."""
     await testbed.put(rows, deed="hold")
     for row in rows:
         await testbed.noted("holding", row)
 
 
-def let_go(testbed: Testbed, rows: range) -> None:
+def let_go(testbed: ProcessTestbed, rows: range) -> None:
     for row in rows:
         testbed.journal.let_go(row)
 
 
-async def serving_one(testbed: Testbed, crew: list[Child], chance: random.Random) -> int:
+async def serving_one(testbed: ProcessTestbed, crew: list[Child], chance: random.Random) -> int:
     """The place of a worker that serves; the others are still starting."""
     serving = await eventually(
         lambda: [place for place, worker in enumerate(crew) if testbed.journal.notes("ready", pid=worker.pid)]

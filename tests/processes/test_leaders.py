@@ -5,10 +5,10 @@ from typing import Any
 
 from payonce.testing import eventually
 from payonce.testing.processes import Child
-from tests.processes.testbed import ROOT, Testbed
+from tests.processes.testbed import ROOT, ProcessTestbed
 
 
-async def test_a_killed_leader_is_replaced(testbed: Testbed) -> None:
+async def test_a_killed_leader_is_replaced(testbed: ProcessTestbed) -> None:
     candidates = await started(testbed, 3)
     for _ in range(2):
         epoch, leader = await leading(testbed)
@@ -19,7 +19,7 @@ async def test_a_killed_leader_is_replaced(testbed: Testbed) -> None:
     await in_order(testbed)
 
 
-async def test_a_stopped_leader_is_replaced_and_writes_nothing_when_it_wakes(testbed: Testbed) -> None:
+async def test_a_stopped_leader_is_replaced_and_writes_nothing_when_it_wakes(testbed: ProcessTestbed) -> None:
     """Guards the fence in the leader's transactions."""
     candidates = await started(testbed, 2)
     epoch, leader = await leading(testbed)
@@ -37,14 +37,14 @@ async def test_a_stopped_leader_is_replaced_and_writes_nothing_when_it_wakes(tes
     assert testbed.journal.notes("Stale"), "no woken leader tried to write, so the test shows nothing"
 
 
-async def started(testbed: Testbed, count: int) -> dict[int, Child]:
+async def started(testbed: ProcessTestbed, count: int) -> dict[int, Child]:
     command = (sys.executable, "-m", "tests.processes.leader", testbed.scratch.service_url, str(testbed.journal.folder))
     children = [testbed.processes.start(*command, name="leader", cwd=ROOT) for _ in range(count)]
     await testbed.serving(*children)
     return {child.pid: child for child in children}
 
 
-async def leading(testbed: Testbed, above: int = 0) -> tuple[int, int]:
+async def leading(testbed: ProcessTestbed, above: int = 0) -> tuple[int, int]:
     """Epoch and process of whoever has written a line with a higher epoch."""
 
     async def newest() -> Any:
@@ -56,7 +56,7 @@ async def leading(testbed: Testbed, above: int = 0) -> tuple[int, int]:
     return epoch, pid
 
 
-async def more_lines(testbed: Testbed, epoch: int) -> None:
+async def more_lines(testbed: ProcessTestbed, epoch: int) -> None:
     async def written() -> int:
         count: int = await testbed.ask("select count(*) from books.lines where row_id = $1", epoch)
         return count
@@ -69,7 +69,7 @@ async def more_lines(testbed: Testbed, epoch: int) -> None:
     await eventually(enough, what="the new leader goes on writing")
 
 
-async def in_order(testbed: Testbed) -> None:
+async def in_order(testbed: ProcessTestbed) -> None:
     """Lines are numbered under the fence, so a number of an old epoch behind a new one's is a leader too many."""
     assert not await testbed.ask(
         """

@@ -12,13 +12,13 @@ from payonce.testing import eventually
 from tests.processes.payer import PAYMENTS
 from tests.processes.proxy import CLAIM, COMMIT, FENCE, SWEEP, Fate, Proxy, Rule
 from tests.processes.test_effect_stops import Bank, open_bank, others_finished, put_one_of_each, start_payer, states
-from tests.processes.testbed import LONG_LEASE, Testbed
+from tests.processes.testbed import LONG_LEASE, ProcessTestbed
 
 TRIES = 20
 CUT_OFF_TRIES = 5
 
 
-async def test_a_commit_whose_answer_is_lost_counts_as_done(testbed: Testbed, proxy: Proxy) -> None:
+async def test_a_commit_whose_answer_is_lost_counts_as_done(testbed: ProcessTestbed, proxy: Proxy) -> None:
     """Guards the token of a commit: without it the run is taken for failed and its work is told twice."""
     await testbed.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(COMMIT, Fate.ANSWER_LOST)
@@ -31,7 +31,7 @@ async def test_a_commit_whose_answer_is_lost_counts_as_done(testbed: Testbed, pr
     assert len(testbed.journal.notes("began", 1)) == 1
 
 
-async def test_a_commit_that_never_arrived_is_tried_again(testbed: Testbed, proxy: Proxy) -> None:
+async def test_a_commit_that_never_arrived_is_tried_again(testbed: ProcessTestbed, proxy: Proxy) -> None:
     """The other side of the same question: an aborted transaction must not pass for a committed one."""
     await testbed.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(COMMIT, Fate.REQUEST_LOST)
@@ -43,7 +43,7 @@ async def test_a_commit_that_never_arrived_is_tried_again(testbed: Testbed, prox
     assert await testbed.taken_over() == 0, "the worker knew, and did not wait for its lease to end"
 
 
-async def test_lost_answers_of_many_commits_in_mid_load_double_nothing(testbed: Testbed, proxy: Proxy) -> None:
+async def test_lost_answers_of_many_commits_in_mid_load_double_nothing(testbed: ProcessTestbed, proxy: Proxy) -> None:
     await testbed.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(COMMIT, Fate.ANSWER_LOST, times=40)
     await testbed.put(range(300), LONG_LEASE)
@@ -54,7 +54,9 @@ async def test_lost_answers_of_many_commits_in_mid_load_double_nothing(testbed: 
 
 
 @pytest.mark.parametrize("fate", [Fate.ANSWER_LOST, Fate.REQUEST_LOST])
-async def test_a_request_hears_whether_its_commit_was_carried_out(testbed: Testbed, proxy: Proxy, fate: Fate) -> None:
+async def test_a_request_hears_whether_its_commit_was_carried_out(
+    testbed: ProcessTestbed, proxy: Proxy, fate: Fate
+) -> None:
     """Its token travels with the COMMIT, which is sent in another form than that of a run."""
 
     async def request(row: int) -> None:
@@ -74,7 +76,9 @@ async def test_a_request_hears_whether_its_commit_was_carried_out(testbed: Testb
 
 
 @pytest.mark.parametrize("fate", [Fate.ANSWER_LOST, Fate.REQUEST_LOST])
-async def test_a_lost_commit_of_an_intent_leads_to_one_payment(testbed: Testbed, proxy: Proxy, fate: Fate) -> None:
+async def test_a_lost_commit_of_an_intent_leads_to_one_payment(
+    testbed: ProcessTestbed, proxy: Proxy, fate: Fate
+) -> None:
     """Of a blind effect: if a committed intent were taken for failed, it would wait for a person."""
     async with open_bank(Bank()) as bank:
         await start_payer(testbed, bank, url=proxy.url)
@@ -93,7 +97,7 @@ async def test_a_lost_commit_of_an_intent_leads_to_one_payment(testbed: Testbed,
 @pytest.mark.parametrize("words", [FENCE, "insert into books.lines"], ids=["the fence", "a business statement"])
 @pytest.mark.parametrize("fate", [Fate.REQUEST_LOST, Fate.ANSWER_LOST])
 async def test_a_connection_lost_inside_a_commit_leaves_nothing_of_it(
-    testbed: Testbed, proxy: Proxy, words: str, fate: Fate
+    testbed: ProcessTestbed, proxy: Proxy, words: str, fate: Fate
 ) -> None:
     await testbed.worker(url=proxy.url)
     lost = proxy.expect(words, fate)
@@ -103,7 +107,9 @@ async def test_a_connection_lost_inside_a_commit_leaves_nothing_of_it(
     await testbed.each_applied_once()
 
 
-async def test_an_acknowledgement_whose_answer_is_lost_runs_nothing_again(testbed: Testbed, proxy: Proxy) -> None:
+async def test_an_acknowledgement_whose_answer_is_lost_runs_nothing_again(
+    testbed: ProcessTestbed, proxy: Proxy
+) -> None:
     """Runs without a commit of their own are acknowledged by the worker: a repeated acknowledgement finds them gone."""
     await testbed.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(CLAIM, Fate.ANSWER_LOST, times=3)
@@ -114,7 +120,7 @@ async def test_an_acknowledgement_whose_answer_is_lost_runs_nothing_again(testbe
     assert sorted(began) == list(range(40))
 
 
-async def test_a_claim_whose_answer_is_lost_is_given_back_at_once(testbed: Testbed, proxy: Proxy) -> None:
+async def test_a_claim_whose_answer_is_lost_is_given_back_at_once(testbed: ProcessTestbed, proxy: Proxy) -> None:
     """Guards give_back: without it the message waits for the lease, and its worker is taken for dead."""
     await testbed.put([1], LONG_LEASE)
     claims = proxy.expect(CLAIM, Fate.ANSWER_LOST)
@@ -125,7 +131,7 @@ async def test_a_claim_whose_answer_is_lost_is_given_back_at_once(testbed: Testb
 
 
 async def test_a_lost_claim_is_given_back_also_when_the_store_stays_away_for_a_while(
-    testbed: Testbed, proxy: Proxy
+    testbed: ProcessTestbed, proxy: Proxy
 ) -> None:
     """The first try to give it back fails too; it must be made again when the store is back."""
     await testbed.put([1], LONG_LEASE)
@@ -141,7 +147,9 @@ async def test_a_lost_claim_is_given_back_also_when_the_store_stays_away_for_a_w
     await testbed.each_applied_once()
 
 
-async def test_recovering_one_lost_answer_takes_nothing_from_another_under_way(testbed: Testbed, proxy: Proxy) -> None:
+async def test_recovering_one_lost_answer_takes_nothing_from_another_under_way(
+    testbed: ProcessTestbed, proxy: Proxy
+) -> None:
     """Two round trips are under way at once. What the slower one brings is still this worker's when it arrives."""
     await testbed.worker(LONG_LEASE, url=proxy.url, slots=20)
     await testbed.put(range(400), LONG_LEASE, deed="skip", takes_s=0.02)
@@ -156,7 +164,7 @@ async def test_recovering_one_lost_answer_takes_nothing_from_another_under_way(t
     assert sorted(began_rows) == list(range(400)), "a handler ran twice though its worker never died"
 
 
-async def test_a_claim_that_is_heard_of_after_its_lease_is_not_begun(testbed: Testbed, proxy: Proxy) -> None:
+async def test_a_claim_that_is_heard_of_after_its_lease_is_not_begun(testbed: ProcessTestbed, proxy: Proxy) -> None:
     """Deadlines count from before the claim was sent: by then the message is somebody else's."""
     await testbed.put([1])
     claims = proxy.expect(CLAIM, Fate.ANSWER_HELD)
@@ -174,7 +182,7 @@ async def test_a_claim_that_is_heard_of_after_its_lease_is_not_begun(testbed: Te
 
 
 async def test_a_worker_cut_off_from_the_store_ends_its_run_before_another_begins_it(
-    testbed: Testbed, proxy: Proxy
+    testbed: ProcessTestbed, proxy: Proxy
 ) -> None:
     """Guards the local deadline: no answer comes, not even an error, and the lease is ending all the same.
 
@@ -186,7 +194,7 @@ async def test_a_worker_cut_off_from_the_store_ends_its_run_before_another_begin
     raise AssertionError(f"in {CUT_OFF_TRIES} tries the one that was cut off never ended first")
 
 
-async def ends_first_when_cut_off(testbed: Testbed, proxy: Proxy, row: int) -> bool:
+async def ends_first_when_cut_off(testbed: ProcessTestbed, proxy: Proxy, row: int) -> bool:
     cut_off = await testbed.worker(url=proxy.url)
     await testbed.put([row], deed="hold")
     await testbed.noted("holding", row)
@@ -216,5 +224,5 @@ async def one_held_and_one_lost(proxy: Proxy) -> Rule:
     raise AssertionError(f"in {TRIES} tries no two claims were under way at once")
 
 
-async def leased(testbed: Testbed) -> bool:
+async def leased(testbed: ProcessTestbed) -> bool:
     return bool(await testbed.ask("select exists (select from payonce.messages where state = 'leased')"))

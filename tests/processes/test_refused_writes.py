@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from payonce.testing import ScratchDatabase, ScratchServer, eventually
-from tests.processes.testbed import Testbed, open_testbed
+from tests.processes.testbed import ProcessTestbed, open_testbed
 
 DISK_BYTES = 32 * 1024 * 1024
 MESSAGES = 1_500
@@ -51,12 +51,14 @@ def scratch_on_tiny_disk(postgres: ScratchServer, tiny_disk: Path) -> Iterator[S
 
 
 @pytest.fixture
-def testbed_on_tiny_disk(scratch_on_tiny_disk: ScratchDatabase, tmp_path: Path) -> AbstractAsyncContextManager[Testbed]:
+def testbed_on_tiny_disk(
+    scratch_on_tiny_disk: ScratchDatabase, tmp_path: Path
+) -> AbstractAsyncContextManager[ProcessTestbed]:
     return open_testbed(scratch_on_tiny_disk, tmp_path)
 
 
 async def test_a_full_disk_holds_work_up_and_loses_and_doubles_nothing(
-    testbed_on_tiny_disk: Testbed, tiny_disk: Path
+    testbed_on_tiny_disk: ProcessTestbed, tiny_disk: Path
 ) -> None:
     testbed = testbed_on_tiny_disk
     workers = [testbed.begin_worker(slots=SLOTS) for _ in range(WORKERS)]
@@ -76,7 +78,7 @@ async def test_a_full_disk_holds_work_up_and_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("by", ["new sessions", "lifted under old sessions"])
 async def test_a_database_that_became_read_only_holds_work_up_and_loses_and_doubles_nothing(
-    testbed: Testbed, postgres: ScratchServer, by: str
+    testbed: ProcessTestbed, postgres: ScratchServer, by: str
 ) -> None:
     """Managed databases do this when their disk is nearly full."""
     workers = [testbed.begin_worker(slots=SLOTS) for _ in range(WORKERS)]
@@ -96,7 +98,7 @@ async def test_a_database_that_became_read_only_holds_work_up_and_loses_and_doub
     assert all(worker.running for worker in workers)
 
 
-async def half_way(testbed: Testbed, messages: int) -> None:
+async def half_way(testbed: ProcessTestbed, messages: int) -> None:
     """Some are applied and all slots are taken by runs that wait: the load cannot be over before the store refuses."""
     await testbed.put(range(50))
     await testbed.reached(50)
@@ -104,7 +106,7 @@ async def half_way(testbed: Testbed, messages: int) -> None:
     await eventually(lambda: len({note.row for note in testbed.journal.notes("holding")}) >= SLOTS * WORKERS)
 
 
-def let_all_go(testbed: Testbed, messages: int) -> None:
+def let_all_go(testbed: ProcessTestbed, messages: int) -> None:
     for row in range(50, messages):
         testbed.journal.let_go(row)
 

@@ -11,7 +11,7 @@ from payonce.engine.outbox import declare_relays, put_out
 from payonce.testing import Clock, eventually
 from payonce.testing.processes import Child
 from tests.processes.relay import LEASE_S, NAME, JournalRelay
-from tests.processes.testbed import DRAIN_LIMIT_S, ROOT, START_LIMIT_S, Testbed
+from tests.processes.testbed import DRAIN_LIMIT_S, ROOT, START_LIMIT_S, ProcessTestbed
 from tests.processes.worker import add_one
 
 CREW = 3
@@ -19,19 +19,19 @@ LONG_S = 300.0
 """A lease that ends when the test says so: how often each was delivered then does not depend on the machine."""
 
 
-async def relay(testbed: Testbed, lease_s: float = LEASE_S) -> Child:
+async def relay(testbed: ProcessTestbed, lease_s: float = LEASE_S) -> Child:
     """A relay process, serving."""
     child = begin_relay(testbed, lease_s)
     await testbed.noted("ready", 0, START_LIMIT_S, pid=child.pid)
     return child
 
 
-def begin_relay(testbed: Testbed, lease_s: float = LEASE_S) -> Child:
+def begin_relay(testbed: ProcessTestbed, lease_s: float = LEASE_S) -> Child:
     told = (testbed.scratch.service_url, str(testbed.journal.folder), str(lease_s))
     return testbed.processes.start(sys.executable, "-m", "tests.processes.relay", *told, name="relay", cwd=ROOT)
 
 
-async def put(testbed: Testbed, rows: range, **payload: object) -> dict[int, UUID]:
+async def put(testbed: ProcessTestbed, rows: range, **payload: object) -> dict[int, UUID]:
     await declare_relays(testbed.database, [JournalRelay(testbed.journal)])
     await testbed.ask("insert into books.rows (id) select unnest($1::bigint[])", list(rows))
     messages = [Message(queue="additions", payload={"row": row, **payload}) for row in rows]
@@ -40,7 +40,7 @@ async def put(testbed: Testbed, rows: range, **payload: object) -> dict[int, UUI
     return {message.payload["row"]: message.id for message in messages}
 
 
-async def consume(testbed: Testbed, sent: dict[int, UUID]) -> Counter[int]:
+async def consume(testbed: ProcessTestbed, sent: dict[int, UUID]) -> Counter[int]:
     """Everything that the other side received, as often as it did. Answers with that."""
     received = [note.row for note in testbed.journal.notes("received")]
     for row in received:
@@ -50,14 +50,14 @@ async def consume(testbed: Testbed, sent: dict[int, UUID]) -> Counter[int]:
     return Counter(received)
 
 
-async def delivered(testbed: Testbed) -> None:
+async def delivered(testbed: ProcessTestbed) -> None:
     async def nothing_left() -> bool:
         return not await testbed.ask("select exists (select from payonce.outbox)")
 
     await eventually(nothing_left, DRAIN_LIMIT_S, "everything is delivered")
 
 
-async def test_a_relay_killed_after_delivering_has_its_batch_delivered_again(testbed: Testbed) -> None:
+async def test_a_relay_killed_after_delivering_has_its_batch_delivered_again(testbed: ProcessTestbed) -> None:
     async with Clock.open(testbed.scratch.owner_url) as clock:
         sent = await put(testbed, range(5), hold=True)
         first = await relay(testbed, LONG_S)
@@ -73,7 +73,7 @@ async def test_a_relay_killed_after_delivering_has_its_batch_delivered_again(tes
     await testbed.each_applied_once()
 
 
-async def test_a_relay_that_was_stopped_while_delivering_changes_nothing_when_it_wakes(testbed: Testbed) -> None:
+async def test_a_relay_that_was_stopped_while_delivering_changes_nothing_when_it_wakes(testbed: ProcessTestbed) -> None:
     async with Clock.open(testbed.scratch.owner_url) as clock:
         sent = await put(testbed, range(5), hold=True)
         first = await relay(testbed, LONG_S)
@@ -94,7 +94,7 @@ async def test_a_relay_that_was_stopped_while_delivering_changes_nothing_when_it
     await testbed.each_applied_once()
 
 
-async def test_relays_killed_at_random_moments_lose_and_double_nothing(testbed: Testbed) -> None:
+async def test_relays_killed_at_random_moments_lose_and_double_nothing(testbed: ProcessTestbed) -> None:
     chance = random.Random(3)
     crew = [await relay(testbed) for _ in range(CREW)]
     sent = await put(testbed, range(600))

@@ -13,11 +13,11 @@ from payonce.engine.messages.work import Work, handles
 from payonce.testing import eventually
 from payonce.testing.stage import open_stage
 from tests.processes.conftest import OwnServer
-from tests.processes.testbed import POLICY, Testbed
+from tests.processes.testbed import POLICY, ProcessTestbed
 
 
 async def test_a_stopped_and_a_killed_server_lose_and_double_nothing(
-    testbed_at_own_server: Testbed, own_server: OwnServer
+    testbed_at_own_server: ProcessTestbed, own_server: OwnServer
 ) -> None:
     testbed = testbed_at_own_server
     workers = [testbed.begin_worker(slots=20) for _ in range(2)]
@@ -36,7 +36,7 @@ async def test_a_stopped_and_a_killed_server_lose_and_double_nothing(
 
 @pytest.mark.full
 async def test_healthy_runs_are_not_parked_for_outages_of_the_database(
-    testbed_at_own_server: Testbed, own_server: OwnServer
+    testbed_at_own_server: ProcessTestbed, own_server: OwnServer
 ) -> None:
     """Each outage is longer than the lease, and none of them is a crash of the worker."""
     testbed = testbed_at_own_server
@@ -58,7 +58,7 @@ async def test_healthy_runs_are_not_parked_for_outages_of_the_database(
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 async def test_many_restarts_in_a_long_load_lose_and_double_nothing(
-    testbed_at_own_server: Testbed, own_server: OwnServer, seed: int
+    testbed_at_own_server: ProcessTestbed, own_server: OwnServer, seed: int
 ) -> None:
     testbed, chance = testbed_at_own_server, random.Random(seed)
     workers = [testbed.begin_worker(slots=20) for _ in range(3)]
@@ -100,7 +100,7 @@ async def test_a_refused_connection_is_transient_and_the_handlers_own_is_a_bug(o
     assert told["store"].startswith("database: cannot connect to PostgreSQL at")
 
 
-async def reached_again(testbed: Testbed, count: int) -> None:
+async def reached_again(testbed: ProcessTestbed, count: int) -> None:
     """The test's own connections broke too."""
     await eventually(testbed.answers, 60, "the database answers")
     await testbed.reached(count)

@@ -37,7 +37,7 @@ from tests.processes.crash_aim import Aim, Moment
 from tests.processes.crash_payer import PAID, PAYMENTS, SLOTS, Charge, Duty
 from tests.processes.payer import KINDS, PRICE, Order, Receipt
 from tests.processes.test_effect_stops import Bank, open_bank
-from tests.processes.testbed import ROOT, Testbed, open_testbed
+from tests.processes.testbed import ROOT, ProcessTestbed, open_testbed
 
 CREW = 3
 WRITERS = 30
@@ -131,7 +131,7 @@ class Reviewed(NamedTuple):
 
 @dataclass
 class Run:
-    testbed: Testbed
+    testbed: ProcessTestbed
     bank: SlowBank
     superuser: Session
     aim: Aim
@@ -283,7 +283,7 @@ async def under_load(scratch: ScratchDatabase, folder: Path, *, ablated: bool = 
         await superuser.close()
 
 
-def start(testbed: Testbed, module: str, duty: msgspec.Struct) -> Child:
+def start(testbed: ProcessTestbed, module: str, duty: msgspec.Struct) -> Child:
     command = (sys.executable, "-m", f"tests.processes.{module}", msgspec.json.encode(duty).decode())
     return testbed.processes.start(*command, name=module, cwd=ROOT)
 

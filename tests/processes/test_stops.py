@@ -4,13 +4,13 @@ from functools import partial
 
 from payonce.testing import Clock, eventually
 from payonce.testing.processes import Child
-from tests.processes.testbed import LONG_LEASE, Testbed
+from tests.processes.testbed import LONG_LEASE, ProcessTestbed
 
 TRIES = 20
 ENDINGS = ("Stale", "CancelledError", "OSError", "ended")
 
 
-async def test_a_worker_stopped_inside_a_handler_is_replaced_and_wakes_up_stale(testbed: Testbed) -> None:
+async def test_a_worker_stopped_inside_a_handler_is_replaced_and_wakes_up_stale(testbed: ProcessTestbed) -> None:
     """Guards the local deadline and, behind it, the fence of commit()."""
     stopped = await testbed.worker()
     await testbed.put([1], deed="hold")
@@ -30,7 +30,7 @@ async def test_a_worker_stopped_inside_a_handler_is_replaced_and_wakes_up_stale(
     assert stopped.running, stopped.last_words()
 
 
-async def test_a_worker_stopped_inside_an_open_commit_cannot_hold_up_its_successor(testbed: Testbed) -> None:
+async def test_a_worker_stopped_inside_an_open_commit_cannot_hold_up_its_successor(testbed: ProcessTestbed) -> None:
     """Guards idle_in_transaction_session_timeout, which is shorter than the lease."""
     stopped = await testbed.worker()
     await testbed.put([1], deed="hold_in_commit")
@@ -48,7 +48,7 @@ async def test_a_worker_stopped_inside_an_open_commit_cannot_hold_up_its_success
     assert stopped.running, stopped.last_words()
 
 
-async def test_a_worker_stopped_while_idle_holds_up_nobody(testbed: Testbed) -> None:
+async def test_a_worker_stopped_while_idle_holds_up_nobody(testbed: ProcessTestbed) -> None:
     idle = await testbed.worker()
     idle.stop()
     other = await testbed.worker()
@@ -62,7 +62,7 @@ async def test_a_worker_stopped_while_idle_holds_up_nobody(testbed: Testbed) -> 
     await testbed.each_applied_once()
 
 
-async def test_workers_stopped_in_mid_load_change_nothing_when_they_wake(testbed: Testbed) -> None:
+async def test_workers_stopped_in_mid_load_change_nothing_when_they_wake(testbed: ProcessTestbed) -> None:
     first, second, third = [testbed.begin_worker(slots=20) for _ in range(3)]
     await testbed.serving(first, second, third)
     held = range(100)
@@ -85,7 +85,7 @@ async def test_workers_stopped_in_mid_load_change_nothing_when_they_wake(testbed
     assert [worker.running for worker in (first, second, third)] == [True] * 3
 
 
-async def test_a_worker_that_blocks_its_event_loop_beyond_the_lease_commits_nothing(testbed: Testbed) -> None:
+async def test_a_worker_that_blocks_its_event_loop_beyond_the_lease_commits_nothing(testbed: ProcessTestbed) -> None:
     """No signal is involved: heartbeats cannot run while the handler computes."""
     blocked = await testbed.worker()
     await testbed.put([1], deed="block")
@@ -103,7 +103,7 @@ async def test_a_worker_that_blocks_its_event_loop_beyond_the_lease_commits_noth
     assert await testbed.ask("select pid from books.lines") == successor.pid
 
 
-async def test_a_run_that_does_not_know_that_its_lease_ended_is_fenced_at_its_commit(testbed: Testbed) -> None:
+async def test_a_run_that_does_not_know_that_its_lease_ended_is_fenced_at_its_commit(testbed: ProcessTestbed) -> None:
     """Guards the token in commit(): the store's clock jumped, and no heartbeat is due yet."""
     policy = LONG_LEASE
     async with Clock.open(testbed.scratch.owner_url) as clock:
@@ -121,7 +121,7 @@ async def test_a_run_that_does_not_know_that_its_lease_ended_is_fenced_at_its_co
     assert await testbed.ask("select pid from books.lines") == successor.pid
 
 
-async def stopped_while_holding(testbed: Testbed, worker: Child) -> None:
+async def stopped_while_holding(testbed: ProcessTestbed, worker: Child) -> None:
     """One that a busy machine woke too late has just lost its lease, and is about to begin again."""
     for _ in range(TRIES):
         await testbed.noted("holding", 1, pid=worker.pid, times=len(endings_of(testbed, worker.pid)) + 1)
@@ -132,12 +132,12 @@ async def stopped_while_holding(testbed: Testbed, worker: Child) -> None:
     raise AssertionError(f"in {TRIES} tries the worker held nothing when it was stopped")
 
 
-def endings_of(testbed: Testbed, pid: int) -> list[str]:
+def endings_of(testbed: ProcessTestbed, pid: int) -> list[str]:
     """How the runs of the first row ended in this process, in order."""
     return [note.event for note in testbed.journal.notes(row=1, pid=pid) if note.event in ENDINGS]
 
 
-async def woken_without_effect(testbed: Testbed, pid: int, so_far: int) -> None:
+async def woken_without_effect(testbed: ProcessTestbed, pid: int, so_far: int) -> None:
     """Whether its heartbeat or its commit noticed first, the run ended without a change."""
     await eventually(lambda: len(endings_of(testbed, pid)) > so_far, 60, "the late run finds out that it is late")
     assert endings_of(testbed, pid)[so_far] != "ended"

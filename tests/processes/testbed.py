@@ -36,7 +36,7 @@ _CONNECTIONS = """pg_stat_activity where datname = current_database() and applic
 
 
 @dataclass
-class Testbed:
+class ProcessTestbed:
     scratch: ScratchDatabase
     feed: PostgresFeed
     processes: Processes
@@ -171,11 +171,11 @@ class Testbed:
 
 
 @asynccontextmanager
-async def open_testbed(scratch: ScratchDatabase, folder: Path) -> AsyncIterator[Testbed]:
+async def open_testbed(scratch: ScratchDatabase, folder: Path) -> AsyncIterator[ProcessTestbed]:
     await make_books(scratch)
     with Processes(folder) as processes:
         async with Database.open(scratch.service_url) as database, Notifier.open(database, listen=False) as notifier:
-            yield Testbed(scratch, PostgresFeed(database, notifier), processes, Journal(folder), database)
+            yield ProcessTestbed(scratch, PostgresFeed(database, notifier), processes, Journal(folder), database)
 
 
 async def make_books(scratch: ScratchDatabase) -> None:

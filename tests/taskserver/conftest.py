@@ -6,7 +6,7 @@ import pytest
 
 from payonce.testing import OpenStage, Servers
 from tests.taskserver.api import Api, open_api
-from tests.taskserver.testbed import Testbed, open_testbed
+from tests.taskserver.testbed import TaskServerTestbed, open_testbed
 
 
 @pytest.fixture(scope="session")
@@ -15,13 +15,13 @@ def servers(servers_of_the_house: Servers) -> Servers:
 
 
 @pytest.fixture
-def testbed(stage: OpenStage) -> AbstractAsyncContextManager[Testbed]:
+def testbed(stage: OpenStage) -> AbstractAsyncContextManager[TaskServerTestbed]:
     """A server that dispatches by itself."""
     return open_testbed(stage)
 
 
 @pytest.fixture
-def still(stage: OpenStage) -> AbstractAsyncContextManager[Testbed]:
+def still(stage: OpenStage) -> AbstractAsyncContextManager[TaskServerTestbed]:
     """A server whose clock stands and which dispatches only in steps."""
     return open_testbed(stage, dispatching=False, frozen=True)
 

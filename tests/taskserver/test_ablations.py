@@ -12,16 +12,16 @@ from payonce.testing import OpenStage
 from tests.conformance.wire import without
 from tests.taskserver import test_batches, test_dispatching, test_leases, test_limits, test_tasks
 from tests.taskserver.api import Api
-from tests.taskserver.testbed import Testbed, open_testbed
+from tests.taskserver.testbed import TaskServerTestbed, open_testbed
 
-Check = Callable[[Testbed], Awaitable[None]]
-Ablation = Callable[[Testbed], Awaitable[AbstractContextManager[None]]]
+Check = Callable[[TaskServerTestbed], Awaitable[None]]
+Ablation = Callable[[TaskServerTestbed], Awaitable[AbstractContextManager[None]]]
 
 
 def in_function(name: str, pattern: str, replacement: str) -> Ablation:
     """Spaces in patterns stand for any white space."""
 
-    async def take_out(testbed: Testbed) -> AbstractContextManager[None]:
+    async def take_out(testbed: TaskServerTestbed) -> AbstractContextManager[None]:
         source = await testbed.s.owner.fetchval(f"select pg_get_functiondef('cloudtasks.{name}'::regproc)")
         altered, count = re.subn(re.sub(r" +", r"\\s+", pattern), replacement, source)
         assert count, f"{name} holds no {pattern!r} any more: the ablation takes nothing out"
@@ -32,13 +32,13 @@ def in_function(name: str, pattern: str, replacement: str) -> Ablation:
 
 
 def on_the_wire(pattern: str, replacement: str, within: str) -> Ablation:
-    async def take_out(testbed: Testbed) -> AbstractContextManager[None]:
+    async def take_out(testbed: TaskServerTestbed) -> AbstractContextManager[None]:
         return without(pattern, replacement, within)
 
     return take_out
 
 
-async def no_memory_of_operations(testbed: Testbed) -> AbstractContextManager[None]:
+async def no_memory_of_operations(testbed: TaskServerTestbed) -> AbstractContextManager[None]:
     async def begin(*_: object) -> None:
         return None
 

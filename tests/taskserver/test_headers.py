@@ -9,13 +9,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tests.taskserver.testbed import QUEUE, Testbed
+from tests.taskserver.testbed import QUEUE, TaskServerTestbed
 
 FAST = {"min_backoff": {"seconds": 60}, "max_backoff": {"seconds": 60}, "max_attempts": -1}
 EMAIL = "payer@payonce-test.iam.gserviceaccount.com"
 
 
-async def test_the_first_attempt_says_which_task_it_is_and_nothing_of_retries(still: Testbed) -> None:
+async def test_the_first_attempt_says_which_task_it_is_and_nothing_of_retries(still: TaskServerTestbed) -> None:
     await still.queue()
     created = await still.put("named", **still.http(headers={"X-Own": "kept"}))
     await still.steps()
@@ -33,7 +33,7 @@ async def test_the_first_attempt_says_which_task_it_is_and_nothing_of_retries(st
     assert "content-type" not in arrival.headers, "Google sets none"
 
 
-async def test_a_retry_says_how_it_came_about(still: Testbed) -> None:
+async def test_a_retry_says_how_it_came_about(still: TaskServerTestbed) -> None:
     await still.queue(retry_config=FAST)
     still.worker.answers(500, 404, 503, 200)
     await still.put("retried")
@@ -51,7 +51,7 @@ async def test_a_retry_says_how_it_came_about(still: Testbed) -> None:
     assert "HTTP status code 404" in still.worker.arrived[2].headers["x-cloudtasks-taskretryreason"]
 
 
-async def test_an_attempt_without_an_answer_is_a_retry_and_no_execution(still: Testbed) -> None:
+async def test_an_attempt_without_an_answer_is_a_retry_and_no_execution(still: TaskServerTestbed) -> None:
     await still.queue(retry_config=FAST)
     await still.put("lost")
     [claim] = (await still.claims(limit=1)).tasks
@@ -65,7 +65,7 @@ async def test_an_attempt_without_an_answer_is_a_retry_and_no_execution(still: T
     assert arrival.headers["x-cloudtasks-taskretryreason"] == "the dispatcher was lost"
 
 
-async def test_what_is_googles_to_set_cannot_be_set(still: Testbed) -> None:
+async def test_what_is_googles_to_set_cannot_be_set(still: TaskServerTestbed) -> None:
     await still.queue()
     forged = {
         "User-Agent": "mine",
@@ -85,7 +85,7 @@ async def test_what_is_googles_to_set_cannot_be_set(still: Testbed) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"])
-async def test_the_method_is_the_tasks(still: Testbed, method: str) -> None:
+async def test_the_method_is_the_tasks(still: TaskServerTestbed, method: str) -> None:
     await still.queue()
     await still.put("method", **still.http(http_method=method))
     await still.steps()
@@ -93,7 +93,7 @@ async def test_the_method_is_the_tasks(still: Testbed, method: str) -> None:
 
 
 @pytest.mark.parametrize("audience", ["", "https://payouts.example"])
-async def test_an_oidc_token_is_signed_by_a_key_on_record(still: Testbed, audience: str) -> None:
+async def test_an_oidc_token_is_signed_by_a_key_on_record(still: TaskServerTestbed, audience: str) -> None:
     await still.queue()
     await still.put("proven", **still.http("/pay", oidc_token={"service_account_email": EMAIL, "audience": audience}))
     await still.steps()
@@ -110,7 +110,7 @@ async def test_an_oidc_token_is_signed_by_a_key_on_record(still: Testbed, audien
         await verified(still, f"{head}.{body[:-2]}AA.{signature}")
 
 
-async def test_a_token_is_made_once_for_an_account_and_audience(still: Testbed) -> None:
+async def test_a_token_is_made_once_for_an_account_and_audience(still: TaskServerTestbed) -> None:
     await still.queue()
     for email in (EMAIL, EMAIL, "other@example.com"):
         await still.put(**still.http(oidc_token={"service_account_email": email, "audience": "a"}))
@@ -119,14 +119,14 @@ async def test_a_token_is_made_once_for_an_account_and_audience(still: Testbed) 
     assert (len(still.worker.arrived), len(tokens)) == (3, 2)
 
 
-async def test_a_task_without_a_token_carries_none(still: Testbed) -> None:
+async def test_a_task_without_a_token_carries_none(still: TaskServerTestbed) -> None:
     await still.queue()
     await still.put("plain")
     await still.steps()
     assert "authorization" not in still.worker.arrived[0].headers
 
 
-async def verified(testbed: Testbed, token: str) -> dict[str, Any]:
+async def verified(testbed: TaskServerTestbed, token: str) -> dict[str, Any]:
     """The claims; as the roles do it, with the key that the database has of the server."""
     head, body, signature = token.split(".")
     kid = json.loads(decoded(head))["kid"]
@@ -142,7 +142,7 @@ def decoded(part: str) -> bytes:
     return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
 
-async def test_the_queue_of_a_task_is_the_one_it_was_put_in(still: Testbed) -> None:
+async def test_the_queue_of_a_task_is_the_one_it_was_put_in(still: TaskServerTestbed) -> None:
     other = QUEUE.replace("payments", "other")
     await still.queue()
     await still.queue(other)

@@ -10,14 +10,14 @@ from payonce.taskserver.delivery import Answer, ending_of
 from payonce.taskserver.dispatch import LEASE_S
 from payonce.taskserver.task_store import TaskStore
 from payonce.testing import eventually
-from tests.taskserver.testbed import QUEUE, Testbed
+from tests.taskserver.testbed import QUEUE, TaskServerTestbed
 
 DONE = Answer(200, grpc.StatusCode.OK, "OK(0): HTTP status code 200")
 FAILED = Answer(500, grpc.StatusCode.INTERNAL, "INTERNAL(13): HTTP status code 500")
 FAR = {"min_backoff": {"seconds": 3_600}, "max_backoff": {"seconds": 3_600}}
 
 
-async def test_a_leased_task_is_nobody_elses_until_its_lease_has_ended(still: Testbed) -> None:
+async def test_a_leased_task_is_nobody_elses_until_its_lease_has_ended(still: TaskServerTestbed) -> None:
     await still.queue()
     await still.put("one")
     assert len((await still.claims(limit=10)).tasks) == 1
@@ -31,7 +31,7 @@ async def test_a_leased_task_is_nobody_elses_until_its_lease_has_ended(still: Te
 
 
 @pytest.mark.parametrize("late", [DONE, FAILED], ids=["success", "failure"])
-async def test_a_late_answer_changes_nothing(still: Testbed, late: Answer) -> None:
+async def test_a_late_answer_changes_nothing(still: TaskServerTestbed, late: Answer) -> None:
     await still.queue(retry_config=FAR)
     name = (await still.put("one")).name
     [lost] = (await still.claims(limit=1)).tasks
@@ -43,7 +43,7 @@ async def test_a_late_answer_changes_nothing(still: Testbed, late: Answer) -> No
     assert await still.client.get_task(name=name) == before
 
 
-async def test_a_late_answer_does_not_end_the_dispatch_that_runs(still: Testbed) -> None:
+async def test_a_late_answer_does_not_end_the_dispatch_that_runs(still: TaskServerTestbed) -> None:
     await still.queue()
     await still.put("one")
     [lost] = (await still.claims(limit=1)).tasks
@@ -55,7 +55,7 @@ async def test_a_late_answer_does_not_end_the_dispatch_that_runs(still: Testbed)
     assert await store.settle([ending_of(current, DONE)]) == {current.key}
 
 
-async def test_a_lost_claim_is_not_kept_and_a_live_one_is(still: Testbed) -> None:
+async def test_a_lost_claim_is_not_kept_and_a_live_one_is(still: TaskServerTestbed) -> None:
     await still.queue()
     await still.put("one")
     store = TaskStore(still.s.database)
@@ -69,7 +69,7 @@ async def test_a_lost_claim_is_not_kept_and_a_live_one_is(still: Testbed) -> Non
     assert (await still.claims(limit=1)).tasks == []
 
 
-async def test_a_running_request_keeps_its_lease(testbed: Testbed) -> None:
+async def test_a_running_request_keeps_its_lease(testbed: TaskServerTestbed) -> None:
     await testbed.queue()
     testbed.worker.open.clear()
     await testbed.put("slow")
@@ -87,7 +87,7 @@ async def test_a_running_request_keeps_its_lease(testbed: Testbed) -> None:
     await testbed.arrivals(1)
 
 
-async def test_a_paused_queue_dispatches_nothing_and_loses_nothing(still: Testbed) -> None:
+async def test_a_paused_queue_dispatches_nothing_and_loses_nothing(still: TaskServerTestbed) -> None:
     await still.queue()
     await still.client.pause_queue(name=QUEUE)
     for number in range(5):
@@ -98,7 +98,7 @@ async def test_a_paused_queue_dispatches_nothing_and_loses_nothing(still: Testbe
     assert await still.steps() == 5
 
 
-async def test_a_resumed_queue_dispatches_at_once(testbed: Testbed) -> None:
+async def test_a_resumed_queue_dispatches_at_once(testbed: TaskServerTestbed) -> None:
     await testbed.queue()
     await testbed.client.pause_queue(name=QUEUE)
     await testbed.put("one")
@@ -107,7 +107,7 @@ async def test_a_resumed_queue_dispatches_at_once(testbed: Testbed) -> None:
 
 
 @pytest.mark.parametrize("call", ["delete_task", "purge_queue", "delete_queue"])
-async def test_what_was_removed_while_it_ran_does_not_come_back(still: Testbed, call: str) -> None:
+async def test_what_was_removed_while_it_ran_does_not_come_back(still: TaskServerTestbed, call: str) -> None:
     await still.queue(retry_config=FAR)
     name = (await still.put("one")).name
     [claim] = (await still.claims(limit=1)).tasks
@@ -120,7 +120,7 @@ async def test_what_was_removed_while_it_ran_does_not_come_back(still: Testbed, 
         await still.client.get_task(name=name)
 
 
-async def test_run_task_dispatches_a_task_that_runs_already(still: Testbed) -> None:
+async def test_run_task_dispatches_a_task_that_runs_already(still: TaskServerTestbed) -> None:
     await still.queue()
     name = (await still.put("one")).name
     [stuck] = (await still.claims(limit=1)).tasks
@@ -130,7 +130,7 @@ async def test_run_task_dispatches_a_task_that_runs_already(still: Testbed) -> N
     await still.emptied()
 
 
-async def test_a_name_is_not_free_while_its_task_is_just_being_done(still: Testbed) -> None:
+async def test_a_name_is_not_free_while_its_task_is_just_being_done(still: TaskServerTestbed) -> None:
     """The caller waits for the end of the dispatch, and must see what it left behind."""
     await still.queue()
     await still.put("one")

@@ -7,19 +7,19 @@ import pytest
 from payonce.taskserver.dispatch import LEASE_S
 from payonce.testing import eventually
 from tests.locks import all_wait, stopped_at
-from tests.taskserver.testbed import QUEUE, Testbed
+from tests.taskserver.testbed import QUEUE, TaskServerTestbed
 
 FAR = {"min_backoff": {"seconds": 3_600}, "max_backoff": {"seconds": 3_600}}
 
 
-async def fill(testbed: Testbed, count: int, queue: str = QUEUE) -> None:
+async def fill(testbed: TaskServerTestbed, count: int, queue: str = QUEUE) -> None:
     for first in range(0, count, 100):
         tasks = [{"parent": queue, "task": testbed.http()} for _ in range(min(100, count - first))]
         await testbed.client.batch_create_tasks(parent=queue, requests=tasks)
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(10.0, 10), (2.5, 3), (0.5, 1)])
-async def test_no_second_sees_more_than_rate_and_burst(still: Testbed, rate: float, burst: int) -> None:
+async def test_no_second_sees_more_than_rate_and_burst(still: TaskServerTestbed, rate: float, burst: int) -> None:
     queue = await still.queue(rate_limits={"max_dispatches_per_second": rate})
     assert queue.rate_limits.max_burst_size == burst
     await fill(still, 100)
@@ -33,7 +33,7 @@ async def test_no_second_sees_more_than_rate_and_burst(still: Testbed, rate: flo
     assert burst + rate * 4 - 1 <= sum(dispatched) <= burst + rate * 4
 
 
-async def test_the_rate_is_the_queues_and_not_a_servers(still: Testbed) -> None:
+async def test_the_rate_is_the_queues_and_not_a_servers(still: TaskServerTestbed) -> None:
     """Claims of two processes draw on one bucket, and a restart does not fill it."""
     await still.queue(rate_limits={"max_dispatches_per_second": 5})
     await fill(still, 20)
@@ -44,7 +44,7 @@ async def test_the_rate_is_the_queues_and_not_a_servers(still: Testbed) -> None:
     assert rest_s == pytest.approx(0.2)
 
 
-async def test_concurrency_counts_live_leases(still: Testbed) -> None:
+async def test_concurrency_counts_live_leases(still: TaskServerTestbed) -> None:
     await still.queue(rate_limits={"max_concurrent_dispatches": 3})
     await fill(still, 10)
     assert len((await still.claims(limit=100)).tasks) == 3
@@ -53,7 +53,7 @@ async def test_concurrency_counts_live_leases(still: Testbed) -> None:
     assert len((await still.claims(limit=100)).tasks) == 3, "the dead hold no slot"
 
 
-async def test_claims_at_the_same_moment_keep_the_concurrency(still: Testbed) -> None:
+async def test_claims_at_the_same_moment_keep_the_concurrency(still: TaskServerTestbed) -> None:
     """Each counts the leases when the others have counted and not committed yet."""
     await still.queue(rate_limits={"max_concurrent_dispatches": 7})
     await fill(still, 50)
@@ -64,7 +64,7 @@ async def test_claims_at_the_same_moment_keep_the_concurrency(still: Testbed) ->
     assert sum(len(each.tasks) for each in claims) == 7
 
 
-async def test_a_slot_that_becomes_free_is_used_at_once(testbed: Testbed) -> None:
+async def test_a_slot_that_becomes_free_is_used_at_once(testbed: TaskServerTestbed) -> None:
     await testbed.queue(rate_limits={"max_concurrent_dispatches": 2})
     testbed.worker.open.clear()
     await fill(testbed, 6)
@@ -74,7 +74,7 @@ async def test_a_slot_that_becomes_free_is_used_at_once(testbed: Testbed) -> Non
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_an_overloaded_worker_slows_its_queue_which_recovers(still: Testbed, status: int) -> None:
+async def test_an_overloaded_worker_slows_its_queue_which_recovers(still: TaskServerTestbed, status: int) -> None:
     await still.queue(rate_limits={"max_dispatches_per_second": 16}, retry_config=FAR)
     await fill(still, 200)
     still.worker.answers(status, 200)
@@ -87,7 +87,7 @@ async def test_an_overloaded_worker_slows_its_queue_which_recovers(still: Testbe
     assert await still.steps() == 16
 
 
-async def test_a_queue_whose_worker_mostly_fails_is_slowed(testbed: Testbed) -> None:
+async def test_a_queue_whose_worker_mostly_fails_is_slowed(testbed: TaskServerTestbed) -> None:
     await testbed.queue(retry_config=FAR)
     testbed.worker.answers(500)
     await fill(testbed, 40)
@@ -99,7 +99,7 @@ async def test_a_queue_whose_worker_mostly_fails_is_slowed(testbed: Testbed) -> 
     await eventually(pace, what="the queue is slowed")
 
 
-async def test_a_few_errors_slow_nothing(testbed: Testbed) -> None:
+async def test_a_few_errors_slow_nothing(testbed: TaskServerTestbed) -> None:
     await testbed.queue(retry_config=FAR)
     testbed.worker.answers(500, 200)
     await fill(testbed, 40)

@@ -12,7 +12,7 @@ from payonce.taskserver.server import open_server
 from payonce.taskserver.tokens import KEY_KEPT_S
 from payonce.testing import OpenStage, eventually
 from payonce.testing.server import serving
-from tests.taskserver.testbed import LOCATION, Testbed
+from tests.taskserver.testbed import LOCATION, TaskServerTestbed
 
 LATER = {"min_backoff": {"seconds": 60}, "max_backoff": {"seconds": 60}}
 
@@ -21,14 +21,14 @@ def shown(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(f"payonce_cloudtasks_{name}", {"queue": "counted", **labels})
 
 
-async def counted(testbed: Testbed, **settings: object) -> str:
+async def counted(testbed: TaskServerTestbed, **settings: object) -> str:
     """A queue that no other test speaks of: the process has one registry."""
     queue = f"{LOCATION}/queues/counted"
     await testbed.client.create_queue(parent=LOCATION, queue={"name": queue, **settings})
     return queue
 
 
-async def test_tasks_are_counted_from_their_creation_to_their_end(still: Testbed) -> None:
+async def test_tasks_are_counted_from_their_creation_to_their_end(still: TaskServerTestbed) -> None:
     queue = await counted(still, retry_config={**LATER, "max_attempts": 2})
     await still.put("a", queue)
     requests = [{"parent": queue, "task": {**still.http(), "name": f"{queue}/tasks/{name}"}} for name in "abc"]
@@ -48,7 +48,7 @@ async def test_tasks_are_counted_from_their_creation_to_their_end(still: Testbed
     assert shown("waiting") == 0
 
 
-async def test_no_answer_is_told_apart_from_a_late_one(still: Testbed) -> None:
+async def test_no_answer_is_told_apart_from_a_late_one(still: TaskServerTestbed) -> None:
     queue = await counted(still, retry_config=LATER)
     before = shown("dispatches_total", answer="unreachable") or 0
     await still.client.create_task(parent=queue, task={"http_request": {"url": "http://127.0.0.1:9/"}})
@@ -56,7 +56,7 @@ async def test_no_answer_is_told_apart_from_a_late_one(still: Testbed) -> None:
     assert shown("dispatches_total", answer="unreachable") == before + 1
 
 
-async def test_a_queue_that_is_gone_is_not_shown_for_ever(testbed: Testbed) -> None:
+async def test_a_queue_that_is_gone_is_not_shown_for_ever(testbed: TaskServerTestbed) -> None:
     queue = await counted(testbed)
     await testbed.put("a", queue)
     await testbed.arrivals(1)
@@ -85,7 +85,7 @@ async def test_a_server_beside_others_keeps_its_signing_key_known(stage: OpenSta
         await running
 
 
-async def test_metrics_are_shown_beyond_the_loopback_only_when_told(still: Testbed) -> None:
+async def test_metrics_are_shown_beyond_the_loopback_only_when_told(still: TaskServerTestbed) -> None:
     for is_open, status in ((True, 200), (False, 403)):
         async with serving(small_web(still.s.database, {}, is_open)) as url, aiohttp.ClientSession() as session:
             answer = await session.get(f"{url}/metrics")

@@ -14,7 +14,7 @@ from payonce.taskserver.server import keep_house, open_server
 from payonce.taskserver.tokens import TokenMaker
 from payonce.testing import OpenStage
 from payonce.testing.server import serving
-from tests.taskserver.testbed import LOCATION, QUEUE, Testbed, Worker, open_client
+from tests.taskserver.testbed import LOCATION, QUEUE, TaskServerTestbed, Worker, open_client
 
 TOKEN = "a-token-of-the-server"
 KEYS = "select count(*) from cloudtasks.signing_keys"
@@ -24,7 +24,7 @@ async def test_a_server_that_closes_lets_its_requests_finish(stage: OpenStage) -
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
         async with open_server(s.database, s.notifier) as server, open_client(server.address) as client:
-            testbed = Testbed(s, server, client, worker)
+            testbed = TaskServerTestbed(s, server, client, worker)
             await testbed.queue()
             worker.open.clear()
             await testbed.put("slow")
@@ -37,7 +37,7 @@ async def test_what_outlives_the_grace_is_left_to_its_lease(stage: OpenStage) ->
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
         async with open_server(s.database, s.notifier, grace_s=0.1) as server, open_client(server.address) as client:
-            testbed = Testbed(s, server, client, worker)
+            testbed = TaskServerTestbed(s, server, client, worker)
             await testbed.queue()
             worker.open.clear()
             await testbed.put("slow")
@@ -91,7 +91,9 @@ async def test_our_own_client_sends_the_token_with_every_kind_of_call(stage: Ope
             await stranger.close()
 
 
-async def test_a_server_that_does_not_dispatch_wakes_one_that_does(stage: OpenStage, testbed: Testbed) -> None:
+async def test_a_server_that_does_not_dispatch_wakes_one_that_does(
+    stage: OpenStage, testbed: TaskServerTestbed
+) -> None:
     await testbed.queue()
     async with (
         open_server(testbed.s.database, testbed.s.notifier, dispatching=False) as door,
@@ -102,7 +104,7 @@ async def test_a_server_that_does_not_dispatch_wakes_one_that_does(stage: OpenSt
             await testbed.arrivals(number + 1)
 
 
-async def test_a_queue_made_at_one_server_is_served_by_another(testbed: Testbed) -> None:
+async def test_a_queue_made_at_one_server_is_served_by_another(testbed: TaskServerTestbed) -> None:
     other = f"{LOCATION}/queues/other"
     async with (
         open_server(testbed.s.database, testbed.s.notifier, dispatching=False) as door,
@@ -113,7 +115,7 @@ async def test_a_queue_made_at_one_server_is_served_by_another(testbed: Testbed)
     await testbed.arrivals(1)
 
 
-async def test_keys_of_the_dead_are_forgotten_and_those_of_the_living_kept(still: Testbed) -> None:
+async def test_keys_of_the_dead_are_forgotten_and_those_of_the_living_kept(still: TaskServerTestbed) -> None:
     living = TokenMaker()
     await keep_house(still.s.database, living)
     assert await still.s.owner.fetchval(KEYS) == 2
@@ -126,7 +128,7 @@ async def test_keys_of_the_dead_are_forgotten_and_those_of_the_living_kept(still
     assert len(kids) == 2, "that of the server of this test was not said for two days"
 
 
-async def test_names_and_operations_are_cleared_away_when_their_time_is_over(still: Testbed) -> None:
+async def test_names_and_operations_are_cleared_away_when_their_time_is_over(still: TaskServerTestbed) -> None:
     await still.queue()
     request = {"parent": QUEUE, "task": {**still.http(), "name": f"{QUEUE}/tasks/one"}}
     await still.client.batch_create_tasks(parent=QUEUE, requests=[request])
@@ -138,7 +140,7 @@ async def test_names_and_operations_are_cleared_away_when_their_time_is_over(sti
         assert [tuple(row) for row in await still.s.owner.fetch(left)] == [(names, operations)]
 
 
-async def test_the_tasks_of_a_deleted_queue_are_cleared_away_and_then_its_name(still: Testbed) -> None:
+async def test_the_tasks_of_a_deleted_queue_are_cleared_away_and_then_its_name(still: TaskServerTestbed) -> None:
     await still.queue()
     await still.put("one")
     await still.client.delete_queue(name=QUEUE)

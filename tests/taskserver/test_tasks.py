@@ -9,7 +9,7 @@ from google.api_core.exceptions import AlreadyExists, InvalidArgument, MethodNot
 from google.cloud import tasks_v2
 
 from tests.taskserver.api import NOWHERE, Api, only_here
-from tests.taskserver.testbed import QUEUE, Testbed
+from tests.taskserver.testbed import QUEUE, TaskServerTestbed
 
 View = tasks_v2.Task.View
 
@@ -199,7 +199,7 @@ async def test_the_name_of_a_deleted_task_is_free_after_a_day(api: Api) -> None:
     await api.put(queue, "again")
 
 
-async def test_the_name_of_a_done_task_is_free_a_day_after_it_was_done(still: Testbed) -> None:
+async def test_the_name_of_a_done_task_is_free_a_day_after_it_was_done(still: TaskServerTestbed) -> None:
     await still.queue()
     await still.put("done")
     await still.s.clock.advance(3_600)
@@ -223,7 +223,7 @@ async def test_a_task_is_looked_at_and_deleted_once(api: Api) -> None:
             await getattr(api.client, call)(name=f"{queue}/tasks/never")
 
 
-async def test_the_first_and_the_last_attempt_are_shown(still: Testbed) -> None:
+async def test_the_first_and_the_last_attempt_are_shown(still: TaskServerTestbed) -> None:
     minute = {"min_backoff": {"seconds": 60}, "max_backoff": {"seconds": 60}}
     await still.queue(retry_config=minute)
     still.worker.answers(500)
@@ -244,7 +244,7 @@ async def test_the_first_and_the_last_attempt_are_shown(still: Testbed) -> None:
     assert task.schedule_time == began_at + timedelta(seconds=120)
 
 
-async def test_an_attempt_under_way_has_no_response_yet(still: Testbed) -> None:
+async def test_an_attempt_under_way_has_no_response_yet(still: TaskServerTestbed) -> None:
     await still.queue()
     name = (await still.put("running")).name
     await still.claims(limit=1)
@@ -270,7 +270,7 @@ async def test_what_is_not_served_of_a_task_is_said(api: Api, task: dict[str, An
         await api.client.create_task(parent=queue, task=wanted)
 
 
-async def test_a_task_older_than_31_days_is_gone(still: Testbed) -> None:
+async def test_a_task_older_than_31_days_is_gone(still: TaskServerTestbed) -> None:
     from payonce.taskserver.retention import prune
 
     await still.queue()

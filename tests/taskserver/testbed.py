@@ -79,7 +79,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Testbed:
+class TaskServerTestbed:
     s: Stage
     server: CloudTasksServer
     client: Any
@@ -135,7 +135,7 @@ async def open_client(address: str) -> AsyncIterator[Any]:
 @asynccontextmanager
 async def open_testbed(
     stage: OpenStage, *, dispatching: bool = True, name_lock_s: float = 0.0, frozen: bool = False
-) -> AsyncIterator[Testbed]:
+) -> AsyncIterator[TaskServerTestbed]:
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
         if frozen:
@@ -144,4 +144,4 @@ async def open_testbed(
             open_server(s.database, s.notifier, dispatching=dispatching, name_lock_s=name_lock_s) as server,
             open_client(server.address) as client,
         ):
-            yield Testbed(s, server, client, worker)
+            yield TaskServerTestbed(s, server, client, worker)
