@@ -44,7 +44,7 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
         # Redis is wiped while a process is stopped inside its commit.
         "wiped @ c-1 engine.messages.work:Work.commit #1 @ stopped",
         # Parked in Redis, and the process dies before PostgreSQL's job log has its row.
-        "misfits @ - queues.redis.job_log:write_runs #1 @ before",
+        "misfits @ - engine.messages.job_log:write_runs #1 @ before",
         # Pushed by hand, given a row before anything is sent, and struck there.
         "by-hand @ h-1 engine.effects.send:Run.intent #1 @ before",
     ],

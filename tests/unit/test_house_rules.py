@@ -229,6 +229,11 @@ def test_the_two_clocks_are_defined_in_one_migration() -> None:
     assert len(outside_testing(defining)) <= 1
 
 
+def test_the_job_log_is_written_in_one_module() -> None:
+    writing = [path.relative_to(SOURCE) for path in python_sources() if "into payonce.job_logs" in path.read_text()]
+    assert writing == [Path("engine/messages/job_log.py")]
+
+
 def test_the_house_is_not_empty() -> None:
     names = {str(path.relative_to(ROOT)) for path in tracked()}
     assert {"dev", "pyproject.toml", "requirements/dev.lock", "src/payonce/__init__.py"} <= names

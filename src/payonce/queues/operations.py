@@ -7,6 +7,7 @@ from typing import Final
 import asyncpg
 
 from payonce.engine.database.connections import Connection
+from payonce.engine.messages.job_log import insert_runs
 from payonce.engine.messages.model import State
 from payonce.kit.outcomes import Invalid
 
@@ -17,12 +18,10 @@ CHANGE_BATCH: Final = 1_000
 SAMPLES: Final = 5
 PEEK_MAX: Final = 1_000
 
-PURGED_TO_JOB_LOG: Final = """
-    insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
-                                  attempts, last_error, action, created_at, updated_at)
-    select queue, id, correlation_id, idempotency_key, trace_id, 'failed', attempts, 'purged by ' || $2,
-           action, payonce.due_now(), payonce.due_now()
-    from gone returning message_id"""
+PURGED_TO_JOB_LOG: Final = (
+    insert_runs("gone", "gone", status="'failed'", attempts="gone.attempts", last_error="'purged by ' || $2")
+    + " returning message_id"
+)
 """Logs each row deleted in the CTE `gone`; $2 is the operator's name."""
 
 

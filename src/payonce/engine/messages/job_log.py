@@ -1,4 +1,8 @@
-"""What happened to messages: ended runs from the job log, and what is under way from the live rows beside it."""
+"""The job log: the SQL that writes ended runs, and queries over ended runs and live messages.
+
+Every insert into payonce.job_logs is made here. A queue embeds `insert_runs` in the statement that ends the runs, so
+that logging shares its round trip.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +11,10 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from payonce.engine.messages.model import NAME_MAX_LENGTH, clean_text
+import msgspec
+
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.messages.model import NAME_MAX_LENGTH, Message, clean_text
 from payonce.kit.outcomes import Invalid
 
 RECENT_DEFAULT: Final = 100
@@ -34,6 +41,84 @@ class Status(StrEnum):
 LOGGED: Final = (Status.SUCCESS, Status.RETRY, Status.FAILED, Status.PARKED)
 ERRORS: Final = (Status.FAILED, Status.PARKED)
 """Runs that ended badly for good."""
+
+
+def insert_runs(
+    source: str,
+    run: str,
+    *,
+    status: str,
+    attempts: str,
+    last_error: str = "null",
+    info: str = "null",
+    next_retry_at: str = "null",
+    worker: str = "null",
+    started_at: str = "null",
+) -> str:
+    """SQL that logs one ended run for every row of `source`, a FROM clause in which `run` names the message's row. The
+    other arguments are SQL expressions."""
+    return f"""
+        insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, action, status,
+            attempts, last_error, info, next_retry_at, worker, started_at, created_at, updated_at)
+        select {run}.queue, {run}.id, {run}.correlation_id, {run}.idempotency_key, {run}.trace_id, {run}.action,
+            {status}, {attempts}, {last_error}, {info}, {next_retry_at}, {worker}, {started_at}, payonce.due_now(),
+            payonce.due_now()
+        from {source}"""
+
+
+class EndedRun(msgspec.Struct, frozen=True):
+    """One row of the job log; the store's clock says when it was written."""
+
+    message: Message
+    status: str
+    attempts: int
+    last_error: str | None = None
+    next_retry_at: datetime | None = None
+    worker: str | None = None
+    started_at: datetime | None = None
+    info: str | None = None
+
+
+_WRITE_RUNS: Final = insert_runs(
+    """unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::integer[],
+             $9::text[], $10::text[], $11::timestamptz[], $12::text[], $13::timestamptz[])
+            as run (queue, id, correlation_id, idempotency_key, trace_id, action, status, attempts, last_error, info,
+                    next_retry_at, worker, started_at)""",
+    "run",
+    status="run.status",
+    attempts="run.attempts",
+    last_error="run.last_error",
+    info="run.info",
+    next_retry_at="run.next_retry_at",
+    worker="run.worker",
+    started_at="run.started_at",
+)
+
+
+async def write_runs(source: Database | Connection, runs: Sequence[EndedRun]) -> None:
+    """Logs runs that end outside PostgreSQL, in one statement."""
+    if not runs:
+        return
+    columns = zip(*map(_row_of, runs), strict=True)
+    await (source.engine if isinstance(source, Database) else source).execute(_WRITE_RUNS, *map(list, columns))
+
+
+def _row_of(run: EndedRun) -> tuple[object, ...]:
+    """Messages pushed by hand may hold text that PostgreSQL refuses; it is cleaned here."""
+    message = run.message
+    names = (message.correlation_id, message.idempotency_key, message.trace_id, message.action)
+    return (
+        message.queue,
+        message.id,
+        *(None if text is None else clean_text(text) for text in names),
+        run.status,
+        run.attempts,
+        run.last_error,
+        None if run.info is None else run.info[:INFO_MAX_LENGTH],
+        run.next_retry_at,
+        run.worker,
+        run.started_at,
+    )
 
 
 class Readable(Protocol):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.messages.job_log import INFO_MAX_LENGTH
+from payonce.engine.messages.job_log import EndedRun, Status, write_runs
 from payonce.engine.messages.model import Message
 
 
@@ -38,17 +38,5 @@ def describe(task: Task, moved: int) -> str:
 
 
 async def write_maintenance_run(source: Database | Connection, entry: Message, info: str, worker: str) -> None:
-    """One row of the job log, as of a run that succeeded."""
-    await (source.engine if isinstance(source, Database) else source).execute(
-        """
-        insert into payonce.job_logs (queue, message_id, correlation_id, status, attempts, info, action, worker,
-                                      created_at, updated_at)
-        values ($1, $2, $3, 'success', 1, $4, $5, $6, payonce.due_now(), payonce.due_now())
-        """,
-        entry.queue,
-        entry.id,
-        entry.correlation_id,
-        info[:INFO_MAX_LENGTH],
-        entry.action,
-        worker,
-    )
+    """Logs one maintenance run as a success."""
+    await write_runs(source, [EndedRun(entry, Status.SUCCESS, 1, info=info, worker=worker)])

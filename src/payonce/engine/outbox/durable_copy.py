@@ -16,6 +16,7 @@ import msgspec
 
 from payonce.engine.database.connections import Connection, Database
 from payonce.engine.messages.idempotency import first_ids, take_keys
+from payonce.engine.messages.job_log import insert_runs
 from payonce.engine.messages.model import Claim, Message, Settlement
 from payonce.engine.outbox.entries import STATEMENT_MAX_ENTRIES, put_once, put_out
 from payonce.engine.outbox.model import State, stored_reason, wake_name
@@ -166,11 +167,7 @@ async def end_durable(connection: Connection, queue: str, correlation_id: str, i
             insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone
             on conflict do nothing
         ), logged as (
-            insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
-                attempts, info, action, created_at, updated_at)
-            select queue, id, correlation_id, idempotency_key, trace_id, 'success', attempts + 1, $3, action,
-                payonce.due_now(), payonce.due_now()
-            from gone
+            {insert_runs("gone", "gone", status="'success'", attempts="gone.attempts + 1", info="$3")}
         )
         select count(*) from gone
         """,

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from payonce.engine.messages.job_log import insert_runs
 from payonce.engine.messages.rows import MESSAGE_COLUMNS
 from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX
 
@@ -16,6 +17,16 @@ _CRASHED: Final = "entry.run_crashes + case when entry.held_until <= payonce.lea
 
 # Rows are found one by one in a lateral subquery and changed by an array of their ids: a join that was planned while
 # the table was empty would scan the whole relay for each of them.
+
+_LOG_PARKED: Final = insert_runs(
+    "parked",
+    "parked",
+    status="'parked'",
+    attempts="parked.attempts",
+    last_error="parked.last_error",
+    worker="parked.worker",
+    started_at="parked.begun_at",
+)
 
 # $2 sorted ids, $3 delivery numbers, $4 the runs' token, $5 their lease, $6 the queue, $7 the worker, $8 true for an
 # isolated run, $9 how early a message may come. A row that another transaction has locked is being settled or begun
@@ -72,11 +83,7 @@ BEGIN: Final = f"""
         delete from payonce.outbox entry
         where entry.relay = $1 and entry.id = any(array(select id from found where verdict = 'over'))
     ), logged as (
-        insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts,
-                                      last_error, action, worker, started_at, created_at, updated_at)
-        select queue, id, correlation_id, idempotency_key, trace_id, 'parked', attempts, last_error, action, worker,
-               begun_at, payonce.due_now(), payonce.due_now()
-        from parked
+        {_LOG_PARKED}
     )
     select *, payonce.due_now() as begun_at from found"""
 
@@ -86,6 +93,20 @@ ABSENT: Final = """
         exists (select from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id) as there,
         exists (select from payonce.inbox known where known.consumer = $3 and known.id = asked.id::text) as over
     from unnest($2::uuid[]) as asked (id)"""
+
+_LOG_ENDED: Final = insert_runs(
+    """mine cross join lateral (
+        select * from gone where gone.id = mine.id union all select * from moved where moved.id = mine.id
+    ) ended
+    where mine.ending <> 'released' and (mine.ending <> 'success' or $9)""",
+    "ended",
+    status="mine.ending",
+    attempts="ended.attempts + case when mine.ending in ('success', 'failed') then 1 else 0 end",
+    last_error="mine.reason",
+    next_retry_at="case mine.ending when 'retry' then ended.ready_at end",
+    worker="ended.worker",
+    started_at="ended.begun_at",
+)
 
 # The token is the fence: a run that was taken over finds another one, and a finished one finds none. A settled message
 # goes into the inbox, so that a repeated task is recognised. `anew`: it waits for a new task. An orderly end clears the
@@ -132,18 +153,19 @@ SETTLE: Final = f"""
           and entry.id = any(array(select id from mine where ending in ('retry', 'parked', 'released')))
         returning entry.*
     ), logged as (
-        insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts,
-            last_error, next_retry_at, action, worker, started_at, created_at, updated_at)
-        select ended.queue, ended.id, ended.correlation_id, ended.idempotency_key, ended.trace_id, mine.ending,
-            ended.attempts + case when mine.ending in ('success', 'failed') then 1 else 0 end, mine.reason,
-            case mine.ending when 'retry' then ended.ready_at end, ended.action, ended.worker, ended.begun_at,
-            payonce.due_now(), payonce.due_now()
-        from mine cross join lateral (
-            select * from gone where gone.id = mine.id union all select * from moved where moved.id = mine.id
-        ) ended
-        where mine.ending <> 'released' and (mine.ending <> 'success' or $9)
+        {_LOG_ENDED}
     )
     select mine.id, mine.token from mine"""
+
+_LOG_ONE: Final = insert_runs(
+    "gone where $6",
+    "gone",
+    status="$4",
+    attempts="gone.attempts + 1",
+    last_error="$5",
+    worker="gone.worker",
+    started_at="gone.begun_at",
+)
 
 # Settles one run in its own transaction, the most common case. In a handler's session, where SETTLE is planned anew
 # with each call, SETTLE takes 0.8 ms longer.
@@ -156,11 +178,7 @@ SETTLE_ONE: Final = f"""
         insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone
         on conflict do nothing
     ), logged as (
-        insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts,
-            last_error, action, worker, started_at, created_at, updated_at)
-        select queue, id, correlation_id, idempotency_key, trace_id, $4, attempts + 1, $5, action, worker, begun_at,
-            payonce.due_now(), payonce.due_now()
-        from gone where $6
+        {_LOG_ONE}
     )
     select from gone"""
 

@@ -9,15 +9,23 @@ table was empty would scan all messages for each of them.
 
 from typing import Final
 
+from payonce.engine.messages.job_log import insert_runs
+
 _CLAIMED_COLUMNS: Final = """m.id, m.token, m.queue, m.action, m.correlation_id, m.idempotency_key, m.trace_id,
         m.created_at, m.attempts, m.max_attempts, m.lane, m.payload, m.extra, m.crashes, m.claimed_at,
         m.first_attempt_at"""
 
-_LOG_COLUMNS: Final = """queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts, last_error,
-        next_retry_at, action, worker, started_at, created_at, updated_at"""
-
 _PLACE: Final = "[width_bucket(m.id, $1::uuid[])]"
 """A message's position in the sorted ids; the last one if it occurs twice, which is its latest claim."""
+
+_LOG_SUCCESSES: Final = insert_runs(
+    "gone where $3",
+    "gone",
+    status="'success'",
+    attempts="gone.attempts + 1",
+    worker="gone.worker",
+    started_at="gone.claimed_at",
+)
 
 # Settles $1 (ids) with $2 (tokens); $3 says whether successes are logged. By constraint lease_until is set exactly in
 # state "leased"; testing it keeps the planner off the index of leased rows, which is full of dead entries under load.
@@ -28,10 +36,7 @@ _SETTLE: Final = f"""
         returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
                   m.claimed_at
     ), logged as (
-        insert into payonce.job_logs ({_LOG_COLUMNS})
-        select queue, id, correlation_id, idempotency_key, trace_id, 'success', attempts + 1, null,
-               null, action, worker, claimed_at, payonce.due_now(), payonce.due_now()
-        from gone where $3
+        {_LOG_SUCCESSES}
     )"""
 
 _ALLOWANCE: Final = "allowance as materialized (select allowed, rest_s from payonce.allowance($8, $5))"
@@ -107,6 +112,17 @@ SETTLE_AND_CLAIM_LANES: Final = f"""
 # Here and below, claimed messages are found by id and have a lease. With a condition on the state, a plan made on an
 # empty table would use the index of claimed messages and scan it.
 
+_LOG_OTHERS: Final = insert_runs(
+    "ended where ended.ending <> 'released'",
+    "ended",
+    status="ended.ending",
+    attempts="ended.attempts",
+    last_error="ended.reason",
+    next_retry_at="case ended.ending when 'retry' then ended.ready_at end",
+    worker="ended.worker",
+    started_at="ended.claimed_at",
+)
+
 # $3 endings, $4 reasons, $5 delays. An orderly end clears the crash suspicion; a release is no run. The time between a
 # release and the next due time does not age a message: a freeze may last longer than its policy retries, and the next
 # failure must not be its last.
@@ -141,13 +157,19 @@ SETTLE_OTHERS: Final = f"""
     ), ended as (
         select * from back union all select * from gone
     ), logged as (
-        insert into payonce.job_logs ({_LOG_COLUMNS})
-        select queue, id, correlation_id, idempotency_key, trace_id, ending, attempts, reason,
-               case ending when 'retry' then ready_at end, action, worker, claimed_at,
-               payonce.due_now(), payonce.due_now()
-        from ended where ending <> 'released'
+        {_LOG_OTHERS}
     )
     select id from ended"""
+
+_LOG_WITHIN: Final = insert_runs(
+    "gone where $5 or $3 <> 'success'",
+    "gone",
+    status="$3",
+    attempts="gone.attempts + 1",
+    last_error="$4",
+    worker="gone.worker",
+    started_at="gone.claimed_at",
+)
 
 # The fence of a business transaction: the row is locked until the commit, or the statement raises. It precedes the
 # handler's first statement, so it returns no rows.
@@ -157,10 +179,7 @@ SETTLE_WITHIN: Final = f"""
         returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
                   m.claimed_at
     ), logged as (
-        insert into payonce.job_logs ({_LOG_COLUMNS})
-        select queue, id, correlation_id, idempotency_key, trace_id, $3, attempts + 1, $4,
-               null, action, worker, claimed_at, payonce.due_now(), payonce.due_now()
-        from gone where $5 or $3 <> 'success'
+        {_LOG_WITHIN}
     )
     insert into payonce.commits (token)
     select case when exists (select from gone) then $6::uuid else payonce.refuse_stale($1, $7) end"""
@@ -229,6 +248,17 @@ SHORTEN: Final = """
         where id = any($1) and lease_until > payonce.lease_now() + make_interval(secs => $2::float8)
         order by id for update skip locked))"""
 
+_LOG_REAPED: Final = insert_runs(
+    "reaped",
+    "reaped",
+    status="case reaped.state when 'parked' then 'parked' else 'retry' end",
+    attempts="reaped.attempts",
+    last_error="reaped.last_error",
+    next_retry_at="case when reaped.state <> 'parked' then reaped.ready_at end",
+    worker="reaped.worker",
+    started_at="reaped.claimed_at",
+)
+
 # The token grows, so that a late worker finds its claim stale. A crash of an isolated run parks the message; beside
 # others it raises suspicion.
 REAP: Final = f"""
@@ -246,11 +276,6 @@ REAP: Final = f"""
         where m.id = any(array(select id from dead))
         returning m.*
     ), logged as (
-        insert into payonce.job_logs ({_LOG_COLUMNS})
-        select queue, id, correlation_id, idempotency_key, trace_id,
-               case state when 'parked' then 'parked' else 'retry' end, attempts, last_error,
-               case when state <> 'parked' then ready_at end, action, worker, claimed_at,
-               payonce.due_now(), payonce.due_now()
-        from reaped
+        {_LOG_REAPED}
     )
     select id, worker, crashes, state from reaped"""

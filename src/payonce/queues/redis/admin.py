@@ -9,13 +9,14 @@ from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.declarations import check_known, queue_names, set_paused
+from payonce.engine.messages.job_log import EndedRun, write_runs
 from payonce.engine.messages.model import State, clean_text
 from payonce.engine.messages.ports import Depth, Filter, Preview, QueuedMessage
 from payonce.engine.outbox import wake_name
 from payonce.queues.operations import COUNT_MAX, SAMPLES, check_page, check_purged
 from payonce.queues.redis import scripts
 from payonce.queues.redis.durable_copy import KEPT, RELAY, forget, start_over
-from payonce.queues.redis.job_log import EndedRun, line, try_to_write_runs, write_runs
+from payonce.queues.redis.job_log import line, try_to_write_runs
 from payonce.queues.redis.keys import paused_key
 from payonce.queues.redis.queries import StoredCopy, matches, stored_copy_of
 from payonce.queues.redis.redrive import parked_rows, redrive_now, redrive_within

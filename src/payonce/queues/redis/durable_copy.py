@@ -11,12 +11,12 @@ import msgspec
 
 from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection, Database, is_transient
+from payonce.engine.messages.job_log import EndedRun, write_runs
 from payonce.engine.messages.model import Claim, Message, Settlement
 from payonce.engine.outbox import EntryStatus, SettleOutcome, entry_statuses, put_out, settle_durable
 from payonce.engine.outbox import State as Entry
 from payonce.engine.outbox.durable_copy import STARTS_OVER, consumer, settled_before
 from payonce.kit.log import get_logger
-from payonce.queues.redis.job_log import EndedRun, write_runs
 
 RELAY: Final = "redis"
 KEPT: Final = "k"

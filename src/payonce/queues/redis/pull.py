@@ -10,6 +10,7 @@ from uuid import UUID
 
 from payonce.engine.database.connections import Connection
 from payonce.engine.database.notifier import Notifier
+from payonce.engine.messages.job_log import write_runs
 from payonce.engine.messages.maintenance import Task, describe, synthetic_message, write_maintenance_run
 from payonce.engine.messages.model import Claim, Ending, SettleAnswer, Settlement
 from payonce.engine.messages.policy import Policy
@@ -31,7 +32,7 @@ from payonce.queues.redis.durable_copy import (
     park_dead,
     record,
 )
-from payonce.queues.redis.job_log import line, try_to_write_runs, write_runs
+from payonce.queues.redis.job_log import line, try_to_write_runs
 from payonce.queues.redis.repair import repair_claims
 from payonce.queues.redis.settlement import (
     US,

@@ -7,13 +7,14 @@ from uuid import UUID
 
 import msgspec
 
+from payonce.engine.messages.job_log import EndedRun
 from payonce.engine.messages.model import Ending, Message, SettleAnswer, Settlement, State, clean_text
 from payonce.engine.messages.rows import UNREADABLE
 from payonce.engine.outbox import SettleOutcome
 from payonce.kit.outcomes import Invalid
 from payonce.queues.redis.codec import decode_any, encode_bodies
 from payonce.queues.redis.durable_copy import KEPT, MAYBE_KEPT, IsolatedCrash
-from payonce.queues.redis.job_log import EndedRun, as_json, line
+from payonce.queues.redis.job_log import as_json, line
 
 US: Final = 1_000_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,10 +11,11 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.database.connections import is_transient
+from payonce.engine.messages.job_log import EndedRun, write_runs
 from payonce.engine.messages.model import Message, clean_text
 from payonce.kit.log import get_logger
 from payonce.queues.redis.codec import id_of_bytes, id_text
-from payonce.queues.redis.job_log import EndedRun, as_json, line, write_runs
+from payonce.queues.redis.job_log import as_json, line
 from payonce.queues.redis.keys import unlogged_key
 from payonce.queues.redis.settlement import ScriptArguments, as_uuid, moment, parking_arguments
 from payonce.queues.redis.store import RedisStore

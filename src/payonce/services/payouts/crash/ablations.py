@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from payonce.engine.messages.job_log import EndedRun, write_runs
 from payonce.engine.messages.model import Message, Settlement, message_from_wire, message_to_wire
 from payonce.engine.messages.push import DecodedTask
 from payonce.engine.messages.transaction import Tx
@@ -69,20 +70,7 @@ def no_run_token() -> None:
 async def _end_again(connection: Any, settlement: Settlement) -> None:
     """What the statement writes for a run whose token holds."""
     message = settlement.claim.message
-    await connection.execute(
-        """
-        insert into payonce.job_logs (queue, message_id, correlation_id, trace_id, status, attempts, action,
-                                      started_at, created_at, updated_at)
-        values ($1, $2, $3, $4, $5, $6, $7, payonce.due_now(), payonce.due_now(), payonce.due_now())
-        """,
-        message.queue,
-        message.id,
-        message.correlation_id,
-        message.trace,
-        settlement.ending.value,
-        message.attempts + 1,
-        message.action,
-    )
+    await write_runs(connection, [EndedRun(message, settlement.ending.value, message.attempts + 1)])
 
 
 def sent_before_it_is_on_record() -> None:
