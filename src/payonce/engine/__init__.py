@@ -1,1 +1,1 @@
-"""Queues, leases and logs on PostgreSQL. Knows nothing of any service or vendor."""
+"""The engine: queues, effects, ledger, leases and logs on PostgreSQL. It knows no service and no vendor."""

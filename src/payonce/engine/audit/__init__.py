@@ -1,7 +1,7 @@
-"""The audit log, who did what, written in the transaction that it tells of; its seals and the ledger's; and the audit
-of everything.
+"""The audit log (who did what, written in the transaction it describes), the seals of the log and of the ledger, and
+the audit of all data.
 
-`run_audit` is in payonce.engine.audit.run: it stands on the effects, which write notes themselves.
+`run_audit` is in payonce.engine.audit.run because it depends on the effects, which write audit notes themselves.
 """
 
 from payonce.engine.audit.anchor import Heads, anchor_heads, heads_in, heads_now, line_of, parsed_heads

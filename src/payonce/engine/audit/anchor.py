@@ -1,6 +1,6 @@
-"""The anchor: a file outside the database to which the leader appends the heads of both chains when one has grown.
+"""The anchor: a file outside the database to which the leader appends the heads of both chains whenever one has grown.
 
-Whoever owns the database can write a new chain; they cannot make it end in a hash that is already somewhere else.
+The owner of the database can write a new chain, but cannot make it end in a hash that is already stored elsewhere.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from payonce.engine.ledger.model import Reads
 from payonce.kit.outcomes import Invalid, Unavailable
 
 TAIL_BYTES: Final = 4_096
-"""Enough for the last line, however it was cut."""
+"""Enough for the last line, even if it was cut off."""
 HEADS_MAX_BYTES: Final = 32 * 1024 * 1024
-"""Read of a file of heads, from its end: each head proves all that lies before it, so older lines add nothing."""
+"""Read from the end of a heads file. Each head proves everything before it, so older lines add nothing."""
 LEDGER: Final = "ledger:"
-"""Stands before a head of the ledger's chain; one without is of the audit log's."""
+"""Prefix of a head of the ledger's chain. A head without a prefix belongs to the audit log's chain."""
 
 _HEAD: Final = re.compile(r"(\d{1,18}):([0-9a-fA-F]{64})")
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Heads of the audit log, and of the ledger."""
+    """Heads of the audit log's chain and of the ledger's chain."""
 
     log: tuple[Head, ...] = ()
     ledger: tuple[Head, ...] = ()
@@ -42,12 +42,13 @@ async def heads_now(read: Reads) -> Heads:
 
 
 def line_of(now: Heads) -> str:
-    """As the anchor keeps it and `parsed_heads` reads it; a chain without seals is left out behind the log's."""
+    """The line as the anchor stores it and `parsed_heads` reads it. The ledger's head is left out while nothing is
+    sealed."""
     return " ".join([*map(str, now.log), *(f"{LEDGER}{head}" for head in now.ledger if head.number)])
 
 
 def parsed_heads(text: str) -> Heads:
-    """What `payonce audit head` printed: the head of the log, of the ledger, or both."""
+    """Parses what `payonce audit head` printed: the head of the log, of the ledger, or both."""
     found = _heads(text)
     if len(found.log) + len(found.ledger) != len(text.split()) or not text.strip():
         raise Invalid(
@@ -58,8 +59,8 @@ def parsed_heads(text: str) -> Heads:
 
 
 def heads_in(path: Path) -> Heads:
-    """The heads in a file, what else is on a line ignored. A line cut off by a crash is passed over: the head that it
-    should have held was written again below it."""
+    """The heads in a file; other text on a line is ignored. A line cut off by a crash is skipped: its head was written
+    again below it."""
     try:
         found = _heads(_end_of(path, HEADS_MAX_BYTES))
     except OSError as error:
@@ -70,8 +71,8 @@ def heads_in(path: Path) -> Heads:
 
 
 async def anchor_heads(read: Reads, path: Path) -> Heads | None:
-    """Appends the heads unless the file has them; answers with what was appended. Raises Unavailable, and appends
-    nothing, when the file knows a head that the chain does not: then history was rewritten, or an old backup was
+    """Appends the heads unless the file already has them; returns what was appended. Raises Unavailable, and appends
+    nothing, when the file has a head that the chain does not have: history was rewritten, or an older backup was
     restored."""
     known = await asyncio.to_thread(_last_heads, path)
     now = await heads_now(read)
@@ -116,12 +117,12 @@ def _end_of(path: Path, bytes_max: int) -> str:
 
 
 def _append(path: Path, now: Heads, at: datetime) -> None:
-    """On disk when it returns."""
+    """Returns once the line is on disk."""
     is_new = not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
     try:
         size = os.fstat(descriptor).st_size
-        # A line that a crash cut off must not swallow this one.
+        # This line must not be joined to one that a crash cut off.
         cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         os.write(descriptor, f"{chr(10) if cut_off else ''}{line_of(now)} {at.isoformat()}\n".encode())
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What the verification of every chain of seals has in common: links, heads kept elsewhere, and findings."""
+"""Shared verification of seal chains: links, heads stored elsewhere, and findings."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from payonce.engine.audit.seals import NO_HASH, NO_HEAD, Head
 from payonce.engine.ledger import Finding
 
 FINDINGS_MAX: Final = 100
-"""Of each kind: who finds a hundred has seen enough to act."""
+"""Per kind; a hundred findings are enough to act on."""
 
 WAY_OUT: Final = (
     "treat the database as tampered with: keep a copy as it is, compare with a backup and with heads kept elsewhere, "
@@ -17,15 +17,15 @@ WAY_OUT: Final = (
 )
 
 Progress = Callable[[int, int], None]
-"""Told the seals verified so far, and how many there are."""
+"""Called with the number of seals verified so far and the total."""
 
 
 @dataclass
 class ChainWalk:
-    """Where the verification stands, and what it found."""
+    """The state of a verification and its findings."""
 
     anchored: dict[int, bytes] = field(default_factory=dict)
-    """Hashes of seals, by number, as they were kept elsewhere."""
+    """Hashes of seals as stored elsewhere, by seal number."""
     seal_name: str = "seal"
     head: Head = NO_HEAD
     seals: int = 0
@@ -33,7 +33,7 @@ class ChainWalk:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def anchor(self, heads: Iterable[Head]) -> int:
-        """Takes heads from elsewhere to hold against the chain; returns how many different ones there are."""
+        """Adds heads stored elsewhere, to be compared with the chain; returns the number of distinct heads."""
         given = set(heads)
         for head in given:
             if head.number and self.anchored.setdefault(head.number, head.hash) != head.hash:
@@ -56,7 +56,7 @@ class ChainWalk:
         )
 
     def check_link(self, number: int, previous: bytes | None, seal_format: int, readable: int) -> None:
-        """That a seal follows the one before it, in a format that this version reads."""
+        """Checks that a seal follows its predecessor and has a format that this version reads."""
         if number != self.head.number + 1:
             self.find("missing seal", f"{self.seal_name}s {self.head.number + 1} to {number - 1} are gone")
         elif (previous or NO_HASH) != self.head.hash:
@@ -72,7 +72,7 @@ class ChainWalk:
             )
 
     def pass_seal(self, number: int, hash_on_record: bytes) -> None:
-        """Holds a seal against a head from elsewhere, and goes on to the next one."""
+        """Compares a seal with the head stored elsewhere, if there is one, and advances."""
         if self.anchored.get(number, hash_on_record) != hash_on_record:
             self.find(
                 "rewritten history",

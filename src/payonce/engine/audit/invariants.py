@@ -1,4 +1,4 @@
-"""What must hold of the engine's own rows at any moment, each check one query that finds nothing when all is well."""
+"""Invariants of the engine's own rows. Each is one query that returns nothing when the data is sound."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ _EFFECT: Final = "e.kind || ' ' || e.key || ':' || e.generation"
 @dataclass(frozen=True)
 class Invariant:
     query: str
-    """Answers with a sentence per row, as `finding`."""
+    """Returns one sentence per violation, in the column `finding`."""
     way_out: str
 
 

@@ -1,8 +1,8 @@
-"""Seals over the ledger: postings with all their lines, hashed by the leader into a chain, behind the business.
+"""Seals over the ledger: the leader hashes postings with all their lines into a chain, after they are committed.
 
-Postings are sealed in the order of their ids. Ids are handed out before a commit, so a posting may become visible after
-ones with higher ids. But payonce.post has a transaction number before it takes an id: once every transaction up to a
-mark has ended, each id handed out before the mark is either visible or will never be used.
+Postings are sealed in the order of their ids. Ids are assigned before the commit, so a posting may become visible after
+postings with higher ids. But payonce.post has a transaction number before it takes an id. Once every transaction up to
+a mark has ended, each id assigned before the mark is either visible or will never be used.
 """
 
 import hashlib
@@ -23,19 +23,19 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 
 LEDGER_FORMAT: Final = 1
-"""Of the encoding. Grows when something more is hashed; older seals are read by their own."""
+"""Version of the encoding. It grows when more is hashed; older seals are verified with their own format."""
 BATCH_LINES: Final = 2_000
-"""Of one seal: read and hashed in tens of milliseconds, so that the lease can be renewed in between."""
+"""Per seal. Reading and hashing take tens of milliseconds, so the lease can be renewed in between."""
 BATCHES_MAX: Final = 100
-"""Of one call: the ledger of an upgraded database is sealed over many ticks."""
+"""Per call. The ledger of an upgraded database is sealed over many ticks."""
 LINES_OF_ANY_POSTING: Final = 65_536
-"""More than the column of their numbers can count, whoever wrote them."""
+"""More than the column of line numbers can hold, whoever wrote the posting."""
 DIGEST_BYTES: Final = 32
 
 POSTING_FIELDS: Final = ("key", "reference_kind", "reference_id", "trace_id", "description", "posted_at")
 LINE_FIELDS: Final = ("number", "path", "asset", "exponent", "minor", "line_posted_at")
-"""In the order in which they are hashed. A line's transaction is left out: payonce.rebase_ledger changes it after a
-restore. Its account is hashed by name, so a renamed account is found too."""
+"""In hashing order. A line's transaction is left out because payonce.rebase_ledger changes it after a restore. The
+account is hashed by name, so a renamed account is detected too."""
 POSTINGS: Final = f"""
     select p.id, p.key, p.reference_kind, p.reference_id, p.trace_id, p.description,
         {MICROSECONDS.format("p.posted_at")} as posted_at, l.number as place, l.number::text as number,
@@ -48,14 +48,14 @@ POSTINGS: Final = f"""
     left join payonce.accounts a on a.id = l.account_id
     order by p.id limit $3
 """
-"""Postings have two lines or more. The order inside the join makes the planner go posting by posting: with a plain
-join, verifying took ten times as long in a database without statistics, as a restore leaves it, as in one with them."""
+"""A posting has at least two lines. The order inside the join makes the planner go posting by posting. With a plain
+join, verification took ten times as long in a database without statistics, such as a restored one."""
 SEQUENCE: Final = "payonce.postings_id_seq"
 PLACE: Final = f"""
     concat_ws(' ', extract(epoch from pg_postmaster_start_time()),
         (select oid from pg_database where datname = current_database()), '{SEQUENCE}'::regclass::oid)
 """
-"""The running server and the very sequence: after a restart, a failover or a restore a mark means nothing."""
+"""Identifies the running server and the sequence: a mark is void after a restart, a failover or a restore."""
 
 log = get_logger(__name__)
 
@@ -75,10 +75,10 @@ class LedgerSeal:
     postings: Sequence[int]
     digests: bytes
     sealed_at: str
-    """In microseconds since 1970."""
+    """Microseconds since 1970."""
 
     def hash(self) -> bytes:
-        """Over everything in the seal, the seal before it, and its postings in their order."""
+        """Covers all fields of the seal, the previous seal, and the postings in order."""
         fields = (
             "payonce ledger seal",
             self.format,
@@ -92,7 +92,7 @@ class LedgerSeal:
 
 
 def posting_digest(lines: Sequence[Any]) -> bytes:
-    """Of one posting: its rows of POSTINGS, one for each line, or a single one without a line."""
+    """Digest of one posting from its rows of POSTINGS: one row per line, or a single row if it has no lines."""
     posting = lines[0]
     ordered = sorted((line for line in lines if line["place"] is not None), key=itemgetter("place"))
     fields = [
@@ -107,7 +107,7 @@ def posting_digest(lines: Sequence[Any]) -> bytes:
 
 
 async def posting_digests(read: Reads, after: int, through: int, lines_max: int = BATCH_LINES) -> list[PostingDigest]:
-    """The next postings behind one id and up to another, as many as have about `lines_max` lines, and at least one.
+    """The next postings after one id and up to another, with about `lines_max` lines in total and at least one posting.
     Empty when there are none."""
     rows = await read.fetch(POSTINGS, after, through, lines_max)
     postings = [list(group) for _, group in groupby(rows, key=itemgetter("id"))]
@@ -119,14 +119,14 @@ async def posting_digests(read: Reads, after: int, through: int, lines_max: int 
 
 
 async def ledger_head(read: Reads) -> Head:
-    """Where the chain of the ledger ends now; number 0 while nothing is sealed."""
+    """The current end of the ledger's chain; number 0 while nothing is sealed."""
     row = await read.fetchrow("select number, hash from payonce.ledger_seals order by number desc limit 1")
     return NO_HEAD if row is None else Head(row["number"], bytes(row["hash"]))
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """Ids up to `posting` were handed out to transactions older than `xact`."""
+    """All ids up to `posting` were assigned to transactions older than `xact`."""
 
     place: str
     posting: int
@@ -135,13 +135,14 @@ class _Mark:
 
 @dataclass
 class LedgerSealer:
-    """Seals the ledger call by call, and remembers in between the mark whose older transactions have not ended yet."""
+    """Seals the ledger over successive calls. Between calls it remembers the mark that older transactions still hold
+    back."""
 
     database: Database
     batch_lines: int = BATCH_LINES
     batches_max: int = BATCHES_MAX
     unsealed_ids: int = 0
-    """Ids handed out behind the last seal when the last call ended; some may never become postings."""
+    """Ids assigned after the last seal, as of the last call. Some may never become postings."""
     _mark: _Mark | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -152,11 +153,11 @@ class LedgerSealer:
             )
 
     async def seal(self, lease: Lease) -> int:
-        """Seals what is final, a fenced transaction per seal; returns how many postings. Raises Stale when the
-        lease is lost."""
+        """Seals all final postings, one fenced transaction per seal; returns the number of postings. Raises Stale when
+        the lease is lost."""
         sealed = await self._seal_to_mark(lease)
         if self._mark is None:
-            # On an idle server the new mark is final at once; otherwise it is by the time of the next call.
+            # On an idle server the new mark is final at once; otherwise it usually is by the next call.
             self._mark = await self._take_mark()
             sealed += await self._seal_to_mark(lease)
         self.unsealed_ids = await self._count_unsealed_ids()
@@ -165,8 +166,8 @@ class LedgerSealer:
         return sealed
 
     async def _take_mark(self) -> _Mark | None:
-        """None when no id was handed out behind the last seal. The id is read first, in a statement of its own: the
-        number of this transaction is then higher than that of every transaction that has an id up to there."""
+        """None when no id was assigned after the last seal. The id is read first, in a statement of its own, so this
+        transaction's number is higher than that of every transaction with an id up to there."""
         async with self.database.engine.acquire() as connection:
             last_id = await _last_id(connection)
             if last_id <= await _last_sealed(connection):
@@ -187,7 +188,7 @@ class LedgerSealer:
         return sealed
 
     async def _seal_batch(self, lease: Lease, mark: _Mark) -> int | None:
-        """How many postings were sealed; None while a transaction older than the mark runs."""
+        """The number of postings sealed; None while a transaction older than the mark is running."""
         async with self.database.engine.acquire() as connection, connection.transaction():
             await fence(connection, lease)
             end = await _end_of_chain(connection, mark)

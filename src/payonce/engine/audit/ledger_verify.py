@@ -1,4 +1,5 @@
-"""Verifying the ledger: every sealed posting and line, every seal and link again, and balances against their lines."""
+"""Verification of the ledger: recomputes every sealed posting, seal and link, and compares balances with their
+lines."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +15,10 @@ from payonce.engine.ledger.model import Reads
 
 PAGE_SEALS: Final = 500
 PAGE_POSTINGS: Final = 5_000
-"""A page ends with the seal that reaches this many."""
+"""A page ends with the seal that reaches this many postings."""
 BEFORE_ALL_IDS: Final = -(2**63)
 DERIVED: Final = ("stray line", "wrong balance", "wrong guarded balance", "wrong snapshot")
-"""What follows from the lines is not sealed: it is computed again. A line without a posting has no seal either."""
+"""Data derived from the lines is not sealed but recomputed. A line without a posting has no seal either."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class VerifiedLedger:
     head: Head
     postings: int
     unsealed: int
-    """Postings behind the last seal; they are sealed once older transactions have ended."""
+    """Postings after the last seal. They are sealed once older transactions have ended."""
     oldest_unsealed_at: datetime | None
     heads: int
-    """How many heads from elsewhere were held against the chain."""
+    """Number of heads stored elsewhere that were compared with the chain."""
     findings: tuple[Finding, ...]
 
     @property
@@ -37,8 +38,8 @@ class VerifiedLedger:
 
 
 async def verify_ledger(read: Reads, heads: Iterable[Head] = (), progress: Progress | None = None) -> VerifiedLedger:
-    """Reads the whole chain and all sealed postings in pages, while both may grow. Without a head from elsewhere it
-    cannot tell a chain that was cut at its end, or made anew from its beginning by the database's owner."""
+    """Reads the whole chain and all sealed postings in pages, while both may grow. Without a head stored elsewhere it
+    cannot detect a chain that the database's owner truncated or rebuilt from the start."""
     walk = _Walk(seal_name="ledger seal")
     anchored = walk.anchor(heads)
     total = await read.fetchval("select count(*) from payonce.ledger_seals")
@@ -68,17 +69,17 @@ class _Stored:
 class _Sealed:
     seal: int
     digest: bytes | None
-    """None where the format of the seal cannot be read."""
+    """None if the format of the seal cannot be read."""
 
 
 @dataclass
 class _Walk(ChainWalk):
     postings: int = 0
     through: int = BEFORE_ALL_IDS
-    """The highest posting that a seal named so far."""
+    """The highest posting id named by a seal so far."""
     verified_through: int = BEFORE_ALL_IDS
     expected: dict[int, _Sealed] = field(default_factory=dict)
-    """Postings that the seals of this page name, until they are found."""
+    """Postings named by the seals of this page and not yet found."""
 
     def check(self, stored: _Stored) -> None:
         seal = stored.seal
@@ -128,7 +129,7 @@ class _Walk(ChainWalk):
 
 
 async def _check_postings(read: Reads, walk: _Walk) -> None:
-    """Everything up to the last posting that the seals name: what is there and what they name must be the same."""
+    """Compares the stored postings with those named by the seals, up to the last one named."""
     while page := await posting_digests(read, walk.verified_through, walk.through):
         for posting in page:
             walk.check_posting(posting)

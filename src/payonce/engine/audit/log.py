@@ -1,4 +1,4 @@
-"""The audit log itself: appending to it, and reading it page by page."""
+"""The audit log: appending notes and reading them page by page."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,14 +31,14 @@ class Note:
     text: str
     actor: str
     seal: int | None
-    """The seal that covers it; None for the newest ones."""
+    """The seal that covers the note; None for the newest notes."""
 
 
 async def note(
     connection: Connection, location: str, reference: str, text: str, *, actor: str, severity: Severity = Severity.INFO
 ) -> None:
-    """One line, which is there if and only if the transaction commits. `location` says what part of the system speaks
-    (`brakes.freeze`), `reference` what it is about (an effect's id, a vendor, a queue)."""
+    """Appends one note, which exists if and only if the transaction commits. `location` names the part of the system
+    (`brakes.freeze`), `reference` its subject (an effect's id, a vendor, a queue)."""
     await connection.execute(
         "insert into payonce.audit_log (severity, location, reference, text, actor) values ($1, $2, $3, $4, $5)",
         severity,
@@ -61,8 +61,8 @@ async def notes(
     before: int | None = None,
     limit: int = PAGE_NOTES,
 ) -> list[Note]:
-    """The newest first, from `since` to before `until`; `before` is the last id of the previous page. A `location` is
-    meant with all that lies in it: `brakes` has `brakes.freeze`."""
+    """Newest first, from `since` to before `until`; `before` is the last id of the previous page. A `location` includes
+    its sublocations: `brakes` includes `brakes.freeze`."""
     if not 1 <= limit <= PAGE_NOTES_MAX:
         raise Invalid(f"limit is {limit}; a page has 1 to {PAGE_NOTES_MAX} notes")
     rows = await read.fetch(

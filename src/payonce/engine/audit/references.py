@@ -1,4 +1,5 @@
-"""Whether each posting belongs to a business row: services say, by kind of reference, which of some ids exist."""
+"""Checks that every posting belongs to a business row. For each kind of reference, services declare a query for
+existing ids."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,8 +14,8 @@ _FIRST: Final = ""
 
 
 async def check_references(kinds: Mapping[str, str], read: Reads) -> list[Finding]:
-    """Walks over all references in pages. `kinds` has a query for each kind: of the ids in `$1::text[]`, those that
-    exist, as text in its first column."""
+    """Checks all references, page by page. `kinds` has a query for each kind: of the ids in `$1::text[]` it returns the
+    existing ones as text in its first column."""
     findings: list[Finding] = []
     kind = _FIRST
     while (kind := await _next_kind(read, kind)) != _FIRST and len(findings) <= FINDINGS_MAX:

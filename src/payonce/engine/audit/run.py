@@ -1,7 +1,7 @@
-"""The audit of everything: the books, the engine's rows, what services promise, and that postings belong to something.
+"""The full audit: the ledger, the engine's invariants, the services' invariants, and the business row of every posting.
 
-Each check reads on a connection that cannot write and gives a statement only so long; one that fails is itself a
-finding, and the others go on.
+Each check reads on a read-only connection with a statement time-out. A check that fails is itself a finding, and the
+others continue.
 """
 
 import asyncio
@@ -23,16 +23,17 @@ from payonce.kit.redact import redact
 
 STATEMENT_LIMIT_S: Final = 600.0
 CHECK_LIMIT_S: Final = 3_600.0
-"""Of one whole check, which may be many statements or questions to a vendor."""
+"""Per check, which may run many statements or query a vendor."""
 ANSWER_MARGIN_S: Final = 10.0
-"""The server breaks a statement off first, so that its reason is known."""
+"""The server's own time-out comes first, so that its reason is known."""
 
 INVARIANT_WAY_OUT: Final = "the service's README says what this promise is; pause its queues until it is understood"
 
 Audit = Callable[[Reader, Sequence[object]], Awaitable[list[Finding]]]
-"""What a service checks beyond queries: it is given a reader and the service's resources, such as vendors' clients."""
+"""A check that a service declares beyond queries. It gets a reader and the service's resources, such as vendor clients.
+"""
 CheckProgress = Callable[[int, int, str], None]
-"""Told how many checks are done, of how many, and which one begins."""
+"""Called with the number of finished checks, their total, and the name of the check that begins."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Check:
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """A finding, and the check that found it."""
+    """A finding and the check that found it."""
 
     check: str
     text: str
@@ -55,7 +56,7 @@ class Report:
     checks: int
     findings: tuple[AuditFinding, ...]
     accepted: tuple[str, ...] = ()
-    """How the database may lose commits, where the operator said that it may."""
+    """Ways in which the database may lose commits that the operator has accepted."""
 
     @property
     def ok(self) -> bool:
@@ -87,7 +88,7 @@ async def run_audit(
     statement_limit_s: float = STATEMENT_LIMIT_S,
     check_limit_s: float = CHECK_LIMIT_S,
 ) -> Report:
-    """All checks, one after the other, while work goes on."""
+    """Runs all checks, one after the other, while the system keeps working."""
     todo, findings = list(checks), []
     async with open_reader(database, statement_limit_s) as read:
         for done, check in enumerate(todo):
@@ -98,7 +99,7 @@ async def run_audit(
 
 
 def checks_of(services: Sequence[Audited]) -> list[Check]:
-    """Of the engine, the books and the services, in the order in which damage would be understood."""
+    """Checks of the engine, the ledger and the services, ordered so that earlier findings explain later ones."""
     checks = [Check(f"ledger: {kind}", partial(check_books, kind=kind)) for kind in CHECKS]
     checks += [Check(f"engine: {name}", partial(_check_invariant, invariant)) for name, invariant in INVARIANTS.items()]
     for service in services:
@@ -111,7 +112,7 @@ def checks_of(services: Sequence[Audited]) -> list[Check]:
 
 @asynccontextmanager
 async def open_reader(database: Database, statement_limit_s: float = STATEMENT_LIMIT_S) -> AsyncIterator[Reader]:
-    """Reads that may take long, apart from the pools that handlers and the engine wait for."""
+    """A reader for long reads, apart from the pools that handlers and the engine wait for."""
     reader = PatientReader(database, statement_limit_s)
     try:
         yield reader
@@ -120,7 +121,7 @@ async def open_reader(database: Database, statement_limit_s: float = STATEMENT_L
 
 
 class PatientReader(Reader):
-    """A connection of its own, which cannot write; opened again when it was lost."""
+    """A read-only connection of its own, reopened when it is lost."""
 
     def __init__(self, database: Database, statement_limit_s: float) -> None:
         if not statement_limit_s > 0:

@@ -1,7 +1,7 @@
-"""Seals: notes that can no longer change places, hashed into a chain by whoever leads.
+"""Seals: the leader hashes notes whose order is final into a chain.
 
-A note is final when every transaction that began before its own has ended. Ids are given out before a commit, so a
-horizon of ids would pass over whoever commits late; below `pg_snapshot_xmin` nobody is left.
+A note is final when every transaction that began before its own has ended. Ids are assigned before the commit, so a
+horizon of ids would skip late commits; below `pg_snapshot_xmin` no transaction is left.
 """
 
 import hashlib
@@ -21,33 +21,35 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 
 FORMAT: Final = 1
-"""Of the encoding. Grows when a column of the log or of a seal is added; older seals are read by their own."""
+"""Version of the encoding. It grows when a column of the log or of a seal is added; older seals are verified with their
+own format."""
 BATCH_NOTES: Final = 1_000
-"""Of one seal: hashed in milliseconds, so that the lease can be renewed in between."""
+"""Per seal. Hashing takes milliseconds, so the lease can be renewed in between."""
 BATCHES_MAX: Final = 100
-"""Of one call: a flood is sealed over several ticks."""
+"""Per call. A flood is sealed over several ticks."""
 UNSEALED_COUNT_MAX: Final = 10_000
 NO_HASH: Final = bytes(32)
-"""Stands where a chain without seals would have the hash of its last one."""
+"""Stands for the previous hash in a chain without seals."""
 
 NOTE_FIELDS: Final = ("id", "xact", "severity", "location", "reference", "text", "actor", "created_at")
-"""Every column of payonce.audit_log, in the order in which they are hashed."""
+"""All columns of payonce.audit_log in hashing order."""
 MICROSECONDS: Final = "trunc(extract(epoch from {}) * 1000000)::text"
-"""A time in a form that no session's time zone or date style changes."""
+"""A time in a form that does not depend on the session's time zone or date style."""
 NOTE_COLUMNS: Final = (
     "l.id::text as id, l.xact::text as xact, l.severity, l.location, l.reference, l.text, l.actor, "
     f"{MICROSECONDS.format('l.created_at')} as created_at"
 )
 _NULL: Final = bytes([255] * 8)
 SERVER: Final = "(select system_identifier::text from pg_control_system())"
-"""The name a database cluster was born with; copies of its files keep it, and so does their count of transactions."""
+"""The identifier a database cluster gets at initdb. Copies of its files keep it, together with their transaction
+counter."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Head:
-    """The end of the chain at some moment: kept elsewhere, it proves that nothing before it was changed."""
+    """The end of the chain at some moment. Stored elsewhere, it proves that nothing before it was changed."""
 
     number: int
     hash: bytes
@@ -68,10 +70,10 @@ class Seal:
     server: str
     horizon: str
     sealed_at: str
-    """In microseconds since 1970."""
+    """Microseconds since 1970."""
 
     def hash(self, digests: Iterable[bytes]) -> bytes:
-        """Over everything in the seal, the seal before it, and its notes in their order."""
+        """Covers all fields of the seal, the previous seal, and the notes in order."""
         fields = (
             "payonce seal",
             self.format,
@@ -86,19 +88,20 @@ class Seal:
 
 
 def digest(note: Any) -> bytes:
-    """Of one row with NOTE_COLUMNS."""
+    """Digest of one row with NOTE_COLUMNS."""
     return hashlib.sha256(encoded("payonce note", str(FORMAT), *(note[name] for name in NOTE_FIELDS))).digest()
 
 
 def encoded(*fields: str | None) -> bytes:
-    """Each field behind its length, so that no two lists of fields are encoded alike; one that is null has a length
-    that none can have."""
+    """Encodes each field after its length, so that no two lists of fields have the same encoding. Null has a length
+    that no field can have."""
     parts = [None if field is None else field.encode() for field in fields]
     return b"".join(_NULL if part is None else len(part).to_bytes(8, "big") + part for part in parts)
 
 
 async def seal_notes(database: Database, lease: Lease, *, batch_notes: int = BATCH_NOTES) -> int:
-    """Seals what is final, a fenced transaction per seal; answers how many notes. Stale when the lease is lost."""
+    """Seals all final notes, one fenced transaction per seal; returns the number of notes. Raises Stale when the lease
+    is lost."""
     if batch_notes < 1:
         raise Invalid(f"batch_notes is {batch_notes}; a seal covers at least 1 note")
     sealed = 0
@@ -111,19 +114,19 @@ async def seal_notes(database: Database, lease: Lease, *, batch_notes: int = BAT
 
 
 async def head(read: Reads) -> Head:
-    """Where the chain ends now; number 0 while nothing is sealed."""
+    """The current end of the chain; number 0 while nothing is sealed."""
     row = await read.fetchrow("select number, hash from payonce.audit_seals order by number desc limit 1")
     return NO_HEAD if row is None else Head(row["number"], bytes(row["hash"]))
 
 
 @dataclass(frozen=True)
 class SealState:
-    """How far the log is sealed, at a look; verify_log() proves it."""
+    """How far the log is sealed, without proof; verify_log() proves it."""
 
     head: Head
     sealed_at: datetime | None
     unsealed: int
-    """Notes behind the last seal, counted up to UNSEALED_COUNT_MAX."""
+    """Notes after the last seal, counted up to UNSEALED_COUNT_MAX."""
     oldest_unsealed_at: datetime | None
 
 
@@ -145,7 +148,7 @@ async def seal_state(read: Reads) -> SealState:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the next seal goes, and up to where this server's transactions are over."""
+    """Where the next seal goes, and up to where this server's transactions have ended."""
 
     head: Head
     server: str
@@ -158,7 +161,7 @@ class _Place:
 
     @property
     def moved(self) -> bool:
-        """The last seal was made by a server that counted other transactions, or none was made yet."""
+        """True if a server with another transaction counter made the last seal, or if there is none yet."""
         return self.server != self.here or int(self.horizon) > int(self.xmax)
 
 
@@ -192,7 +195,7 @@ def _covered(place: _Place, notes: Sequence[Any], *, complete: bool) -> tuple[st
     """The server and the horizon that a seal over these notes may claim."""
     if complete:
         return place.here, place.xmin
-    # A full batch may end inside a transaction; one after a move may end before the notes of this server begin.
+    # A full batch may end inside a transaction. After a move, it may end before the notes of this server begin.
     return (place.server, place.horizon) if place.moved else (place.here, notes[-1]["xact"])
 
 
@@ -215,8 +218,8 @@ async def _place(connection: Connection) -> _Place:
 
 
 async def _final_notes(connection: Connection, place: _Place, limit: int) -> list[Any]:
-    """Notes without a seal, in the order of their transactions. What a younger server finds above all transactions that
-    it ever began was written elsewhere, and is as final as what lies below them all."""
+    """Notes without a seal, in the order of their transactions. Notes above all transactions that this server ever
+    began were written by another server, and are as final as those below them all."""
     final = "l.xact >= $1::text::xid8 and l.xact < pg_snapshot_xmin(pg_current_snapshot())"
     if place.moved:
         final = f"(({final}) or l.xact >= pg_snapshot_xmax(pg_current_snapshot()))"

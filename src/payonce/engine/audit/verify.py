@@ -1,4 +1,4 @@
-"""Verifying the audit log: every note, every seal and every link again, and the heads that were kept elsewhere."""
+"""Verification of the audit log: recomputes every note, seal and link, and compares the heads stored elsewhere."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -13,7 +13,7 @@ from payonce.engine.ledger.model import Reads
 
 PAGE_SEALS: Final = 500
 PAGE_NOTES: Final = 5_000
-"""A page ends with the seal that reaches this many."""
+"""A page ends with the seal that reaches this many notes."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Verified:
     head: Head
     notes: int
     unsealed: int
-    """Written after the last seal; they are sealed once older transactions have ended."""
+    """Notes written after the last seal. They are sealed once older transactions have ended."""
     oldest_unsealed_at: datetime | None
     heads: int
-    """How many heads from elsewhere were held against the chain."""
+    """Number of heads stored elsewhere that were compared with the chain."""
     findings: tuple[Finding, ...]
 
     @property
@@ -33,8 +33,8 @@ class Verified:
 
 
 async def verify_log(read: Reads, heads: Iterable[Head] = (), progress: Progress | None = None) -> Verified:
-    """Reads the whole chain in pages, while it may grow. Without a head from elsewhere it cannot tell a chain that was
-    cut at its end, or made anew from its beginning by the database's owner."""
+    """Reads the whole chain in pages, while it may grow. Without a head stored elsewhere it cannot detect a chain that
+    the database's owner truncated or rebuilt from the start."""
     walk = _Walk()
     anchored = walk.anchor(heads)
     total = await read.fetchval("select count(*) from payonce.audit_seals")
@@ -114,7 +114,7 @@ def _stored(row: Any) -> _Stored:
 
 
 async def _covered(read: Reads, first: int, last: int) -> dict[int, list[Any]]:
-    """The listed notes of some seals, with the notes themselves as far as they are there."""
+    """The notes listed by these seals, joined with the notes that still exist."""
     rows = await read.fetch(
         f"""
         select s.seal, s.place, s.note, s.digest, {NOTE_COLUMNS}
@@ -131,7 +131,7 @@ async def _covered(read: Reads, first: int, last: int) -> dict[int, list[Any]]:
 
 
 async def _find_strays(read: Reads, walk: _Walk) -> None:
-    """What no seal accounts for: notes that slipped in below the horizon, and lists of seals that are gone."""
+    """Notes inserted below the horizon, and lists of seals that are gone."""
     late = await read.fetch(
         f"""
         select l.id, l.xact::text as xact, l.xact < last.horizon as below from payonce.audit_log l,

@@ -1,4 +1,4 @@
-"""Operators' brakes: freezes and velocity limits before a send, and a second person before what moves much."""
+"""Operator controls: freezes and velocity limits before a send, and a second person's approval above a threshold."""
 
 from payonce.engine.controls.actions import (
     Redrive,
@@ -56,7 +56,8 @@ from payonce.engine.controls.thresholds import Threshold, remove_threshold, set_
 from payonce.engine.controls.velocity_limits import Limit, LimitUsage, check_limits, limits, remove_limit, set_limit
 
 CHECKS = (check_freezes, check_limits)
-"""What a worker asks in every intent transaction. Freezes first: their lock must be taken before any row of a limit."""
+"""Checked by the worker in every intent transaction. Freezes come first: their lock must be taken before any row of a
+limit."""
 
 __all__ = [
     "CHECKS",

@@ -1,5 +1,5 @@
-"""The actions that may need a second person: answering a review, redriving many messages, writing money off, and
-letting more happen without one."""
+"""Actions that may need a second person: answering a review, redriving many messages, writing off money, and relaxing a
+threshold."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ IN_BATCHES: Final = " in batches"
 
 
 class ReviewAnswer(msgspec.Struct, frozen=True):
-    """A person's answer to what they saw of an effect at `revision`."""
+    """A person's answer to an effect as shown at `revision`."""
 
     effect_id: UUID
     revision: int
@@ -38,24 +38,24 @@ class ReviewAnswer(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The messages of a queue that matched when somebody looked: so many, and exactly these. Of parked ones the filter
-    ends at that moment, so what is parked later changes nothing."""
+    """The messages of a queue that matched when they were shown: their count and fingerprint. For parked messages the
+    filter ends at that moment, so messages parked later are not included."""
 
     queue: str
     which: Filter
     count: int
     fingerprint: str
     in_batches: bool = False
-    """More than one transaction changes: an operation (payonce.engine.messages.bulk) does it. Which messages
-    they are is then said by the filter alone; of those that match, some may have gone on by then."""
+    """More messages than one transaction changes: an operation (payonce.engine.messages.bulk) processes them. Only the
+    filter identifies them then, and some matches may have moved on meanwhile."""
 
 
 class Redrive(Selection, frozen=True):
-    """These start over."""
+    """The selected messages start over."""
 
 
 class WriteOff(msgspec.Struct, frozen=True):
-    """An item in suspense, and the account of the loss or gain that it becomes. An item never changes its amount."""
+    """An item in suspense and the loss or gain account it is written off to. The amount of an item never changes."""
 
     item_id: UUID
     account: str
@@ -63,8 +63,8 @@ class WriteOff(msgspec.Struct, frozen=True):
 
 
 class ThresholdChange(msgspec.Struct, frozen=True):
-    """A threshold as it was when it was asked for, and as it shall be; amounts in minor units, None where there is
-    none."""
+    """A threshold as it was at the time of the request, and as requested. Amounts are in minor units; None means no
+    threshold."""
 
     asset: str
     exponent: int
@@ -84,7 +84,7 @@ def answer_review_action(_: Admin) -> Action[ReviewAnswer]:
             outcome=given.outcome,
             vendor_ref=given.vendor_ref,
         )
-        # In the same commit: a message that is parked, or waits for its next attempt, goes on with the answer.
+        # In the same commit, a message that is parked or waits for its next attempt continues with the answer.
         if (woken := await wake_message(tx.connection, answered.message_id)) is not None:
             tx.sent_to.add(woken)
         lives = "select exists (select from payonce.live_messages where id = $1)"
@@ -104,7 +104,7 @@ def _effect(subject: str) -> Link:
 
 
 def describe_consequence(answered: Mapping[str, Any]) -> str:
-    """What becomes of the message of an effect that was answered, in a person's words."""
+    """What happens to the message of an answered effect, as half a sentence for people."""
     if answered["redriven"]:
         return "its message goes on"
     if answered["gone"]:
@@ -122,8 +122,8 @@ def redrive_action(admin: Admin) -> Action[Redrive]:
         text += f", what {unknown:,} of them move is not known" if unknown else ""
         waiting = await count_in_review(tx, ids)
         text += f", {waiting:,} of them go straight back to waiting for the answer to a review" if waiting else ""
-        # One message alone is a person's daily work; of many nobody looks at each, and where a second person is asked
-        # at all, what is not known may be above any threshold.
+        # Redriving one message is daily work. With many, nobody looks at each, and where thresholds exist an unknown
+        # amount may exceed any of them.
         many = asked.count > 1 and unknown and await thresholds(tx)
         because = f"what {unknown:,} of {asked.count:,} messages may move is not known" if many else ""
         return Assessment(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts, unknown, because)
@@ -151,7 +151,7 @@ def _parked_messages(subject: str) -> Link:
 
 
 async def _assess_in_batches(tx: Tx, asked: Redrive) -> Assessment:
-    """What so many move is not added up: where a second person is asked at all, one is asked here."""
+    """The amounts of so many messages are not added up: wherever thresholds exist, a second person is needed."""
     text = f"redrive {asked.count:,} parked messages of {asked.queue} in batches; what they move is not added up"
     because = f"{asked.count:,} messages are more than anybody looks at" if await thresholds(tx) else ""
     return Assessment(f"{asked.queue}{IN_BATCHES}", text, [], asked.count, because)
@@ -181,20 +181,20 @@ def change_threshold_action(_: Admin) -> Action[ThresholdChange]:
 
 
 async def threshold_change(tx: Tx, asset: Asset, above: Amount | None) -> ThresholdChange:
-    """What setting it, or with None removing it, would be now; to be previewed and asked for."""
+    """The change from the current threshold to `above`, to be previewed and submitted; None removes the threshold."""
     was = await locked_threshold(tx, asset)
     minor = [None if each is None else each.to_minor_text() for each in (was, above)]
     return ThresholdChange(asset.code, asset.exponent, *minor)
 
 
 async def redrive_request(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
-    """What a redrive of these messages would be now, to be previewed and asked for."""
+    """The redrive of the currently matching messages, to be previewed and submitted."""
     found = await select_messages(tx, admin, queue, State.PARKED, which)
     return Redrive(found.queue, found.which, found.count, found.fingerprint, found.in_batches)
 
 
 async def select_messages(tx: Tx, admin: Admin, queue: str, state: State, which: Filter) -> Selection:
-    """What a change of these messages would touch now."""
+    """The messages that a change would affect now."""
     if state is State.PARKED:
         now: datetime = await tx.fetchval("select payonce.due_now()")
         end = now + timedelta(microseconds=1)
@@ -207,7 +207,7 @@ async def select_messages(tx: Tx, admin: Admin, queue: str, state: State, which:
 
 
 async def selected_ids(tx: Tx, admin: Admin, asked: Selection, state: State = State.PARKED) -> list[UUID]:
-    """Exactly those that were shown, or Stale."""
+    """The ids of exactly the messages that were shown. Raises Stale if they have changed."""
     ids = await admin.choose(asked.queue, state, asked.which, bulk.BULK_MAX + 1, within=tx.connection)
     if fingerprint(ids) != asked.fingerprint:
         raise Stale(f"the {state} messages of {asked.queue} are not those of {asked.count:,} any more; look again")
@@ -215,7 +215,8 @@ async def selected_ids(tx: Tx, admin: Admin, asked: Selection, state: State = St
 
 
 async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amount]:
-    """What runs of these messages may move, by asset: their open effects, or of one that has none its latest."""
+    """What the runs of these messages may move, by asset: the amounts of their open effects, or of the latest effect
+    where none is open."""
     rows = await read.fetch(
         """
         select e.asset, e.exponent, sum(e.amount_minor) as minor
@@ -234,7 +235,7 @@ async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amo
 
 
 async def count_unknown_amounts(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
-    """How many of these have never been about to move anything, so that nobody can tell what they will."""
+    """How many of these messages have no effect with an amount yet, so that nobody can tell what they will move."""
     count: int = await read.fetchval(
         """
         select count(*) from unnest($1::uuid[]) as m (id)
@@ -246,7 +247,7 @@ async def count_unknown_amounts(read: Reader | Tx, message_ids: Sequence[UUID]) 
 
 
 async def count_in_review(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
-    """How many of these would run into an effect that waits for a person, and go straight back to waiting."""
+    """How many of these messages have an effect in review: redriven, they go straight back to waiting."""
     count: int = await read.fetchval(
         "select count(distinct message_id) from payonce.effects where message_id = any($1) and state = 'review'",
         list(message_ids),
@@ -266,8 +267,9 @@ async def _assess_answer(tx: Tx, given: ReviewAnswer) -> Assessment:
     if row is None:
         raise Invalid(f"there is no effect {given.effect_id}; see: payonce effects list")
     amounts = []
-    # To look again may end in a send: a key that lives is replayed, what the vendor does not show is fenced and sent.
-    # Only of an expired key the record tells that nothing but a question, and then another review, can follow.
+    # Looking again may end in a send: a valid key is replayed, and an effect that the vendor does not show is fenced
+    # and sent. Only for an expired key does the record guarantee that nothing but a query and another review can
+    # follow.
     moves = given.answer is not Answer.LOOK_AGAIN or not row["can_only_be_asked"]
     if row["amount_minor"] is not None and moves:
         amounts = [Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))]
@@ -281,12 +283,12 @@ def _item_in_suspense(subject: str) -> Link:
 
 async def _assess_write_off(tx: Tx, given: WriteOff) -> Assessment:
     item = await item_of(tx, given.item_id)
-    # A gain is weighed as a loss is: either way the books are made to agree by a person's word.
+    # A gain is assessed like a loss: either way a person's word makes the books agree.
     return Assessment(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
 
 
 async def _assess_threshold_change(_: Tx, asked: ThresholdChange) -> Assessment:
-    """Whoever could raise or remove it alone could do alone whatever it is there to stop, and then put it back."""
+    """A person who could raise or remove a threshold alone could bypass every approval and then restore it."""
     asset = Asset(asked.asset, asked.exponent)
     was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
     subject = f"{asset.code} of {asset.exponent} decimals"

@@ -1,7 +1,7 @@
-"""Maker and checker: what moves more than a threshold is asked by one person and done when a second one agrees.
+"""Maker and checker: one person requests an action above a threshold, and a second person approves it.
 
-An action is declared once (`Action`) and registered with one line in app/registry.py. Its argument is fixed when it is
-asked and is carried out in the transaction that decides, or not at all.
+An action is declared once (`Action`) and registered with one line in app/registry.py. Its argument is fixed with the
+request. It is carried out in the transaction that approves it, or not at all.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -34,33 +34,33 @@ class ApprovalState(StrEnum):
     WAITING = "waiting"
     GRANTED = "granted"
     DENIED = "denied"
-    """By a person, or because it could no longer be carried out as it was asked."""
+    """By a person, or because it could no longer be carried out as requested."""
     EXPIRED = "expired"
-    """Nobody decided in time, or something else is asked instead."""
+    """Nobody decided in time, or another request replaced it."""
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """What an action is about, for the one who decides."""
+    """What an action would do, for the person who decides."""
 
     subject: str
-    """The same for the same thing: of one action only one may wait per subject."""
+    """Identifies the object: per action, only one request per subject may wait."""
     text: str
     amounts: Sequence[Amount] = ()
-    """One per asset, held against the thresholds."""
+    """One per asset, compared with the thresholds."""
     unknown: int = 0
-    """Messages of which nobody can tell yet what they move."""
+    """The number of messages with unknown amounts."""
     because: str = ""
-    """Why a second person is needed whatever the thresholds say; empty: only they decide."""
+    """Why a second person is needed regardless of the thresholds; empty if only the thresholds decide."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Where a person looks at what an approval is about."""
+    """The console page of an approval's subject."""
 
     text: str
     path: str
-    """Of a console page, without the console's root."""
+    """Path of a console page below the console's root."""
     query: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -70,14 +70,14 @@ class Action(Generic[Argument]):
     argument_type: type[Argument]
     weigh: Callable[[Tx, Argument], Awaitable[Assessment]]
     execute: Callable[[Tx, Argument, str], Awaitable[Any]]
-    """Does it, in the name of whoever asked and agreed; what it answers is kept as JSON. Raises Stale or Invalid when
-    what it was asked for is no longer so."""
+    """Carries it out in the name of the requester and the approver. The result is stored as JSON. Raises Stale or
+    Invalid when the request no longer applies."""
     link: Callable[[str], Link] | None = None
-    """The page of a subject of this action; None: it has none."""
+    """The page of a subject of this action; None if it has none."""
 
 
 def requester_of(by: str) -> str:
-    """The first of those in whose name an action was carried out."""
+    """The requester, the first of the people in whose name an action was carried out."""
     return by.partition(_GRANTED_BY)[0]
 
 
@@ -105,29 +105,29 @@ class Approval:
 
 @dataclass(frozen=True)
 class Executed:
-    """It was below the thresholds, and is done."""
+    """The action was below the thresholds and has been carried out."""
 
     result: Any
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What asking would come to."""
+    """What a request would lead to."""
 
     weighed: Assessment
     because: str
-    """Why a second person is needed; empty: it would be done at once."""
+    """Why a second person is needed; empty if it would be carried out at once."""
 
 
 async def preview(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> Preview:
-    """Tries it and takes it back: whoever is about to ask hears what could not be carried out."""
+    """Tries the action and rolls it back, so that the requester sees errors before submitting."""
     weighed = await action.weigh(tx, argument)
     await _try_and_roll_back(tx, action, argument, texts.name(by, "by"))
     return Preview(weighed, await needs_second_person(tx, weighed))
 
 
 async def needs_second_person(read: Reader | Tx, weighed: Assessment) -> str:
-    """Why, as the first half of a sentence; empty when nobody else is needed."""
+    """The reason, as the first half of a sentence; empty when nobody else is needed."""
     if weighed.because:
         return weighed.because
     too_much = await above_threshold(read, weighed.amounts)
@@ -137,7 +137,8 @@ async def needs_second_person(read: Reader | Tx, weighed: Assessment) -> str:
 async def submit(
     tx: Tx, action: Action[Argument], argument: Argument, by: str, why: str, *, lifetime_s: float = LIFETIME_DEFAULT_S
 ) -> Executed | Approval:
-    """Does it at once, or leaves it to a second person. Asking the same again answers with what waits already."""
+    """Carries the action out at once, or leaves it to a second person. Submitting the same request again returns the
+    waiting one."""
     by, why = texts.name(by, "by"), texts.reason(why, "the note")
     weighed = await action.weigh(tx, argument)
     if not (because := await needs_second_person(tx, weighed)):
@@ -155,9 +156,10 @@ async def submit(
 
 
 async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = "agreed") -> Approval:
-    """Agrees, and carries it out in this transaction. Granting twice does it once.
+    """Approves the request and carries it out in this transaction. Granting twice carries it out once.
 
-    What can no longer be carried out as it was asked is denied with the reason as its result, and nothing is done.
+    A request that can no longer be carried out as submitted is denied with the reason as its result, and nothing is
+    done.
     """
     by, why = texts.name(by, "by"), texts.reason(why, "the note")
     approval = await _locked(tx, approval_id)
@@ -176,7 +178,7 @@ async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = 
 
 
 async def deny(tx: Tx, approval_id: int, by: str, why: str) -> Approval:
-    """Refuses for good; it may be asked anew. Denying twice changes nothing."""
+    """Denies the request for good; it may be submitted anew. Denying twice changes nothing."""
     by, why = texts.name(by, "by"), texts.reason(why)
     approval = await _locked(tx, approval_id)
     if approval.state is ApprovalState.DENIED:
@@ -186,7 +188,8 @@ async def deny(tx: Tx, approval_id: int, by: str, why: str) -> Approval:
 
 
 async def withdraw(tx: Tx, action: str, subjects: Sequence[str], by: str, why: str) -> None:
-    """Ends what waits about these, because something else is asked instead: nobody can grant it any more."""
+    """Ends the requests that wait about these subjects because another request replaces them. They can no longer be
+    granted."""
     rows = await tx.fetch(
         """
         update payonce.approvals set state = 'expired', decided_why = $3
@@ -208,7 +211,7 @@ async def approvals(
     limit: int = 100,
     before: int | None = None,
 ) -> list[Approval]:
-    """The newest first; `before` is the last id of the previous page."""
+    """Newest first; `before` is the last id of the previous page."""
     rows = await read.fetch(
         f"""
         select * from (select {_COLUMNS} from payonce.approvals) a
@@ -222,7 +225,7 @@ async def approvals(
 
 
 async def approval_of(read: Reader | Tx, approval_id: int) -> Approval:
-    """Decided or not."""
+    """The approval with this id, decided or not."""
     row = await read.fetchrow(f"select {_COLUMNS} from payonce.approvals where id = $1", approval_id)
     if row is None:
         raise _no_such_approval(approval_id)
@@ -230,7 +233,7 @@ async def approval_of(read: Reader | Tx, approval_id: int) -> Approval:
 
 
 async def waiting_approval(read: Reader | Tx, action: str, subject: str) -> Approval | None:
-    """The one question about this subject that a second person has still to decide."""
+    """The request about this subject that still waits for a second person."""
     row = await read.fetchrow(
         f"""
         select {_COLUMNS} from payonce.approvals
@@ -242,7 +245,7 @@ async def waiting_approval(read: Reader | Tx, action: str, subject: str) -> Appr
     return None if row is None else _as_approval(row)
 
 
-# What nobody decided in time reads as expired, marked or not.
+# Requests that nobody decided in time read as expired, whether marked or not.
 _COLUMNS: Final = """id, action, subject, argument, text, amounts, why, asked_by, asked_at, expires_at, decided_by,
     decided_at, decided_why, result,
     case when state = 'waiting' and expires_at <= payonce.due_now() then 'expired' else state end as state"""
@@ -253,7 +256,7 @@ class _TrialOver(Exception):
 
 
 async def _try_and_roll_back(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> None:
-    """Whoever asks hears at once what could not be carried out anyway."""
+    """Reports errors of the action to the requester at once."""
     try:
         async with tx.connection.transaction():
             await action.execute(tx, argument, by)
@@ -263,7 +266,7 @@ async def _try_and_roll_back(tx: Tx, action: Action[Argument], argument: Argumen
 
 
 async def _insert(tx: Tx, action: str, weighed: Assessment, document: str, by: str, why: str, lifetime_s: float) -> Any:
-    """None when one waits already."""
+    """None when a request already waits about the subject."""
     if not 0 < lifetime_s <= LIFETIME_MAX_S:
         raise Invalid(f"an approval waits for {lifetime_s:g} s; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
     await tx.execute(

@@ -1,7 +1,7 @@
-"""Freezes: no send that matches begins its intent until they end or are lifted, whatever was already claimed.
+"""Freezes: until a freeze ends or is lifted, no matching send can commit its intent, even for messages already claimed.
 
-They stop sends alone. What was sent before is still recorded and asked about: a brake must not make us forget money.
-A send whose intent was committed before the freeze may still go out, until its time-out ends: it is told, and can be
+Freezes stop sends only. Earlier sends are still recorded and resolved: a control must not make us forget money. A send
+whose intent was committed before the freeze may still go out until its time-out ends. Such sends are listed, and can be
 waited for.
 """
 
@@ -23,28 +23,28 @@ from payonce.kit.money import WELL_KNOWN_CODES, Amount, Asset
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 
 LOCK_KEY: Final = 0x667265657A65
-"""'freeze' in ASCII, as in payonce.freeze_on(): shared by intents, and a freezer's alone."""
+"""'freeze' in ASCII, as in payonce.freeze_on(). Intents take the lock shared, a freeze takes it exclusively."""
 LOCK_WAIT_S: Final = 30
-"""Longer than a process that is stopped inside its intent transaction may keep it open with a lease of a minute."""
+"""Longer than a process stopped inside its intent transaction can keep it open with a lease of one minute."""
 LOOK_S: Final = 60.0
-"""How often a frozen message looks again, so how long after a lift the last one goes on."""
+"""How often a frozen message is retried, and so the longest delay after a lift."""
 LISTED_MAX: Final = 500
 QUIET_WAIT_MAX_S: Final = 120.0
-"""How long wait_until_quiet() waits at most; what then is still under way is told."""
+"""The longest wait of wait_until_quiet(); it returns the sends still in flight then."""
 QUIET_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True)
 class SendsInFlight:
-    """Sends whose intent was committed before a freeze, and which may still begin or end at the vendor."""
+    """Sends whose intent was committed before a freeze and which may still begin or end at the vendor."""
 
     count: int = 0
     amounts: Sequence[Amount] = ()
     """One per asset."""
     until: datetime | None = None
-    """When the last of their time-outs ends: nothing of them begins after it."""
+    """When the last of their time-outs ends: none of them begins after it."""
     rest_s: float = 0.0
-    """Up to that, by the store's clock."""
+    """Seconds until then, by the store's clock."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -57,7 +57,7 @@ class SendsInFlight:
 
 @dataclass(frozen=True)
 class Freeze:
-    """One freeze. Each condition that is given must match; one without conditions means everything."""
+    """One freeze. All given conditions must match; a freeze without conditions stops everything."""
 
     id: int
     vendor: str | None
@@ -73,11 +73,11 @@ class Freeze:
     lifted_why: str | None
     in_force: bool
     under_way: SendsInFlight = field(default=SendsInFlight(), compare=False)
-    """What had begun when it was made; told to the one who freezes alone."""
+    """Sends in flight when the freeze was made; set only on the value that freeze() returns."""
 
     @property
     def what(self) -> str:
-        """What it stops, in words."""
+        """The stopped sends, in words."""
         conditions = [(name, getattr(self, name)) for name in ("vendor", "asset", "tenant", "service")]
         return ", ".join(f"{name} {value}" for name, value in conditions if value is not None) or "everything"
 
@@ -95,10 +95,11 @@ async def freeze(
     until: datetime | None = None,
     for_s: float | None = None,
 ) -> Freeze:
-    """Stops what matches every given condition: no intent that commits after this transaction is sent.
+    """Stops sends that match every given condition: no intent that commits after this transaction is sent.
 
-    Waits for intents that are just being written, and holds new ones back meanwhile, so commit soon. What was intended
-    before may still be on its way to the vendor: `under_way` tells, and after the commit wait_until_quiet() waits.
+    Waits for intents that are being written and holds back new ones meanwhile, so commit soon. Sends intended earlier
+    may still be on their way to the vendor: `under_way` lists them, and wait_until_quiet() waits for them after the
+    commit.
     """
     given = {"vendor": vendor, "asset": asset, "tenant": tenant, "service": service}
     conditions = {name: None if text is None else texts.name(text, name) for name, text in given.items()}
@@ -132,7 +133,7 @@ async def freeze(
 
 
 async def sends_in_flight(read: Reader | Tx, frozen: Freeze) -> SendsInFlight:
-    """What matches the freeze and may still be sent. While it is in force there is never more of it, only less."""
+    """Matching sends that may still go out. While the freeze is in force, their number only falls."""
     rows = await read.fetch(
         """
         select asset, exponent, sum(amount_minor) as minor, count(*) as count, max(busy_until) as until,
@@ -156,8 +157,8 @@ async def sends_in_flight(read: Reader | Tx, frozen: Freeze) -> SendsInFlight:
 
 
 async def wait_until_quiet(read: Reader, frozen: Freeze, limit_s: float = QUIET_WAIT_MAX_S) -> SendsInFlight:
-    """Waits until what had begun before the freeze has ended or can no longer begin. Answers with what is left then:
-    nothing, unless the limit came first or the freeze was lifted."""
+    """Waits until all sends begun before the freeze have ended or can no longer begin. Returns the sends that are left:
+    none, unless the limit was reached first or the freeze was lifted."""
     give_up_at = time.monotonic() + limit_s
     while True:
         left = await sends_in_flight(read, frozen)
@@ -167,7 +168,7 @@ async def wait_until_quiet(read: Reader, frozen: Freeze, limit_s: float = QUIET_
 
 
 async def lift(tx: Tx, freeze_id: int, by: str, why: str) -> Freeze:
-    """Lets what waits go on, within LOOK_S."""
+    """Lifts the freeze; waiting messages continue within LOOK_S."""
     by, why = texts.name(by, "by"), texts.reason(why)
     row = await tx.fetchrow(
         """
@@ -190,7 +191,8 @@ async def lift(tx: Tx, freeze_id: int, by: str, why: str) -> Freeze:
 async def freezes(
     read: Reader | Tx, *, ended: bool = False, limit: int = 100, before: int | None = None
 ) -> list[Freeze]:
-    """Those in force, the newest first; with `ended` also those that ended or were lifted. `before` pages."""
+    """Freezes in force, newest first; with `ended` also those that ended or were lifted. `before` is the last id of the
+    previous page."""
     rows = await read.fetch(
         """
         select * from (
@@ -206,7 +208,7 @@ async def freezes(
 
 
 async def freeze_of(read: Reader | Tx, freeze_id: int) -> Freeze:
-    """In force or not."""
+    """The freeze with this id, in force or not."""
     found = [each for each in await freezes(read, ended=True, limit=1, before=freeze_id + 1) if each.id == freeze_id]
     if not found:
         raise _no_such_freeze(freeze_id)
@@ -214,7 +216,7 @@ async def freeze_of(read: Reader | Tx, freeze_id: int) -> Freeze:
 
 
 async def check_asset(read: Reader | Tx, code: str) -> None:
-    """A freeze of an asset that nothing is counted in would stop nothing, and look as if it did."""
+    """Refuses an unknown asset: a freeze of it would stop nothing but look as if it did."""
     rows = await read.fetch("select asset from payonce.accounts union select asset from payonce.velocity_limits")
     known = WELL_KNOWN_CODES.union(row["asset"] for row in rows)
     if code in known or await read.fetchval("select exists (select from payonce.effects where asset = $1)", code):
@@ -225,7 +227,8 @@ async def check_asset(read: Reader | Tx, code: str) -> None:
 
 
 async def unknown_targets(read: Reader | Tx, vendor: str | None, asset: str | None) -> list[str]:
-    """A freeze with a slip of the pen in it stops nothing, and looks as if it did: what no effect on record has."""
+    """Warnings about a vendor or asset that no effect on record has: with a typo, a freeze would stop nothing but look
+    as if it did."""
     doubts = []
     for name, text in (("vendor", vendor), ("asset", asset)):
         seen = f"select exists (select from payonce.effects where {name} = $1)"
@@ -235,7 +238,7 @@ async def unknown_targets(read: Reader | Tx, vendor: str | None, asset: str | No
 
 
 async def check_freezes(tx: Tx, sending: Sending) -> None:
-    """Asked in the intent transaction, before anything is sent."""
+    """Runs in the intent transaction, before anything is sent. Raises Held while a freeze matches."""
     for tenant in dict.fromkeys((sending.tenant, *sending.others)):
         await _check_freezes_of(tx, sending, tenant)
 

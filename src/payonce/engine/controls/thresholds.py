@@ -1,4 +1,4 @@
-"""Thresholds: above which amount of an asset a second person must agree. Without one, nobody else is asked."""
+"""Thresholds: the amount of an asset above which a second person must approve. Without one, nobody else is needed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class Threshold:
 
 
 async def set_threshold(tx: Tx, above: Amount, by: str) -> Threshold:
-    """Actions that concern more than this need a second person; one of exactly this amount does not.
+    """Actions above this amount need a second person; an action of exactly this amount does not.
 
-    People come here through the action `change threshold`, which asks a second one before it is raised or removed.
+    Operators use the action `change threshold`, which needs a second person to raise or remove a threshold.
     """
     if above.minor < 0:
         raise Invalid(f"the threshold is {above}; it must be 0 or more")
@@ -69,8 +69,9 @@ async def remove_threshold(tx: Tx, asset: Asset, by: str) -> None:
 
 
 async def locked_threshold(tx: Tx, asset: Asset) -> Amount | None:
-    """What is set for this asset, and stays so until the transaction ends."""
-    # The table, as there may be no row yet to lock: of two who set the first at once, the later would raise it.
+    """The threshold of this asset, locked until the transaction ends."""
+    # Locks the table because there may be no row yet: of two people who set the first threshold at once, the second
+    # would raise it.
     await tx.execute("lock table payonce.approval_thresholds in share row exclusive mode")
     return next((found.above for found in await thresholds(tx) if found.above.asset == asset), None)
 

@@ -1,7 +1,7 @@
-"""Velocity limits: what may leave within any window of time, by asset and, if wanted, by vendor.
+"""Velocity limits: the amount of an asset that may leave within a window of time, optionally per vendor.
 
-An effect counts from the intent with which it was sent afresh, unless it is known that it did not happen. A replay of
-what may have left is never held back: it was counted, and it is how its end is found out.
+An effect counts from the intent of its first send, unless it is known not to have happened. A replay is never held
+back: it was counted already, and it is how the outcome is found out.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from payonce.kit.outcomes import Held, Invalid
 WINDOW_DEFAULT_S: Final = 3_600
 WINDOW_MAX_S: Final = 31 * 86_400
 LOOK_MAX_S: Final = 300.0
-"""A held message looks at least this often: the limit may have been raised, or an effect refused meanwhile."""
+"""A held message is retried at least this often: the limit may have been raised, or an effect refused meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class LimitUsage:
-    """A limit and how much of it the window holds now."""
+    """A limit and the amount currently used within its window."""
 
     limit: Limit
     used: Amount
@@ -49,7 +49,7 @@ class LimitUsage:
 async def set_limit(
     tx: Tx, most: Amount, by: str, *, window_s: int = WINDOW_DEFAULT_S, vendor: str | None = None
 ) -> Limit:
-    """Sets or changes the limit of an asset, window and vendor. It counts what left before it was set, too."""
+    """Sets or changes the limit of an asset, window and vendor. Sends made before it was set count as well."""
     if most.minor < 0:
         raise Invalid(f"the limit is {most}; it must be 0 or more")
     if not 1 <= window_s <= WINDOW_MAX_S:
@@ -106,8 +106,8 @@ async def limits(read: Reader | Tx) -> list[LimitUsage]:
 
 
 async def check_limits(tx: Tx, sending: Sending) -> None:
-    """Asked in the intent transaction. The rows of the limits are locked to its end, in the order of their ids: two
-    intents that would pass each alone and not together follow one another."""
+    """Runs in the intent transaction. Locks the rows of the limits, in id order, until it ends, so that two intents
+    that fit only one at a time follow one another."""
     if not sending.amount or sending.replay:
         return
     amount = sending.amount
@@ -137,7 +137,7 @@ async def check_limits(tx: Tx, sending: Sending) -> None:
             )
 
 
-# Of limit $1 to $4 (asset, exponent, window, vendor), without effect $5, which is the one that asks.
+# For limit $1 to $4 (asset, exponent, window, vendor), without effect $5, the one being checked.
 _COUNTED: Final = """
     from payonce.effects
     where asset = $1 and exponent = $2 and first_attempt_at > payonce.due_now() - make_interval(secs => $3)
@@ -150,7 +150,7 @@ async def _used_minor(read: Reader | Tx, limit: Limit, asking: UUID | None) -> i
 
 
 async def _room_after_s(tx: Tx, limit: Limit, asking: UUID | None, missing: Amount) -> float:
-    """When so much will have left the window, the oldest first."""
+    """Seconds until enough has left the window, oldest first."""
     after_s = await tx.fetchval(
         f"""
         select extract(epoch from min(first_attempt_at) + make_interval(secs => $3) - payonce.due_now())::float8

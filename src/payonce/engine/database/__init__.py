@@ -1,1 +1,1 @@
-"""PostgreSQL: pools, sessions, transactions with a known end, migrations, leases, notifications and rate limits."""
+"""PostgreSQL: pools, sessions, transactions with a known outcome, migrations, leases, notifications and rate limits."""

@@ -1,4 +1,5 @@
-"""Steps of the store's wall clock. Leases are judged by it, so a step forward makes all of them look ended at once."""
+"""Detection of steps of the store's wall clock. Leases depend on it: a step forward makes all of them look expired at
+once."""
 
 import time
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any, Final
 from payonce.engine.database.connections import Database
 
 STEP_MIN_S: Final = 0.25
-"""What is less is left to the two thirds of a lease that a living worker always has."""
+"""Smaller steps are covered by the two thirds of its lease that a living worker always has left."""
 
 
 @dataclass(frozen=True)
@@ -18,16 +19,16 @@ class _Reading:
 
 
 class ClockWatch:
-    """Holds the store's clocks against this process' monotonic clock, from one look to the next."""
+    """Compares the store's clocks with this process's monotonic clock, from one reading to the next."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._last: _Reading | None = None
 
     async def stepped_s(self) -> float:
-        """How far the store's clocks went forward since the last look, beyond the time that passed; 0 for no step.
+        """How far the store's clocks moved forward since the last reading beyond the elapsed time; 0 without a step.
 
-        A wall clock moves both of them. Tests move one alone, and mean time that passes.
+        A wall clock moves both of them. A test that moves only one simulates elapsed time.
         """
         asked_at = time.monotonic()
         row: Any = await self._database.engine.fetchrow(

@@ -1,8 +1,8 @@
-"""Transactions whose end is known, also when the answer to COMMIT is lost.
+"""Transactions whose outcome is known even when the answer to COMMIT is lost.
 
 A transaction that writes also writes a random token. When the answer to its COMMIT is lost, the token is looked for on
-a new connection, once the old session is gone and cannot commit any more. Transaction ids are no witness: a server that
-crashed or was promoted hands them out again, and answers for somebody else's transaction.
+a new connection, once the old session is gone and can no longer commit. Transaction ids prove nothing: a server that
+crashed or was promoted assigns them again, and would answer for another transaction.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from payonce.kit.outcomes import Unavailable
 LOOK_AGAIN_S: Final = 0.1
 LOOK_AGAIN_MAX_S: Final = 2.0
 FATE_LIMIT_S: Final = 300.0
-"""How long the fate of a COMMIT is looked for: a server recovers from a crash, or a standby is promoted, within it."""
+"""How long the outcome of a COMMIT is looked for: long enough for crash recovery or the promotion of a standby."""
 TOKENS_KEPT_S: Final = 7_200.0
-"""Many times FATE_LIMIT_S: a token is there when it is looked for, unless the server's clock is stepped by hours."""
+"""Many times FATE_LIMIT_S: a token exists when it is looked for, unless the server's clock is stepped by hours."""
 FORGET_BATCH: Final = 50_000
 
 LOST_ANSWERS: Final = (
@@ -38,7 +38,7 @@ LOST_ANSWERS: Final = (
     asyncpg.OperatorInterventionError,
     TimeoutError,
 )
-"""Errors of a COMMIT that may have been carried out all the same."""
+"""Errors of a COMMIT that may have been carried out nevertheless."""
 UNREACHABLE: Final = (*CONNECT_ERRORS, Unavailable)
 
 log = get_logger(__name__)
@@ -47,13 +47,13 @@ _open: "ContextVar[_Open | None]" = ContextVar("open transaction", default=None)
 
 
 class Connector(Protocol):
-    """A Database."""
+    """Opens connections; implemented by Database."""
 
     async def connect(self, **settings: str) -> PlainConnection: ...
 
 
 class HasWorkPool(Protocol):
-    """A Database."""
+    """Has a pool for background work; implemented by Database."""
 
     @property
     def work(self) -> asyncpg.Pool: ...
@@ -69,7 +69,7 @@ class _Open:
 
 
 class Session(NamedTuple):
-    """One server process: its id alone may be another one's by now."""
+    """One server process. The pid alone is not enough, since another process may have it by now."""
 
     pid: int
     started_at: datetime
@@ -77,9 +77,9 @@ class Session(NamedTuple):
 
 @asynccontextmanager
 async def settled_transaction(database: Connector, connection: Connection) -> AsyncIterator[None]:
-    """A transaction that is committed when this returns and is not when this raises, also if the answer to COMMIT is
-    lost. Raises Unavailable when that could not be found out within FATE_LIMIT_S. A cancellation during COMMIT leaves
-    open which of the two it is."""
+    """A transaction that is committed when this returns and not committed when this raises, even if the answer to
+    COMMIT is lost. Raises Unavailable when the outcome could not be determined within FATE_LIMIT_S. After a
+    cancellation during COMMIT the outcome is unknown."""
     own = plain(connection)
     await own.prepare_ahead(_MARK_COMMIT)
     own.begin_late()
@@ -95,20 +95,20 @@ async def settled_transaction(database: Connector, connection: Connection) -> As
         await _roll_back(own, transaction)
         raise
     finally:
-        # Tasks that were begun inside keep this context, and may outlive the transaction.
+        # Tasks started inside keep this context and may outlive the transaction.
         opened.ended = True
         _open.reset(outer)
     await _commit(database, own, transaction, opened)
 
 
 def transaction_of(database: Connector) -> Connection | None:
-    """The connection of the transaction that the caller is in, if it is in one of this database."""
+    """The connection of the caller's transaction, if it has one in this database."""
     found = _open.get()
     return found.connection if found is not None and found.database is database and not found.ended else None
 
 
 def token_to_write(connection: Connection) -> UUID:
-    """The token of the open transaction of this connection. The caller writes it with a statement of its own."""
+    """The token of this connection's open transaction. The caller writes it with a statement of its own."""
     opened = _open.get()
     assert opened is not None and opened.connection is connection, "the token belongs to another transaction"
     opened.token_is_written = True
@@ -117,7 +117,7 @@ def token_to_write(connection: Connection) -> UUID:
 
 @contextmanager
 def outside_transactions() -> Iterator[None]:
-    """For work that has nothing to do with the transaction of whoever began it."""
+    """For work that is unrelated to the transaction of its caller."""
     outer = _open.set(None)
     try:
         yield
@@ -161,7 +161,7 @@ async def was_committed(database: Connector, session: Session, token: UUID) -> b
 
 
 async def _find(database: Connector, session: Session, token: UUID) -> bool | None:
-    """None while it is not certain."""
+    """None while it is uncertain."""
     try:
         connection = await database.connect()
     except UNREACHABLE:
@@ -175,7 +175,7 @@ async def _find(database: Connector, session: Session, token: UUID) -> bool | No
         if standby or alive:
             # A standby may not have replayed the COMMIT yet, and a live session may still carry it out.
             return None
-        # A statement of its own: its snapshot is taken after the session was seen to be gone.
+        # A separate statement, so that its snapshot is taken after the session was seen to be gone.
         found: bool = await connection.fetchval("select exists (select from payonce.commits where token = $1)", token)
         if found:
             await connection.execute(_REPLICATE)
@@ -189,13 +189,14 @@ async def _find(database: Connector, session: Session, token: UUID) -> bool | No
 
 
 async def _terminate(connection: Connection, session: Session) -> None:
-    """Hurries a session that has no client any more. One that this role may not end ends by its own time-outs."""
+    """Terminates a session that has no client any more. Without the right to do so, the session's own time-outs
+    end it."""
     with suppress(asyncpg.InsufficientPrivilegeError):
         await connection.execute("select pg_terminate_backend($1)", session.pid)
 
 
 async def forget_tokens(database: HasWorkPool) -> int:
-    """Deletes tokens that nobody looks for any more; returns how many."""
+    """Deletes expired tokens; returns how many."""
     forgotten = 0
     while True:
         tag = await database.work.execute(
@@ -214,24 +215,24 @@ async def forget_tokens(database: HasWorkPool) -> int:
 
 
 async def _roll_back(connection: PlainConnection, transaction: Transaction) -> None:
-    """Raises nothing, so that the caller raises what made it roll back. Also a cancellation that comes meanwhile gives
-    way to that error."""
+    """Raises nothing, so that the caller can raise the original error. A cancellation meanwhile gives way to that error
+    too."""
     try:
         await transaction.rollback()
     except (Exception, asyncio.CancelledError):
-        # Without its session the transaction ends, and the pool does not use the session again.
+        # Without its session the transaction ends, and the pool does not reuse the session.
         connection.terminate()
 
 
-# A transaction that has written nothing has nothing to lose, and leaves no token.
+# A transaction that wrote nothing has nothing to lose and leaves no token.
 _MARK_COMMIT: Final = """
     insert into payonce.commits (token) select $1::uuid where pg_current_xact_id_if_assigned() is not null"""
 
-# A commit whose wait for a synchronous standby was cancelled, as our own time-out does, is on the primary alone. The
-# log has one order: when this later commit is answered, the standby has the earlier one too.
+# A commit that was cancelled while it waited for a synchronous standby, as by our own time-out, exists on the primary
+# only. WAL has a single order: once this later commit is acknowledged, the standby has the earlier one too.
 _REPLICATE: Final = "select pg_logical_emit_message(true, 'payonce', '')"
 
-# A role sees since when a session runs only if it is one of its own: then the id alone has to do.
+# A role sees the start time of its own sessions only; for others the pid has to suffice.
 _IS_ALIVE: Final = """
     select pg_is_in_recovery(), exists (
         select from pg_stat_activity where pid = $1 and coalesce(backend_start = $2, true))"""

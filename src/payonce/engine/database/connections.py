@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: three pools, checked at the start, and the transaction that handlers write in."""
+"""Connections to PostgreSQL: three pools, the checks at start-up, and the transaction in which handlers write."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ from payonce.kit.outcomes import Unavailable
 log = get_logger(__name__)
 
 ENGINE_POOL_SIZE: Final = 8
-"""Claims, settles, heartbeats and janitors; apart from the handlers' pool, which handlers may exhaust."""
+"""For claims, settles, heartbeats and janitors; separate from the handlers' pool, which handlers may exhaust."""
 
 ENGINE_PLANNER: Final = {
     **dict.fromkeys(
@@ -37,16 +37,16 @@ ENGINE_PLANNER: Final = {
     ),
     "plan_cache_mode": "force_generic_plan",
 }
-"""Every statement of the engine has its index, and locks rows in the order it is given their ids. Plain index scans
-also mark the dead entries they pass; the other scans visit them again every time, and a planner misled by a table that
-swings between 0 and millions would choose them. One plan serves all: planning anew cost 0.3 ms of every claim from a
-deep queue, measured."""
+"""Every statement of the engine has its index and locks rows in the order of the given ids. Plain index scans also mark
+the dead entries they pass. Other scans revisit them every time, yet a planner misled by a table that swings between 0
+and millions of rows would choose them. One generic plan suffices: planning anew cost 0.3 ms per claim from a deep
+queue, measured."""
 
 HANDLERS_PLANNER: Final = {"enable_seqscan": "off"}
-"""Handlers find rows by their keys. A plan that was made while a table was empty must not read all of a full one; a
-sequential scan stays possible where no index fits."""
+"""Handlers find rows by key. A plan made while a table was empty must not scan a full one; a sequential scan stays
+possible where no index fits."""
 STATEMENTS_KEPT: Final = 1_000
-"""Prepared statements of a connection: more than a process has. The driver would keep 100."""
+"""Prepared statements per connection: more than a process has. The driver's default is 100."""
 
 
 __all__ = ["Connection", "Database", "check_login", "is_transient"]
@@ -54,8 +54,8 @@ __all__ = ["Connection", "Database", "check_login", "is_transient"]
 
 @dataclass(frozen=True)
 class Database:
-    """`handlers` serves the runs of messages, `work` everybody else who reads and writes business rows (HTTP, console,
-    commands, janitors), `engine` the engine itself."""
+    """Three pools: `handlers` for the runs of messages, `engine` for the engine itself, `work` for everything else that
+    reads and writes business rows (HTTP, console, commands, janitors)."""
 
     url: str
     work: asyncpg.Pool
@@ -75,8 +75,8 @@ class Database:
         connection_class: type[PlainConnection] = PlainConnection,
         settings: dict[str, str] | None = None,
     ) -> AsyncIterator["Database"]:
-        """`connection_class` is the seam at which tests watch, stop or end what goes to the store. `settings` are those
-        of another database of the same server, for who has looked at that before."""
+        """`connection_class` is the seam at which tests watch, stop or cut statements. `settings` may be reused from
+        another database of the same server."""
         if settings is None:
             settings = await session_settings(url, shortest_lease_s, application_name)
         async with (
@@ -87,23 +87,24 @@ class Database:
             yield cls(url, work, handlers, engine, settings)
 
     async def check(self, known: Sequence[Migration]) -> None:
-        """Refuses to serve on a database that is not the one this code was made for."""
+        """Refuses to serve a database with other migrations, rights or clocks than this code needs."""
         async with self.engine.acquire() as connection:
             await _check_schema(connection, known)
             await _check_role(connection)
             await _check_clocks(connection)
 
     async def installation(self) -> str:
-        """The name of this database among all payonces: what lies elsewhere is marked with it."""
+        """The unique name of this database's installation, with which its objects in other stores are marked."""
         name: str = await self.engine.fetchval("select id::text from payonce.installation")
         return name
 
     async def connect(self, **settings: str) -> PlainConnection:
-        """A connection of its own, outside the pools."""
+        """A separate connection outside the pools."""
         return await connect(self.url, {**self.settings, **settings})
 
     async def leave_read_only_sessions(self, error: BaseException) -> None:
-        """A session keeps the read-only default that it began with, also after that was lifted."""
+        """Expires the pools' connections after a read-only error: a session keeps its initial read-only default even
+        after that was lifted."""
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             await self.engine.expire_connections()
             await self.work.expire_connections()
@@ -111,7 +112,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One commit, whose end is known also after a lost answer."""
+        """A transaction whose outcome is known even after a lost answer."""
         async with self.work.acquire() as connection, settled_transaction(self, connection):
             yield connection
 
@@ -125,8 +126,8 @@ def is_transient(error: BaseException) -> bool:
 
 
 async def _connect_in_pool(url: str, **options: Any) -> asyncpg.Connection:
-    """A pool connects whenever it is asked for more. Nobody listens while a server restarts: a handler that meets this
-    has no bug, which by a bare OSError could not be told from one of its own."""
+    """Connects for a pool, which may happen at any time. While a server restarts, nothing listens: a handler must get
+    Unavailable then, since a bare OSError would look like a bug of its own."""
     try:
         return await open_session(url, **options)
     except OSError as error:
@@ -182,8 +183,8 @@ ACCEPT_OWNER: Final = "PAYONCE_ACCEPT_OWNER"
 
 
 async def check_login(connection: Any, *, superuser_accepted: bool, owner_accepted: bool) -> None:
-    """Refuses a login that is a superuser or owns the schema, or can become one who does. Services change to a role
-    that may do less, and whoever breaks into one can change back."""
+    """Refuses a login that is a superuser or owns the schema, or can become such a role. Services switch to a role with
+    fewer rights, but an intruder could switch back."""
     login, superuser, owner = await connection.fetchrow(
         """
         select session_user::text,

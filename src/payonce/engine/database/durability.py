@@ -1,4 +1,4 @@
-"""Whether what PostgreSQL reports as committed survives a crash of its machine."""
+"""Whether commits that PostgreSQL acknowledged survive a crash of its machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ class Weakness:
 
 
 class RowReader(Protocol):
-    """A connection, or a reader."""
+    """A connection, a pool or a reader."""
 
     async def fetchrow(self, query: str, /) -> Any: ...
 
 
 async def check_durability(connection: RowReader, *, accepted: bool) -> None:
-    """Refuses a database that may lose commits, unless the operator has accepted that by name."""
+    """Refuses a database that may lose commits, unless the operator has accepted that explicitly."""
     weak = await weaknesses(connection)
     DATABASE_WEAKNESSES.set(len(weak))
     if accepted:
@@ -43,10 +43,10 @@ async def check_durability(connection: RowReader, *, accepted: bool) -> None:
 
 
 async def weaknesses(connection: RowReader) -> list[Weakness]:
-    """What is wrong with the server, with this session, and with what other sessions of the login begin with.
+    """Weaknesses of the server, of this session, and of the defaults of other sessions of the login.
 
-    payonce sets synchronous_commit in its own sessions. A default of `off` still counts: it holds for everybody else
-    who uses the login, such as a person who settles something by hand.
+    payonce sets synchronous_commit in its own sessions. A default of `off` still counts: it applies to everyone else
+    who uses the login, such as a person who repairs data by hand.
     """
     found = await connection.fetchrow(_STATE)
     weak = []
@@ -99,4 +99,4 @@ _STATE: Final = """
             order by 1
         ) as unlogged
 """
-"""Tables that empty themselves after a crash count in the schemas that were opened to the services."""
+"""Unlogged tables count in the schemas that are open to the services: a crash empties them."""

@@ -1,4 +1,4 @@
-"""Connecting to the server that takes writes, when DATABASE_URL names several."""
+"""Connects to the server that takes writes when DATABASE_URL names several."""
 
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -13,23 +13,23 @@ TRY_NEXT_HOST: Final = (
     asyncpg.OperatorInterventionError,
     asyncpg.TargetServerAttributeNotMatched,
 )
-"""What one server may say while another serves: gone, dying, starting, a standby. Anything else is told at once: a
-refused login is refused everywhere."""
+"""Errors of one server while another one serves: gone, shutting down, starting, a standby. Other errors are raised at
+once: a login refused by one server is refused by all."""
 _answered: dict[str, Host] = {}
-"""The host that answered last, by URL: after a failover no further connection waits for the dead one."""
+"""The last host that answered, by URL. After a failover, further connections do not wait for the dead host."""
 
 
 def hosts_to_try(url: str) -> list[Host]:
-    """In the order in which they are tried; empty when there is no choice."""
+    """In the order in which they are tried; empty if there is only one."""
     hosts = hosts_of(url)
     return sorted(hosts, key=lambda host: host != _answered.get(url)) if len(hosts) > 1 else []
 
 
 async def connect_to_any(url: str, *, timeout: float, **options: Any) -> asyncpg.Connection:  # noqa: ASYNC109
-    """A connection to the first host that takes writes, or to any host where the URL says `target_session_attrs=any`.
+    """A connection to the first host that takes writes, or to any host if the URL says `target_session_attrs=any`.
 
-    Each host has its share of `timeout`: the driver's own search gives all of it to the first, and one that is gone
-    without a word would keep it from trying the others.
+    Each host gets its share of `timeout`. The driver's own search gives all of it to the first host, so a host that
+    silently disappeared would keep it from trying the others.
     """
     hosts = hosts_to_try(url)
     if not hosts:

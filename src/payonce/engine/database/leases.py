@@ -1,6 +1,6 @@
-"""Named leases with epochs: one holder at a time, judged by the store's clock, fenced in the holder's transactions.
+"""Named leases with epochs: one holder at a time, by the store's clock, fenced in the holder's transactions.
 
-A row, not an advisory lock: those belong to a session, and behind a transaction pooler every client got one.
+Rows, not advisory locks: those belong to a session, and behind a transaction pooler every client got one.
 """
 
 import asyncio
@@ -21,29 +21,28 @@ from payonce.kit.redact import redact
 
 TTL_DEFAULT_S: Final = 5.0
 TTL_MIN_S: Final = 0.5
-"""Below this a busy machine loses leases that it could have renewed."""
+"""Below this a busy machine would lose leases that it could have renewed."""
 TTL_MAX_S: Final = 3_600.0
-"""A dead holder is replaced after the time to live: longer than an hour is an outage, not a lease."""
+"""A dead holder is replaced only after the time to live, and an hour without a holder is an outage."""
 RENEWALS_PER_TTL: Final = 3
-"""Two renewals may be lost before the lease is."""
+"""Two renewals may fail before the lease is lost."""
 ATTEMPTS_PER_TTL: Final = 5
-"""How often others look: a dead holder is replaced within 1.2 times the time to live, and a look locks nothing."""
+"""How often others try: a dead holder is replaced within 1.2 times the time to live, and a try locks nothing."""
 RELEASE_LIMIT_S: Final = 1.0
 CLOCK_STEP_MIN_S: Final = 1.0
-"""Beyond its time to live, which a lease may seem to have when it was renewed while the statement that looks was on its
-way."""
+"""Tolerance beyond the time to live, since a lease may be renewed while the reading statement is on its way."""
 HOLDINGS_MAX: Final = 500
-"""Leases on one page."""
+"""Leases per page."""
 
 log = get_logger(__name__)
 
 
 async def acquire(database: Database, name: str, holder: str, ttl_s: float) -> Lease | None:
-    """The lease, or None while anybody holds it, this holder included: after a lost answer it is left to expire."""
+    """The lease, or None while it is held, even by this holder: after a lost answer it is left to expire."""
     _check(name, holder, ttl_s)
     epoch = await database.engine.fetchval(
-        # The first condition only looks, so that those who wait never lock the row that holders fence with. A lease
-        # that ends later than one given now could is from before the clock was set back: it gets one time to live more.
+        # The first condition only reads, so that waiters never lock the row that holders fence with. A lease that ends
+        # later than a lease given now was given before the clock was set back: it is cut to one time to live.
         """
         with stepped as (
             update payonce.leases set expires_at = payonce.lease_now() + make_interval(secs => $3::float8)
@@ -69,7 +68,8 @@ async def acquire(database: Database, name: str, holder: str, ttl_s: float) -> L
 
 
 async def renew(database: Database, lease: Lease) -> bool:
-    """False when it is lost. An expired lease is not renewed, even if nobody took it: it must be acquired again."""
+    """False when the lease is lost. An expired lease is not renewed, even if nobody took it; it must be
+    acquired again."""
     renewed = await database.engine.fetchval(
         """
         update payonce.leases set expires_at = payonce.lease_now() + make_interval(secs => $4::float8)
@@ -85,7 +85,7 @@ async def renew(database: Database, lease: Lease) -> bool:
 
 
 async def release(database: Database, lease: Lease) -> None:
-    """Lets the next holder in at once. A lease that is somebody else's by now stays theirs."""
+    """Lets the next holder in at once. A lease that has passed to another holder stays theirs."""
     await database.engine.execute(
         """
         update payonce.leases set expires_at = '-infinity' where name = $1 and holder = $2 and epoch = $3
@@ -97,10 +97,10 @@ async def release(database: Database, lease: Lease) -> None:
 
 
 async def fence(connection: Connection, lease: Lease) -> None:
-    """Raises Stale unless the lease is held; until the caller's transaction ends, nobody can take it over.
+    """Raises Stale unless the lease is held. Until the caller's transaction ends, nobody can take it over.
 
-    FOR SHARE: a take-over updates this row, so it waits for the commit; transactions of one holder do not wait for
-    each other. The holder's own renewal waits too, so a fenced transaction must be shorter than the lease.
+    FOR SHARE: a take-over updates this row and so waits for the commit, while transactions of one holder do not wait
+    for each other. The holder's own renewal waits too, so a fenced transaction must be shorter than the lease.
     """
     held = await connection.fetchval(
         """
@@ -120,7 +120,7 @@ async def fence(connection: Connection, lease: Lease) -> None:
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """A lease as people see it, with the seconds that are left of it; none once it ended or was let go."""
+    """A lease as shown to operators, with its remaining seconds; 0 once it expired or was released."""
 
     name: str
     holder: str
@@ -130,7 +130,7 @@ class LeaseStatus:
 
 
 async def lease_statuses(read: Reads, limit: int = HOLDINGS_MAX, after: str | None = None) -> list[LeaseStatus]:
-    """Every lease there ever was, by name; `after` is the last name of the previous page."""
+    """All leases that ever existed, by name; `after` is the last name of the previous page."""
     rows = await read.fetch(
         """
         select name, holder, epoch, expires_at > payonce.lease_now() as held,
@@ -161,7 +161,7 @@ class Leadership:
     async def open(
         cls, database: Database, name: str, holder: str, ttl_s: float = TTL_DEFAULT_S
     ) -> AsyncIterator["Leadership"]:
-        """The holder's name must be this process's alone."""
+        """`holder` must be unique to this process."""
         leadership = cls(database, name, holder, ttl_s)
         keeper = asyncio.create_task(leadership._keep_for_ever())
         try:
@@ -173,11 +173,11 @@ class Leadership:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease while it is surely held: by our own clock, counted from before the store was asked."""
+        """The lease while it is certainly held, by this process's clock, counted from before the store was asked."""
         return self._lease if time.monotonic() < self._held_until else None
 
     async def step(self) -> None:
-        """Renews the lease, or tries to get it."""
+        """Renews the lease, or tries to acquire it."""
         if self.lease is None:
             self._lease = None
         sent_at = time.monotonic()
@@ -198,7 +198,7 @@ class Leadership:
             try:
                 await self.step()
             except Exception as error:
-                # Held until its end all the same: the store counts from when it answered last.
+                # The lease is held until it expires nevertheless: the store counts from its last renewal.
                 level = log.warning if is_transient(error) else log.error
                 level("lease_unreachable", lease=self._name, holder=self._holder, error=redact(str(error)))
             tries = RENEWALS_PER_TTL if self._lease is not None else ATTEMPTS_PER_TTL
@@ -207,7 +207,7 @@ class Leadership:
     async def _let_go(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            # Without it the next holder waits for the lease to end: slower, and no less right.
+            # If this fails, the next holder waits for the lease to expire, which is slower but equally correct.
             with suppress(Exception):
                 async with asyncio.timeout(RELEASE_LIMIT_S):
                     await release(self._database, lease)

@@ -13,7 +13,7 @@ from payonce.kit.outcomes import Unavailable
 
 VERSION_FLOOR: Final = 15
 LOCK_KEY: Final = 0x7061796F6E6365
-"""'payonce' in ASCII: the advisory lock under which one process migrates while the others wait."""
+"""'payonce' in ASCII: the advisory lock under which one process migrates while others wait."""
 
 SERVICE_ROLE: Final = "payonce_service"
 
@@ -55,14 +55,14 @@ ENGINE: Final = ("engine", "payonce.engine")
 
 
 def known_migrations(components: Iterable[tuple[str, str]]) -> list[Migration]:
-    """The engine's first, then each component's."""
+    """The engine's migrations first, then those of each component."""
     return [
         migration for component, package in (ENGINE, *components) for migration in migrations_in(component, package)
     ]
 
 
 async def migrate(connection: asyncpg.Connection, known: Sequence[Migration]) -> list[Migration]:
-    """Applies what is missing, all or nothing, and says what it applied."""
+    """Applies the missing migrations, all or none; returns those applied."""
     await check_server(connection)
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1)", LOCK_KEY)
@@ -84,7 +84,7 @@ async def migrate(connection: asyncpg.Connection, known: Sequence[Migration]) ->
 
 
 async def status(connection: asyncpg.Connection, known: Sequence[Migration]) -> Status:
-    """What is applied and what is missing; refuses a database that is newer than this code or was altered."""
+    """Applied and pending migrations. Raises Unavailable if the database is newer than this code or was altered."""
     await check_server(connection)
     if not await connection.fetchval("select to_regclass('payonce.migrations') is not null"):
         return Status((), tuple(known))
@@ -117,7 +117,7 @@ async def _compare(connection: asyncpg.Connection, known: Sequence[Migration]) -
 
 
 async def _prepare(connection: asyncpg.Connection) -> None:
-    """The schema, the record of migrations, and the role the services run as."""
+    """Creates the schema, the table of migrations, and the role that services run as."""
     if not await connection.fetchval("select exists (select from pg_roles where rolname = $1)", SERVICE_ROLE):
         try:
             await connection.execute(f"create role {SERVICE_ROLE} nologin")

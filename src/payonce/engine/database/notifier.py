@@ -1,7 +1,7 @@
-"""Wake-ups between processes: NOTIFY, coalesced, after commit, on connections of its own.
+"""Wake-ups between processes: NOTIFY, coalesced, after commit, on a connection of its own.
 
-A ring is only a hint that makes a poll come sooner; nothing is lost when one is.
-Inside the business transaction NOTIFY would take a server-wide lock at commit: 9.0k → 3.7k transactions/s, measured.
+A notification is only a hint that makes a poll come sooner; losing one loses nothing. Inside the business transaction
+NOTIFY would take a server-wide lock at commit: 9.0k → 3.7k transactions/s, measured.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from payonce.kit.outcomes import Unavailable
 
 CHANNEL: Final = "payonce"
 EVERYBODY: Final = "*"
-"""Rung when the clock was moved: every waiter looks again."""
+"""Notified when the clock was moved: every waiter looks again."""
 RECONNECT_WAIT_S: Final = 0.5
 _PAYLOAD_MAX_BYTES: Final = 7_000
 _PAYLOAD_SEPARATOR: Final = " "
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 class Notifier:
-    """Wakeups queues by name and lets this process wait for rings."""
+    """Notifies queues by name and wakes the waiters of this process."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -50,12 +50,12 @@ class Notifier:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def notify(self, queues: Iterable[str]) -> None:
-        """Call after commit. Wakeups that come while one is being sent go out together."""
+        """To be called after commit. Names added while a notification is being sent are sent together."""
         self._rung.update(queues)
         self._to_send.set()
 
     def wake_here(self, queue: str) -> bool:
-        """Those who wait in this process, and nobody else. False when there are none."""
+        """Wakes the waiters of this process only. False if there are none."""
         events = self._events.get(queue, ())
         for event in events:
             event.set()
@@ -81,7 +81,7 @@ class Notifier:
                 await self._to_send.wait()
                 try:
                     if connection is None or connection.is_closed():
-                        # A lost ring costs one poll interval, so it need not wait for the disk.
+                        # A lost notification costs one poll interval, so it need not wait for the disk.
                         connection = await self._database.connect(synchronous_commit="off")
                     await self._send(connection)
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, Unavailable) as error:
@@ -101,13 +101,13 @@ class Notifier:
             try:
                 await connection.execute("select pg_notify($1, $2)", CHANNEL, _PAYLOAD_SEPARATOR.join(part))
             except BaseException:
-                # The connection is lost, and they are rung over the next one.
+                # The connection is lost; the names go out on the next one.
                 self._rung.update(names, part)
                 self._to_send.set()
                 raise
 
     async def _send_rest(self) -> None:
-        """A short-lived process must not take its last rings with it."""
+        """Sends what is pending before a short-lived process ends."""
         if self._rung:
             with suppress(Exception):
                 connection = await self._database.connect(synchronous_commit="off")
@@ -127,7 +127,7 @@ class Notifier:
                 await asyncio.sleep(RECONNECT_WAIT_S)
 
     async def _listen(self, connection: asyncpg.Connection) -> None:
-        """Until the connection ends."""
+        """Returns when the connection ends."""
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
         await connection.add_listener(CHANNEL, self._heard)

@@ -1,9 +1,9 @@
-"""Statements that share the round trip of the statement behind them.
+"""Statements that share the round trip of the next statement.
 
-The driver waits for the answer to every statement. PostgreSQL does not ask for that: it takes messages one behind the
-other and answers in order. So a statement whose answer nobody reads is kept back as bytes, and written to the
-connection just before the driver writes its next statement. The driver reads past its answer, and reports its error as
-that of its own statement; the server skips what stands behind an error.
+The driver waits for the answer to every statement, which PostgreSQL does not require: it accepts messages one after the
+other and answers in order. So a statement whose answer nobody reads is kept as bytes and written to the connection just
+before the driver writes its next statement. The driver skips its answer and reports its error as that of its own
+statement; after an error the server skips what follows.
 """
 
 import struct
@@ -22,39 +22,39 @@ STALE_SQLSTATE: Final = "PO001"
 _NOTHING: Final = "select where false"
 _NULL: Final = struct.pack("!i", -1)
 _EXECUTE: Final = b"E" + struct.pack("!iBi", 9, 0, 0)
-"""Of the nameless portal, all its rows."""
+"""Executes the unnamed portal without a row limit."""
 
 Executor = Callable[[Any, float | None], Awaitable[Any]]
 
 
 class _Begin(Enum):
-    """A BEGIN whose answer is not known."""
+    """A BEGIN whose answer is not known yet."""
 
     WAITS = "in front of what goes ahead"
     SENT = "sent, and under way, failed, or cancelled with the statement behind it"
 
 
 class PipeliningConnection(asyncpg.Connection):
-    """A connection on which BEGIN, and whatever is sent ahead, costs no round trip."""
+    """A connection on which BEGIN and statements sent ahead cost no round trip."""
 
     _begins_late = False
     _ahead = b""
     _begin: _Begin | None = None
 
     def begin_late(self) -> None:
-        """The next BEGIN goes ahead of the first statement of its transaction."""
+        """Sends the next BEGIN ahead of the first statement of its transaction."""
         self._begins_late = True
 
     async def send_ahead(self, query: str, *values: object) -> None:
         """Sends the statement in the round trip of the next one, which is not executed if this one fails. It must
-        return no rows, and raise if anything is wrong."""
+        return no rows and raise if anything is wrong."""
         self._ahead += _bind_and_execute(await self.prepare_ahead(query), values)
 
     async def prepare_ahead(self, query: str) -> bytes:
-        """The name of the statement in this session. It is prepared once, and better not in the middle of a
-        transaction: the driver does so without a Sync, and a client that then stops is not idle to the server."""
+        """The statement's name in this session. It is prepared once, preferably outside a transaction: the driver
+        prepares without a Sync, and the server does not see a client that then stops as idle."""
         if query not in self._statements_ahead:
-            # Before anything that waits is sent, so that an error of this is not one of that.
+            # Runs before the waiting statements are sent, so that errors of the two are not confused.
             ahead, self._ahead = self._ahead, b""
             try:
                 statement = await self.prepare(query)
@@ -64,8 +64,8 @@ class PipeliningConnection(asyncpg.Connection):
         return self._statements_ahead[query][0]
 
     def is_in_transaction(self) -> bool:
-        """Also while the answer to BEGIN is not known, and while the server has not answered a statement that was
-        cancelled."""
+        """Also true while the answer to BEGIN is not known, and while the server has not answered a cancelled
+        statement."""
         if self.is_closed():
             return False
         driver: Any = self
@@ -83,7 +83,8 @@ class PipeliningConnection(asyncpg.Connection):
             if query == "COMMIT;" and self._begin is not _Begin.SENT:
                 await super().fetch("commit", timeout=timeout)
                 return "COMMIT"
-            # The driver sends it as a text, of maybe several statements, for which the server does not skip errors.
+            # The driver sends it as a text of possibly several statements, for which the server does not skip after an
+            # error.
             await self._catch_up()
         answer = await super().execute(query, *args, timeout=timeout)
         if query == "COMMIT;" and answer == "ROLLBACK":
@@ -94,18 +95,19 @@ class PipeliningConnection(asyncpg.Connection):
         return answer
 
     def _forget_ahead(self) -> bool:
-        """Whether that was all of the transaction, of which the server has heard nothing."""
+        """Whether the server has seen nothing of the transaction, so that forgetting it suffices."""
         waited = self._begin is _Begin.WAITS
         if self._ahead:
             driver: Any = self
-            # Refuses while another task prepares the first statement: it would be executed without a transaction.
+            # Refuses while another task prepares the first statement, which would then be executed without a
+            # transaction.
             with driver._stmt_exclusive_section:
                 self._ahead = b""
         self._begin = None
         return waited
 
     async def _executemany(self, *args: Any, **options: Any) -> Any:
-        # The driver sends nothing for no rows, and a ROLLBACK behind values that it refuses: BEGIN has to be answered
+        # For no rows the driver sends nothing, and for values that it refuses it sends ROLLBACK: BEGIN must be answered
         # before.
         await self._catch_up()
         driver: Any = super()
@@ -123,7 +125,7 @@ class PipeliningConnection(asyncpg.Connection):
 
     async def _get_statement(self, query: str, timeout: float | None, **options: Any) -> Any:  # noqa: ASYNC109 - the driver's
         if options.get("named"):
-            # For a cursor or a prepared statement, which go to the server in other ways than the one below.
+            # Cursors and prepared statements reach the server by other ways than _do_execute.
             await self._catch_up()
         driver: Any = super()
         return await driver._get_statement(query, timeout, **options)
@@ -141,10 +143,10 @@ class PipeliningConnection(asyncpg.Connection):
                 raise
         except BaseException:
             if self._ahead:
-                # Given up while it was prepared. Inside the transaction that would have been the end of it.
+                # Abandoned while it was prepared. Inside the transaction that would have ended the transaction.
                 self.terminate()
             raise
-        # It could not be prepared, and BEGIN has not been sent. It has to fail inside the transaction, and with it.
+        # It could not be prepared, and BEGIN has not been sent. It must fail inside the transaction, and with it.
         await self._catch_up()
         return await driver._do_execute(query, executor, *args, **options)
 
@@ -165,7 +167,7 @@ class PipeliningConnection(asyncpg.Connection):
             self._begin = None
             return answer
         except asyncpg.InvalidSQLStatementNameError:
-            # DISCARD or DEALLOCATE took them away.
+            # DISCARD or DEALLOCATE removed the prepared statements.
             self._statements_ahead.clear()
             raise
         except asyncpg.PostgresError as error:
@@ -174,8 +176,8 @@ class PipeliningConnection(asyncpg.Connection):
             raise
         finally:
             if protocol.queries_count == sent:
-                # The driver refused the values and sent nothing. After an error of what went ahead, the server would
-                # skip everything up to the end of a statement that never comes.
+                # The driver refused the values and sent nothing. After an error of a statement sent ahead, the server
+                # would skip everything up to the end of a statement that never arrives.
                 self.terminate()
 
     async def _catch_up(self) -> None:
@@ -183,8 +185,8 @@ class PipeliningConnection(asyncpg.Connection):
             await super().fetch(_NOTHING)
 
     async def _hear_begin(self) -> None:
-        """Raises if the server is in no transaction. After an error of BEGIN itself it is idle: it would execute the
-        next statement without a transaction, and answer COMMIT with a mere warning."""
+        """Raises if the server is not in a transaction. After an error of BEGIN itself it is idle: it would execute the
+        next statement without a transaction and answer COMMIT with a mere warning."""
         driver: Any = self
         await self._wait_for_cancellation(driver._protocol._get_timeout(None))
         if not super().is_in_transaction():
@@ -196,7 +198,7 @@ class PipeliningConnection(asyncpg.Connection):
         self._begin = None
 
     async def _wait_for_cancellation(self, timeout: float | None) -> float | None:  # noqa: ASYNC109 - the driver's
-        """Waits until the server has answered a cancelled statement. Returns the time that is left."""
+        """Waits until the server has answered a cancelled statement; returns the remaining time."""
         driver: Any = self
         if not self.is_closed():
             timeout = await driver._protocol._wait_for_cancellation(timeout)
@@ -206,12 +208,12 @@ class PipeliningConnection(asyncpg.Connection):
 
     @cached_property
     def _statements_ahead(self) -> dict[str, tuple[bytes, PreparedStatement]]:
-        """Names by text, for as long as the session lasts; the driver closes statements that nobody holds."""
+        """Prepared names by text, for the lifetime of the session. The driver closes statements without a reference."""
         return {}
 
 
 def _bind_and_execute(name: bytes, values: tuple[object, ...]) -> bytes:
-    """The messages that bind the values, as texts, to a prepared statement and execute it."""
+    """The messages that bind the values, as text, to a prepared statement and execute it."""
     parts = [b"\0", name, b"\0", struct.pack("!HH", 0, len(values))]
     for value in values:
         if value is None:

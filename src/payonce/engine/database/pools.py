@@ -1,7 +1,7 @@
-"""Pools of connections: nobody waits for one without a limit, and taking one costs little.
+"""Connection pools with bounded waits and cheap acquisition.
 
-The driver starts a timer for each wait with a limit and a task for each release. Both together took an eighth of the
-processor time of a handler's transaction, measured.
+The driver starts a timer for each bounded wait and a task for each release. Together they took an eighth of the CPU
+time of a handler's transaction, measured.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from asyncpg.pool import PoolConnectionProxy
 from payonce.kit.outcomes import Unavailable
 
 ACQUIRE_LIMIT_S: Final = 30.0
-"""How long anybody waits for a free connection of a pool."""
+"""The longest wait for a free connection of a pool."""
 
 
 class BoundedPool(asyncpg.Pool):
-    """Nobody waits for a connection for longer than ACQUIRE_LIMIT_S; who waits longest is served first."""
+    """A pool in which nobody waits longer than ACQUIRE_LIMIT_S; the longest waiter is served first."""
 
     name = ""
 
@@ -45,8 +45,8 @@ class BoundedPool(asyncpg.Pool):
         return connection
 
     async def release(self, connection: PoolConnectionProxy, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """As the driver's, which in a task of its own keeps a connection whose reset is cancelled. Here nothing is
-        reset: after a clean transaction nothing is waited for, and in any other case a cancellation closes it."""
+        """Like the driver's release, which uses a separate task to survive a cancelled reset. No reset is needed here:
+        after a clean transaction there is nothing to wait for, and otherwise a cancellation closes the connection."""
         inner: Any = connection
         try:
             if connection in self._in_use and inner._con is not None:
@@ -61,7 +61,7 @@ class BoundedPool(asyncpg.Pool):
 
 
 class Turns:
-    """As many at a time as there are turns; the others wait in order. One timer serves all of them."""
+    """A bounded number of turns at a time; others wait in order. One timer serves all waiters."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -69,7 +69,7 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
 
     async def take(self, limit_s: float) -> None:
-        """Raises TimeoutError when no turn came within the limit."""
+        """Raises TimeoutError when no turn became free within the limit."""
         if self._free:
             self._free -= 1
             return

@@ -1,8 +1,9 @@
-"""How often all processes together call a vendor: one row per budget, asked in one statement for a call or for several.
+"""Rate limits for calls to a vendor, shared by all processes: one row per budget, one statement for one or several
+calls.
 
-GCRA: the row holds the moment by which every turn given so far is paid for. A turn is a time to send at; over any
-window of w seconds turns cost at most rate · w + burst. Nobody gives a turn back: one that is not used lapses, and time
-alone makes up for it, so that a process which dies with turns in hand takes nothing with it.
+GCRA: the row holds the time up to which all turns given so far are paid for. A turn is a time to send at; over any
+window of w seconds, turns cost at most rate · w + burst. Turns are never returned. An unused turn lapses and is made up
+for by time alone, so a process that dies with turns takes nothing with it.
 """
 
 import asyncio
@@ -25,36 +26,37 @@ from payonce.kit.redact import redact
 
 RATE_LEAST: Final = 1 / 86_400
 RATE_MAX: Final = 10_000.0
-"""The store counts in microseconds: beyond this their rounding would show."""
+"""The store counts in microseconds; beyond this, rounding would show."""
 BURST_MAX: Final = 1_000_000
 WAIT_MAX_S: Final = 300.0
 PENALTY_MAX_S: Final = 86_400.0
-"""A vendor's Retry-After may say anything; a longer rest is for a person to decide on."""
+"""A vendor's Retry-After may say anything; a longer rest is a person's decision."""
 ASK_LIMIT_S: Final = 5.0
-"""For the store to answer; a call that cannot be counted is not made."""
+"""For the store's answer. A call that cannot be counted is not made."""
 PENALTY_WRITE_LIMIT_S: Final = 1.0
-"""For a penalty to be written: the call's own time-out runs on meanwhile."""
+"""For writing a penalty, while the call's own time-out is running."""
 LATE_LEAST_S, LATE_MAX_S, LATE_SHARE = 0.15, 1.0, 0.12
 PACE_KEPT_S: Final = 5.0
-"""The store's quickest answer counts for so long, and once more: no process stands still that long and asks on."""
+"""The store's quickest answer counts for this long, and once more: no process stalls that long and then continues."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """When a call may go out, by the store's clock and in seconds from its answer. Not given: when it could have."""
+    """When a call may go out, by the store's clock and in seconds from its answer. If not given: when it could have
+    gone out."""
 
     given: bool
     at: datetime
     wait_s: float
     comes_at: float
-    """By the clock of this process, and no later than by the store's: asked before the store was."""
+    """By this process's clock and never later than by the store's, as it was read before the store was asked."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """How a budget stands by the store's clock, for those who look on."""
+    """The state of a budget by the store's clock, for monitoring."""
 
     name: str
     rate_per_s: float
@@ -62,24 +64,24 @@ class Use:
     next_turn_s: float
     """0 while a call may go out at once."""
     held_s: float
-    """Left of the rest that the vendor asked for."""
+    """Seconds left of the pause that the vendor requested."""
 
 
 def turns_of(port: Any, allowed_per_s: float) -> tuple[float, int]:
-    """Rate and burst of the budget for a key with this allowance: the same shares as the port of the vendor takes of
-    the allowance of most keys."""
+    """Rate and burst of the budget for a key with this allowance, in the same proportion as the vendor's port uses for
+    the usual allowance."""
     share = allowed_per_s / port.REQUESTS_PER_S
     return share * port.BUDGET_PER_S, max(1, int(share * port.BUDGET_BURST))
 
 
 class SharedBudget:
-    """A `payonce.kit.budget.Budget` whose numbers hold across all processes on one database.
+    """A `payonce.kit.budget.Budget` shared by all processes on one database.
 
-    The store keeps one rate and burst per name, and everybody is bound by those. A process that states others writes
-    them down when it first asks and says so in its log (`budget_changed`): of two that disagree the one that came last
-    holds for both, until the other is started anew. State them once, in the settings that all processes share.
+    The store keeps one rate and burst per name, which apply to everyone. A process that states other numbers writes
+    them when it first asks and logs `budget_changed`: of two processes that disagree, the last one determines the
+    numbers until the other restarts. State them once, in the settings that all processes share.
 
-    Waiting is part of the caller's time-out: keep `wait_max_s` well below it.
+    Waiting counts towards the caller's time-out: keep `wait_max_s` well below it.
     """
 
     def __init__(
@@ -96,8 +98,8 @@ class SharedBudget:
         self._gathered = _BatchedTurns(database, name)
 
     async def wait_turn(self, cost: int = 1) -> None:
-        """Returns when the call may go out. Raises NotSent when its turn would come too late: only turns that were held
-        up on the way are spent then."""
+        """Returns when the call may go out. Raises NotSent when its turn would come too late; then only turns missed on
+        the way are spent."""
         if not 1 <= cost <= self._burst:
             raise Invalid(f"cost is {cost}; a call against budget {self.name} costs 1 to its burst of {self._burst}")
         began_at = time.monotonic()
@@ -109,8 +111,8 @@ class SharedBudget:
         BUDGET_WAIT_SECONDS.labels(self.name).observe(time.monotonic() - began_at)
 
     async def penalise(self, seconds: float) -> None:
-        """The vendor said that we call too often: nobody calls for so long, turns already given included, and after it
-        calls go one by one. A shorter rest than the one that holds changes nothing."""
+        """The vendor reported too many calls: for this long nobody calls, even with a turn already given, and
+        afterwards calls go out one by one. A pause shorter than the current one changes nothing."""
         if not 0 <= seconds < math.inf:
             raise Invalid(f"a penalty of {seconds} s for budget {self.name}; it must be 0 s or more")
         rest_s = min(seconds, PENALTY_MAX_S)
@@ -121,11 +123,11 @@ class SharedBudget:
                 await self._declare()
                 await penalise(self._database, self.name, rest_s)
         except Exception as error:
-            # The vendor's answer is in hand and must not be lost over it: it will say the same to the next call.
+            # The vendor's answer must not be lost over this; the vendor will repeat the penalty at the next call.
             log.warning("budget_penalty_not_kept", budget=self.name, error=redact(f"{type(error).__name__}: {error}"))
 
     async def _has_turn(self, cost: int, wait_max_s: float) -> bool:
-        """Waits for a turn; False when it cannot be used any more."""
+        """Waits for a turn; False when it can no longer be used."""
         async with self._asking():
             await self._declare()
             if cost == 1:
@@ -138,7 +140,7 @@ class SharedBudget:
         if turn.wait_s > 0:
             await asyncio.sleep(turn.wait_s)
             asked_at = time.monotonic()
-            # The vendor may have spoken to another process meanwhile.
+            # The vendor may have sent a penalty to another process meanwhile.
             async with self._asking():
                 if await is_held(self._database, self.name):
                     return False
@@ -147,13 +149,13 @@ class SharedBudget:
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[None]:
-        """Whatever goes wrong in here, the call was not made."""
+        """Turns every error into NotSent, since the call was not made."""
         try:
             async with asyncio.timeout(ASK_LIMIT_S):
                 yield
         except Exception as error:
             if isinstance(error, Invalid):
-                # Somebody removed or changed the row: say our numbers again.
+                # Somebody removed or changed the row: declare the numbers again.
                 self._is_declared = False
             reason = redact(f"{type(error).__name__}: {error}")
             log.warning("budget_not_asked", budget=self.name, error=reason)
@@ -172,14 +174,14 @@ class SharedBudget:
 
 
 class _StoreLatency:
-    """How long the store takes to answer when it is quick: what every answer takes is no stall of this process."""
+    """How long the store takes for a quick answer, which is not a stall of this process."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._before_s = self._lately_s = 0.0
 
     def after(self, asked_at: float) -> float:
-        """The least of what answers took lately, this one included."""
+        """The shortest recent answer time, this answer included."""
         answered_at = time.monotonic()
         if answered_at - self._since > PACE_KEPT_S:
             self._since, self._before_s, self._lately_s = answered_at, self._lately_s, math.inf
@@ -188,8 +190,8 @@ class _StoreLatency:
 
 
 class _BatchedTurns:
-    """Asks for all that want a turn in the same moment at once: each gets the turn that it would have got had they
-    asked one after the other, and the row is written, and locked, once."""
+    """Takes the turns of simultaneous callers in one statement. Each gets the turn it would have got one after the
+    other, and the row is locked and written once."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
@@ -218,7 +220,7 @@ class _BatchedTurns:
             _refuse([*asked, *self._waiting], OSError("the process stops"))
 
     async def _give(self, asked: list[tuple[float, asyncio.Future[Turn]]]) -> None:
-        # One whose caller went away would only lapse.
+        # A turn for a caller that went away would only lapse.
         asked = [each for each in asked if not each[1].done()]
         if not asked:
             return
@@ -238,15 +240,15 @@ def _refuse(asked: list[tuple[float, asyncio.Future[Turn]]], error: Exception) -
 
 
 def late_max_s(rate_per_s: float, usual_s: float = 0.0) -> float:
-    """A call that was held up for longer than this behind its turn has lost it, and asks again: those that a process
-    could not send go out together when it can. Where a turn comes less than once in a second, it is a share of the time
-    between two of them. What the store's answers take anyway is no part of it: all calls are as late, and with a slow
-    store none would ever be in time."""
+    """The longest delay after which a turn is still used. A call delayed longer has lost its turn and asks again;
+    otherwise calls that a stalled process could not send would all go out together. Below one turn per second, the
+    limit is a share of the interval between turns. The store's usual answer time is added: it delays all calls alike,
+    and with a slow store no call would ever be in time."""
     return min(LATE_MAX_S, max(LATE_LEAST_S, LATE_SHARE / rate_per_s) + usual_s)
 
 
 async def declare_budget(database: Database, name: str, rate_per_s: float, burst: int) -> None:
-    """Makes the numbers of a budget known to the store. What was spent and penalties stay."""
+    """Writes the numbers of a budget to the store. Spent turns and penalties stay."""
     changed = await database.engine.fetchval(
         """
         insert into payonce.budgets as known (name, rate_per_s, burst) values ($1, $2, $3)
@@ -259,7 +261,7 @@ async def declare_budget(database: Database, name: str, rate_per_s: float, burst
         burst,
     )
     if changed:
-        # Meant after a change of settings; told, because another process may still state the old numbers.
+        # Expected after a change of settings; logged because another process may still state the old numbers.
         log.warning("budget_changed", budget=name, rate_per_s=rate_per_s, burst=burst)
 
 
@@ -268,7 +270,7 @@ async def take_turn(database: Database, name: str, cost: int, wait_max_s: float)
     async with database.engine.acquire() as connection:
         asked_at = time.monotonic()
         row = await connection.fetchrow(
-            # The condition is judged again on the newest row after a wait for its lock, so turns follow each other.
+            # After a wait for the row's lock the condition is evaluated on the newest row, so turns follow each other.
             """
             update payonce.budgets
             set arrival_at = greatest(arrival_at, payonce.due_now()) + make_interval(secs => $2 / rate_per_s)
@@ -289,7 +291,7 @@ async def take_turn(database: Database, name: str, cost: int, wait_max_s: float)
 
 
 async def take_turns(database: Database, name: str, count: int, wait_max_s: float) -> list[Turn]:
-    """As many of the next turns, of a cost of 1 each, as come within the wait."""
+    """As many of the next turns, each of cost 1, as come within the wait."""
     async with database.engine.acquire() as connection:
         asked_at = time.monotonic()
         row = await connection.fetchrow(
@@ -322,7 +324,7 @@ async def take_turns(database: Database, name: str, count: int, wait_max_s: floa
 
 
 async def penalise(database: Database, name: str, seconds: float) -> None:
-    """Nobody's turn comes within so many seconds. What the burst held is spent: the vendor has had enough at once."""
+    """Postpones all turns by this many seconds and empties the burst: the vendor has had enough calls at once."""
     await database.engine.execute(
         """
         update payonce.budgets
@@ -337,7 +339,7 @@ async def penalise(database: Database, name: str, seconds: float) -> None:
 
 
 async def is_held(database: Database, name: str) -> bool:
-    """Whether a penalty holds."""
+    """Whether a penalty is in force."""
     return bool(
         await database.engine.fetchval(
             "select held_until > payonce.due_now() from payonce.budgets where name = $1", name
@@ -346,7 +348,7 @@ async def is_held(database: Database, name: str) -> bool:
 
 
 async def budgets_in_use(read: Reads) -> list[Use]:
-    """Every budget that a process has asked, by name."""
+    """All budgets that a process has declared, by name."""
     rows = await read.fetch(
         """
         select name, rate_per_s, burst,
@@ -360,7 +362,7 @@ async def budgets_in_use(read: Reads) -> list[Use]:
 
 
 async def _next_turn(connection: Connection, name: str, cost: int) -> Turn:
-    """What a call that is refused is told."""
+    """The turn reported with a refusal."""
     asked_at = time.monotonic()
     row = await connection.fetchrow(
         """

@@ -1,6 +1,6 @@
-"""Sessions with PostgreSQL: one function opens them, sets them up after connecting and reads the settings back.
+"""Sessions with PostgreSQL: one function opens them, applies the settings after connecting, and verifies them.
 
-Settings are not start-up parameters: PgBouncer refuses those, or is configured to drop them without a word.
+The settings are not start-up parameters: PgBouncer refuses those, or is configured to drop them silently.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ LOCK_TIMEOUT_S: Final = 10.0
 PROBE_ROUNDS: Final = 4
 
 DURABLE: Final = {"synchronous_commit": "on"}
-"""Of every session, whatever the role, the database or the server have as their default."""
+"""Set in every session, whatever the defaults of the role, the database or the server."""
 DURABLE_VALUES: Final = ("on", "remote_apply")
 """`local` and `remote_write` acknowledge commits that a promoted standby may not have."""
 
@@ -36,11 +36,11 @@ _WHICH_SESSION: Final = f"select pg_backend_pid(), current_setting('{TOKEN_SETTI
 _MILLISECONDS: Final = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 FIRST_OID_OF_USERS: Final = 16_384
-"""PostgreSQL numbers what it brings along below, the same way in every database of a major version."""
+"""Below this, object ids are PostgreSQL's own and the same in every database of a major version."""
 _built_in_types: dict[tuple[int, int], asyncpg.Record] = {}
-"""By major version and number."""
+"""By major version and object id."""
 _NO_STATEMENT: Final = SimpleNamespace(name="none was needed")
-"""What the driver asks the statement of its question: only whether that took the place of a nameless one."""
+"""What the driver reads of an introspection statement: only whether it replaced the unnamed statement."""
 
 CONNECT_ERRORS: Final = (
     OSError,
@@ -57,27 +57,28 @@ Connection = asyncpg.Connection | PoolConnectionProxy
 
 
 class PlainConnection(PipeliningConnection):
-    """Leaves nothing behind in a session, so needs no resetting round trip when it goes back to its pool."""
+    """A connection that leaves no state in its session, so that returning it to its pool needs no reset round trip."""
 
     backend_pid: int
-    """Of the server process; through a pooler another one than the driver was told."""
+    """Pid of the server process; through a pooler it differs from the one that the driver was given."""
     backend_started_at: datetime
     session_token: str
 
     @property
     def is_pooled(self) -> bool:
-        """Whether a pooler stands between: it tells its clients a process id of its own making."""
+        """Whether a pooler is in between: it gives its clients process ids of its own."""
         return self.backend_pid != self.get_server_pid()
 
     def get_reset_query(self) -> str:
         return ""
 
     async def begin_session(self, settings: Mapping[str, str]) -> None:
-        """Applies the settings and refuses the session if they are not in effect, or if it was handed on unreset."""
+        """Applies the settings. Raises Unavailable if they are not in effect, or if the session was reused without a
+        reset."""
         names = list(settings)
         values = ", ".join(f"set_config({_quoted(name)}, {_wanted(name, settings[name])}, false)" for name in names)
         token = _SET_TOKEN.format(token=_quoted(new_id().hex))
-        # The parent's method: subclasses count what goes to the store, and this is not the caller's.
+        # The parent's method: subclasses count the statements of callers, and this is not one.
         found = await super().fetchrow(f"select {_BACKEND}, {token}, {values}", timeout=CONNECT_TIMEOUT_S)
         assert found is not None
         self.backend_pid, self.backend_started_at, left_behind, self.session_token, *in_effect = found
@@ -91,12 +92,12 @@ class PlainConnection(PipeliningConnection):
                 )
 
     def itself(self) -> Self:
-        """Behind the proxy of a pool, which lets go of a connection that was lost."""
+        """The connection behind a pool's proxy, which drops a lost connection."""
         return self
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:  # noqa: ASYNC109
-        """The driver asks on every connection anew what arrays of built-in types are: 8 to 14 ms of the server's time
-        each, measured. Once per process is enough."""
+        """Caches the array types of built-in types per process. The driver would ask for them on every connection, at 8
+        to 14 ms of server time each, measured."""
         major = self.get_server_version().major
         if all((major, oid) in _built_in_types for oid in typeoids):
             return [_built_in_types[major, oid] for oid in typeoids], _NO_STATEMENT
@@ -107,7 +108,7 @@ class PlainConnection(PipeliningConnection):
 
 
 def plain(connection: Connection) -> PlainConnection:
-    """The connection behind the proxy of a pool."""
+    """The connection behind a pool's proxy."""
     return cast(PlainConnection, connection).itself()
 
 
@@ -120,7 +121,7 @@ async def open_session(
     connection_class: type[PlainConnection] = PlainConnection,
     **options: Any,
 ) -> PlainConnection:
-    """A connection whose settings are in effect. Raises what the driver raises; for a sentence, see `connect`."""
+    """A connection with the settings in effect. Raises the driver's errors; `connect` raises readable ones."""
     connection = cast(
         PlainConnection,
         await connect_to_any(
@@ -145,7 +146,7 @@ async def open_session(
 
 
 async def connect(url: str, settings: Mapping[str, str] | None = None) -> PlainConnection:
-    """A connection of its own, outside any pool; Unavailable, with what to do, if there is none to be had."""
+    """A connection outside any pool. Raises Unavailable, with the remedy, if none can be opened."""
     try:
         return await open_session(url, settings)
     except CONNECT_ERRORS as error:
@@ -153,18 +154,19 @@ async def connect(url: str, settings: Mapping[str, str] | None = None) -> PlainC
 
 
 async def session_settings(url: str, shortest_lease_s: float, application_name: str) -> dict[str, str]:
-    """The settings of every session, after a look at the server, at what the role may do, and at a pooler between."""
+    """The settings of every session, after checking the server, the role's rights and a possible pooler."""
     settings = {
         "application_name": application_name,
         "timezone": "UTC",
         "lock_timeout": f"{int(min(LOCK_TIMEOUT_S, shortest_lease_s / 2) * 1000)}",
-        # A process that is stopped inside a transaction must let go before its leases end.
+        # A process stopped inside a transaction must release its locks before its leases end.
         "idle_in_transaction_session_timeout": f"{int(shortest_lease_s / 2 * 1000)}",
-        # Of the server's own connection: through a pooler that is the pooler's, whose clients it must watch itself.
+        # These apply to the server's own connection. Through a pooler that is the pooler's, which must watch its
+        # clients itself.
         "tcp_keepalives_idle": "10",
         "tcp_keepalives_interval": "5",
         "tcp_keepalives_count": "3",
-        # The statements here are short and alike; compiling them costs more than it saves.
+        # The statements here are short and alike; compiling them would cost more than it saves.
         "jit": "off",
     }
     connection = await connect(url)
@@ -182,8 +184,8 @@ async def session_settings(url: str, shortest_lease_s: float, application_name: 
 async def _refuse_shared_sessions(url: str, first: PlainConnection) -> None:
     """Raises unless the pooler keeps one server connection per client.
 
-    Two clients take turns. A pooler that hands connections on after a transaction gives the second client the one that
-    the first just left, or, if it rotates them, gives the first another one in its next turn.
+    Two clients alternate. A pooler that reassigns connections after each transaction gives the second client the one
+    that the first just left or, if it rotates them, gives the first a different one next time.
     """
     second = await connect(url)
     try:
@@ -236,7 +238,7 @@ def unreachable(url: str, error: BaseException) -> Unavailable:
 
 
 def described(url: str) -> str:
-    """A URL as it may be shown: without its password."""
+    """The URL without its password, for display."""
     parts = urlsplit(url)
     if "@" in parts.path:
         return "PostgreSQL at an unreadable address"
@@ -247,7 +249,7 @@ def described(url: str) -> str:
 
 
 def _wanted(name: str, value: str) -> str:
-    """As SQL. An operator who chose the one stronger value keeps it."""
+    """The setting as SQL. An operator's choice of the one stronger value is kept."""
     if name == "synchronous_commit" and value == "on":
         return "case current_setting('synchronous_commit') when 'remote_apply' then 'remote_apply' else 'on' end"
     return _quoted(value)
@@ -255,7 +257,7 @@ def _wanted(name: str, value: str) -> str:
 
 def _is_in_effect(name: str, wanted: str, found: str) -> bool:
     if name.startswith("tcp_keepalives_"):
-        # Over a Unix socket they do not apply, and the server shows 0.
+        # They do not apply to Unix sockets, for which the server shows 0.
         return True
     if name == "synchronous_commit" and wanted == "on":
         return found in DURABLE_VALUES
@@ -275,7 +277,7 @@ def _quoted(text: str) -> str:
 
 def _short(error: BaseException) -> str:
     if isinstance(error, ValueError):
-        # The driver quotes the part that it could not read, which may be the password.
+        # The driver quotes the unreadable part, which may be the password.
         return "its address cannot be read"
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return text[:200]
@@ -294,5 +296,5 @@ def _hosts(url: str) -> str:
         hosts = hosts_of(url)
     except ValueError:
         return urlsplit(url).hostname or ""
-    # One is shown as it was written: with its port where that was named.
+    # A single host is shown as written, with its port if that was given.
     return ",".join(map(str, hosts)) if len(hosts) > 1 or urlsplit(url).port else hosts[0].name

@@ -1,4 +1,5 @@
-"""Effects: calls that change the outside world, recorded before they happen and resolved, never blindly repeated."""
+"""Effects: calls that change the outside world. They are recorded before they are sent, resolved when in doubt, and
+never repeated blindly."""
 
 from payonce.engine.effects.declaration import (
     Blind,

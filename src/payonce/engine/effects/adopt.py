@@ -1,4 +1,4 @@
-"""What a vendor's statement says about effects: some that we know of, some that we have forgotten."""
+"""Records what a vendor's statement shows about effects, both known and forgotten ones."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -26,11 +26,12 @@ async def adopt(
     outcome: str | None,
     run_id: UUID,
 ) -> EffectRecord | None:
-    """Records an effect that happened and is not on record: a handler that comes later gets its outcome from here
-    instead of sending. Without an outcome a person is asked for it first. None when somebody was quicker.
+    """Records an effect that happened and is not on record. A handler that needs it later gets the outcome from here
+    instead of sending. Without an outcome, a person is asked for it first. None when another transaction recorded it
+    first.
 
-    The request is not known, so the effect counts as blind: whatever becomes of it, it is never sent again. The intent
-    was forgotten with it, unless an earlier generation is on record whose intent has run.
+    The request is not known, so the effect counts as blind and is never sent again. Its intent was lost with it, unless
+    an earlier generation is on record whose intent has run.
     """
     state, cause = (State.PERFORMED, None) if outcome is not None else (State.REVIEW, Cause.ON_STATEMENT)
     row = await connection.fetchrow(
@@ -76,7 +77,7 @@ async def adopt(
 async def find_on_statement(
     connection: Connection, stored: EffectRecord, vendor_ref: str, outcome: str | None, *, news: bool
 ) -> EffectRecord:
-    """Records that the vendor shows the effect, if that says something: `news` is a line that was not seen before."""
+    """Records that the vendor shows the effect, if that adds anything; `news` marks a line not seen before."""
     known_outcome = outcome if outcome is not None else stored.outcome
     if known_outcome is None and stored.state in (State.INTENDED, State.UNKNOWN):
         result = Result(Event.FOUND, f"{ON_STATEMENT}, which does not tell the outcome")
@@ -91,7 +92,7 @@ async def find_on_statement(
 
 
 async def contradict(connection: Connection, stored: EffectRecord, why: str, cause: Cause) -> EffectRecord:
-    """Puts an effect before a person, because the statement does not agree with it."""
+    """Opens a review because the statement does not agree with the effect."""
     if stored.state in (State.PERFORMED, State.REFUSED, State.ABANDONED):
         event = Event.DID_NOT if cause is Cause.NOT_ON_STATEMENT else Event.FOUND
         await store.move(connection, stored, State.REVIEW, Result(event, why), cause=cause)
@@ -100,7 +101,7 @@ async def contradict(connection: Connection, stored: EffectRecord, why: str, cau
 
 
 async def _abandon_earlier(connection: Connection, adopted: EffectRecord) -> None:
-    """A generation begins only after the one before it has ended: of its end we forgot only the record."""
+    """A generation begins only after the one before it has ended, so only the record of that end was lost."""
     rows = await connection.fetch(
         """
         select *, payonce.due_now() as now from payonce.effects

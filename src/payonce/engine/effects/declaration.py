@@ -1,4 +1,5 @@
-"""What a vendor call declares: its request, the call, the question afterwards, and how safe a repetition is."""
+"""The declaration of a vendor call: its request, the call, the query for its outcome, and how safely it can be
+repeated."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 
 DOCUMENT_MAX_BYTES: Final = 256 * 1024
-"""Of a stored request or outcome; what is larger belongs into object storage, and its address here."""
+"""Of a stored request or outcome. Put larger documents into object storage and store their address."""
 SEND_MAX_S: Final = 300.0
-"""The longest time-out of an effect: so long after a quarantine began, a send that nobody remembers may still land."""
+"""The longest time-out of an effect: for this long after a quarantine began, a forgotten send may still arrive."""
 
 Request = TypeVar("Request")
 Outcome = TypeVar("Outcome")
@@ -20,27 +21,28 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True)
 class Keyed:
-    """The vendor recognises our key for so long: the exact request may be sent again, and happens once."""
+    """The vendor recognises our key for this long: the same request may be sent again and happens once."""
 
     valid_for_s: float
 
 
 @dataclass(frozen=True)
 class Findable:
-    """The vendor can be asked. What it does not show `horizon_s` after the last send did not happen."""
+    """The vendor can be asked. If it does not show the effect `horizon_s` after the last send, the effect did not
+    happen."""
 
     horizon_s: float
     fence: Callable[[Any], Awaitable[None]] | None = None
-    """Makes at the vendor sure that an earlier send of this request can no longer land (wipes the cart, burns the
-    nonce), or raises. Without one a person decides about sending again."""
+    """Makes sure at the vendor that an earlier send of this request can no longer take effect (wipes the cart, burns
+    the nonce), or raises. Without a fence, a person decides about sending again."""
     burns: bool = False
-    """The fence makes this reference useless for ever, also to us: what is sent after it is a new generation, prepared
-    anew under a reference of its own."""
+    """The fence makes this reference unusable for good, for us too: the next send is a new generation, prepared with a
+    reference of its own."""
 
 
 @dataclass(frozen=True)
 class Rebroadcast:
-    """The same signed bytes may be sent again: whoever takes them takes them once."""
+    """The same signed bytes may be sent again; recipients accept them only once."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,11 @@ class Harmless:
 
 @dataclass(frozen=True)
 class Blind:
-    """It can neither be asked for nor repeated: once, then a person decides."""
+    """It can neither be queried nor repeated: it is sent once, then a person decides."""
 
 
 _outcome_types: Final[dict[str, list[Any]]] = {}
-"""By kind, of every effect that this process has declared."""
+"""By kind, for all effects that this process has declared."""
 
 Safety = Keyed | Findable | Rebroadcast | Harmless | Blind
 
@@ -75,18 +77,18 @@ class CannotTell:
 
 
 class Effect(Generic[Request, Outcome]):
-    """A call that changes the outside world. Request and outcome are stored as JSON: keep secrets out of them."""
+    """A call that changes the outside world. Request and outcome are stored as JSON; keep secrets out of them."""
 
     kind: str
     version: int = 1
-    """Of the stored request. A request of a higher version is left to a newer worker; one of a lower version is not
-    compared with what prepare() gives now. Raise it when prepare() is to give another request."""
+    """Version of the stored request. A request of a higher version is left to a newer worker; one of a lower version is
+    not compared with what prepare() returns now. Raise it when prepare() returns a different request."""
     timeout_s: float
     safety: Safety
     reference: str = ""
-    """`key:generation`, set before prepare(): what a vendor is given as our key or memo."""
+    """`key:generation`, set before prepare(): the key or memo given to the vendor."""
     tenants: Sequence[str] = ()
-    """Whose money it moves besides that of the message's lane: a freeze of any of them stops it."""
+    """Tenants whose money it moves besides the one of the message's lane. A freeze of any of them stops it."""
 
     request_type: ClassVar[Any] = Any
     outcome_type: ClassVar[Any] = Any
@@ -102,24 +104,26 @@ class Effect(Generic[Request, Outcome]):
                 declared.append(cls.outcome_type)
 
     async def prepare(self) -> Request:
-        """The exact request. Reads only; what the first call of a generation gave is stored and sent.
+        """Builds the exact request, without side effects. The request of a generation's first call is stored and sent.
 
-        Called again by later runs, to hold what is asked for against what is on record, unless identity() says what
-        that is. So without identity() it waits for nothing and gives the same for the same `reference`; an effect that
-        does not is refused before anything is recorded.
+        Later runs call it again to compare the request with the one on record, unless identity() states what to
+        compare. Without identity() it must not wait for anything, and must return the same for the same `reference`;
+        otherwise the effect is refused before anything is recorded.
         """
         raise NotImplementedError
 
     def identity(self) -> object:
-        """What is asked for, as far as it is the same in every run: at least the parties and the amount. JSON, stored
-        with the request; another one under the same key raises KeyReused. Reads nothing from outside.
+        """The parts of the request that are the same in every run: at least the parties and the amount. JSON, stored
+        with the request; a different identity under the same key raises KeyReused. It must not read anything from
+        outside.
 
-        None, the default: the whole request. Declare it where prepare() reads a quote, a nonce or the time.
+        None, the default, stands for the whole request. Declare it where prepare() reads a quote, a nonce or the time.
         """
         return None
 
     async def perform(self, request: Request) -> Outcome:
-        """The call. May raise Refused (a definite no) or NotSent (proven); everything else is unknown."""
+        """The call. May raise Refused (a definite refusal) or NotSent (proven); after any other error the outcome is
+        unknown."""
         raise NotImplementedError
 
     async def resolve(self, request: Request) -> Happened[Outcome] | DidNot | CannotTell:
@@ -127,16 +131,16 @@ class Effect(Generic[Request, Outcome]):
         raise NotImplementedError
 
     def amount(self, request: Request) -> Amount | None:
-        """What it moves: velocity limits, approvals and the money meter count it. None: it moves nothing."""
+        """The amount moved, for velocity limits, approvals and the money meter; None if it moves nothing."""
         return None
 
     def vendor_ref(self, outcome: Outcome) -> str | None:
-        """The vendor's own name for what happened; no two effects of a kind may have the same."""
+        """The vendor's own reference; unique among effects of a kind."""
         return None
 
     @property
     def vendor_name(self) -> str:
-        """Whose system it changes: the kind up to its first dot."""
+        """The vendor whose system it changes: the kind up to its first dot."""
         return self.kind.partition(".")[0]
 
     @property
@@ -145,8 +149,8 @@ class Effect(Generic[Request, Outcome]):
 
 
 def encode_stated(value: object, kind: str, what: str) -> str:
-    """JSON of an outcome that a person wrote, held against what this process declares for its kind. A vendor may
-    add a field that nobody reads; by hand that is a slip."""
+    """JSON of an outcome that a person stated, checked against the types that this process declares for the kind.
+    Unknown fields are refused: a vendor may add some, but a person who does has made a mistake."""
     wrong: list[str] = []
     for declared in _outcome_types.get(kind, [Any]):
         try:
@@ -164,7 +168,7 @@ def encode_stated(value: object, kind: str, what: str) -> str:
 
 
 def _fields_of(declared: Any) -> list[str]:
-    """By the names that they have in JSON; none for what is no record."""
+    """JSON field names; empty if the type is not a record."""
     if isinstance(declared, type) and issubclass(declared, msgspec.Struct):
         return [field.encode_name for field in msgspec.structs.fields(declared)]
     return []
@@ -176,7 +180,7 @@ def _field_names_hint(declared: Any) -> str:
 
 
 def encode(value: object, as_type: Any, what: str) -> str:
-    """JSON that is proven to be readable again as what it was."""
+    """JSON that is verified to decode to the declared type."""
     try:
         document = msgspec.json.encode(value)
         msgspec.json.decode(document, type=as_type)

@@ -1,7 +1,7 @@
-"""Whether the effect on record under a key is the one that is asked for now.
+"""Checks that the effect on record under a key is the one requested now.
 
-A key stands for one request. Answering another one from the record would tell a handler that something happened which
-was never sent, so that is an error, and it names both.
+A key stands for one request. Answering a different request from the record would report something as done that was
+never sent. So that is an error, and it names both requests.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from payonce.kit.outcomes import Invalid, KeyReused
 from payonce.kit.redact import redact
 
 OWN_REQUEST: Final = "null"
-"""On record as the identity of an effect that declares none: its request is compared."""
+"""The recorded identity of an effect that declares none: the requests are compared."""
 DIFFERENCES_MAX: Final = 5
-"""Named in an error."""
+"""Differences named in an error."""
 VALUE_MAX_CHARS: Final = 100
-"""Of each value in an error."""
+"""Per value in an error."""
 _ABSENT: Final = object()
 _DECLARE: Final = "declare identity() with what stays the same in every run: the parties, the amount"
 
@@ -32,11 +32,11 @@ class Prepared(Generic[Request]):
     request: Request
     document: str
     identity: str
-    """JSON, to be stored beside the request."""
+    """JSON, stored with the request."""
 
 
 async def prepare(effect: Effect[Request, Outcome]) -> Prepared[Request]:
-    """The request of a new generation. Invalid when a later run could not recognise it as its own."""
+    """The request of a new generation. Raises Invalid when a later run could not recognise it as its own."""
     declared = _declared(effect)
     if declared is None:
         request = await _prepare_without_waiting(effect)
@@ -50,7 +50,7 @@ async def prepare(effect: Effect[Request, Outcome]) -> Prepared[Request]:
 
 
 async def check_same(effect: Effect[Any, Any], stored: EffectRecord, service: str) -> None:
-    """KeyReused when the effect on record has another request, amount or service than this one. Asks nobody outside."""
+    """Raises KeyReused when the effect on record has another request, amount or service. Calls nothing outside."""
     if stored.identity is None:
         return
     declared = _declared(effect)
@@ -66,7 +66,8 @@ async def check_same(effect: Effect[Any, Any], stored: EffectRecord, service: st
         found.append(("service", stored.service, service))
     if stored.amount is not None and amount is not None and stored.amount != amount:
         found.append(("amount", str(stored.amount), str(amount)))
-    # A later version may have a request of another form. After a refusal the next generation may ask otherwise.
+    # A later version may have a request of another form, and after a refusal the next generation may request something
+    # else.
     declares_as_on_record = (declared is None) == (stored.identity == OWN_REQUEST)
     if stored.version == effect.version and not stored.superseded and declares_as_on_record:
         found += _differences(on_record, asked, "request" if declared is None else "identity")
@@ -79,8 +80,8 @@ async def check_same(effect: Effect[Any, Any], stored: EffectRecord, service: st
 
 
 async def _prepare_without_waiting(effect: Effect[Request, Outcome]) -> Request:
-    """The request of an effect that declares no identity. Whatever prepare() waits for may answer otherwise in a later
-    run, so it must not wait: a callback that runs meanwhile shows that it did."""
+    """The request of an effect without a declared identity. If prepare() waits for anything, a later run may get
+    another answer, so it must not wait. A callback that runs meanwhile proves that it did."""
     waited: list[bool] = []
     look = asyncio.get_running_loop().call_soon(waited.append, True)
     try:
@@ -105,8 +106,8 @@ def _check_repeatable(effect: Effect[Any, Any], what: str, first: str, second: s
 
 
 def _amount_on_record(effect: Effect[Any, Any], stored: EffectRecord) -> Amount | None:
-    """What this effect would count for the request on record: it may say so itself, without looking at the request.
-    None where the request has a form that this code does not read, which only a further send needs."""
+    """The amount this effect counts for the request on record; an effect may know it without looking at the request.
+    None where this code cannot read the request, which only another send would need."""
     try:
         return effect.amount(decode(stored.request, effect.request_type, f"the request of {stored.label}"))
     except Invalid:
@@ -123,7 +124,8 @@ def _request_document(effect: Effect[Any, Any], request: object) -> str:
 
 
 def _normal(effect: Effect[Any, Any], document: str) -> Any:
-    """As this code reads it, so that a field with a default may have come since; as it is where that fails."""
+    """The document as this code reads it, so that new fields with defaults make no difference; unchanged if it cannot
+    be read."""
     try:
         return loads_exact(msgspec.json.encode(msgspec.json.decode(document, type=effect.request_type)))
     except msgspec.MsgspecError:
@@ -139,7 +141,7 @@ def _differences(on_record: Any, asked: Any, name: str) -> Iterator[tuple[str, A
 
 
 def _named(values: Any) -> str:
-    """By name, so that what is secret by its name is taken out."""
+    """With field names, so that redaction by name applies."""
     named = [f"{name}={_shown(value)}" for name, value in values]
     more = "" if len(named) <= DIFFERENCES_MAX else f" and {len(named) - DIFFERENCES_MAX} more"
     return ", ".join(redact(each)[:VALUE_MAX_CHARS] for each in named[:DIFFERENCES_MAX]) + more

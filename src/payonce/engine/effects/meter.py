@@ -13,19 +13,19 @@ DAY_S: Final = 86_400
 
 @dataclass(frozen=True)
 class AssetFlow:
-    """Counted from when an effect was intended: what is sent late belongs to the hour it was decided in."""
+    """Counted by the time of the intent: a late send belongs to the hour in which it was decided."""
 
     last_hour: Amount
     last_hour_count: int
     last_day: Amount
     last_day_count: int
     open: Amount
-    """Not known to have ended, however long ago it began."""
+    """Effects that have not ended, however long ago they began."""
     open_count: int
 
 
 async def asset_flows(read: Reads) -> list[AssetFlow]:
-    """By asset. Indexes lead to its day and to what is open alone, however long the history is."""
+    """By asset. Indexes find the last day and the open effects, however long the history is."""
     rows = await read.fetch(
         f"""
         with recursive assets as (

@@ -1,4 +1,5 @@
-"""The states of an effect and the pure decisions: what to do with a recorded one, and what an outcome makes of it."""
+"""The states of an effect, and the pure decisions: what to do with a recorded effect, and which state an outcome leads
+to."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,14 +16,14 @@ from payonce.engine.messages.model import NAME_MAX_LENGTH
 from payonce.kit.money import Amount, Asset
 
 REVIEW_LOOK_S: Final = 300.0
-"""How often a message looks whether a person has answered."""
+"""How often a message checks whether a person has answered."""
 VENDOR_REF_MAX_LENGTH: Final = NAME_MAX_LENGTH
-"""As long as a statement's may be. With the longest kind it fits into a row of the index."""
+"""The same limit as for a statement line. Together with the longest kind it fits into an index row."""
 
 
 class State(StrEnum):
     INTENDED = "intended"
-    """On record, and on its way; or provably not sent, and free to be sent."""
+    """On record and being sent, or provably not sent and free to be sent."""
     PERFORMED = "performed"
     REFUSED = "refused"
     UNKNOWN = "unknown"
@@ -40,15 +41,16 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
     State.REFUSED: frozenset({State.REVIEW}),
     State.ABANDONED: frozenset({State.REVIEW}),
 }
-"""Back to INTENDED only after the vendor's fence and its DidNot, or by a person. A contradiction reopens what ended."""
+"""Back to INTENDED only after the vendor's fence and DidNot, or by a person. A contradiction reopens an ended effect.
+"""
 
 OPEN: Final = frozenset({State.INTENDED, State.UNKNOWN, State.REVIEW})
 UNDONE: Final = frozenset({State.REFUSED, State.ABANDONED})
-"""It ended and did not happen: the next generation may go out."""
+"""It ended without happening: the next generation may go out."""
 
 
 class Event(StrEnum):
-    """One line of effect_attempts."""
+    """One row of effect_attempts."""
 
     STARTED = "started"
     PERFORMED = "performed"
@@ -74,15 +76,15 @@ class Cause(StrEnum):
     CONTRADICTION = "contradiction"
     SAME_REFERENCE = "same_reference"
     ON_STATEMENT = "on_statement"
-    """The vendor's statement shows it, and does not tell the outcome."""
+    """The vendor's statement shows it but does not contain the outcome."""
     NOT_ON_STATEMENT = "not_on_statement"
-    """It was performed, and the vendor's statement does not show it."""
+    """It was performed, but the vendor's statement does not show it."""
     OUTCOME_NOT_KEPT = "outcome_not_kept"
-    """It happened, and the store refused what the vendor answered."""
+    """It happened, but the store refused the vendor's answer."""
 
 
 class EffectRecord(msgspec.Struct, frozen=True):
-    """One row of payonce.effects, and the store's time at which it was read."""
+    """One row of payonce.effects, with the store's time of reading."""
 
     id: UUID
     kind: str
@@ -133,9 +135,9 @@ class Step(StrEnum):
     REFUSE = "refuse"
     WAIT = "wait"
     SEND = "send"
-    """Nothing of it ever left: the stored request goes out."""
+    """It was never sent: the stored request goes out."""
     REPLAY = "replay"
-    """It may have left: the same request goes out again, which is safe for this kind."""
+    """It may have been sent: the same request goes out again, which is safe for this kind."""
     RESOLVE = "resolve"
     REGENERATE = "regenerate"
     REVIEW = "review"
@@ -148,11 +150,11 @@ class NextAction:
     after_s: float | None = None
     cause: Cause | None = None
     burnt: bool = False
-    """Of a generation that ends here: the vendor takes nothing under its reference any more."""
+    """Set when a generation ends because the vendor no longer accepts its reference."""
 
 
 def next_action(stored: EffectRecord, safety: Safety, timeout_s: float, can_resolve: bool) -> NextAction:
-    """What a run does with the effect that it finds on record under its key."""
+    """What a run does with the effect on record under its key."""
     match stored.state:
         case State.PERFORMED:
             return NextAction(Step.RETURN)
@@ -162,7 +164,7 @@ def next_action(stored: EffectRecord, safety: Safety, timeout_s: float, can_reso
             return NextAction(Step.REFUSE, f"abandoned: {stored.reason}")
         case State.REVIEW:
             waits = f"{stored.label} waits for a person: {stored.review_cause}"
-            # What went wrong comes first: the message's own reason is otherwise all that lists show of it.
+            # The original reason comes first, since lists show nothing else.
             return NextAction(Step.WAIT, f"{stored.reason}; {waits}" if stored.reason else waits, REVIEW_LOOK_S)
     if stored.busy_until is not None and stored.now < stored.busy_until:
         rest_s = (stored.busy_until - stored.now).total_seconds()
@@ -181,7 +183,7 @@ def _doubtful(stored: EffectRecord, safety: Safety, timeout_s: float, can_resolv
         case Findable():
             return NextAction(Step.RESOLVE)
         case Keyed(valid_for_s):
-            # The replay must be over before the vendor forgets the key.
+            # The replay must end before the vendor forgets the key.
             if stored.now + timedelta(seconds=timeout_s) < stored.first_attempt_at + timedelta(seconds=valid_for_s):
                 return NextAction(Step.REPLAY)
             return NextAction(Step.RESOLVE) if can_resolve else NextAction(Step.REVIEW, cause=Cause.KEY_EXPIRED)
@@ -191,7 +193,7 @@ def _doubtful(stored: EffectRecord, safety: Safety, timeout_s: float, can_resolv
 
 @dataclass(frozen=True)
 class Result:
-    """What one try, or one question about it, came to."""
+    """The result of one attempt, or of one query about it."""
 
     event: Event
     detail: str | None = None
@@ -204,7 +206,7 @@ class Result:
 
 
 def state_after(stored: EffectRecord, attempt: int, result: Result) -> State:
-    """The state once a result is known. A result that contradicts what is on record opens a review."""
+    """The state after a result. A result that contradicts the record opens a review."""
     match stored.state:
         case State.INTENDED | State.UNKNOWN:
             return _state_after_open(stored, attempt, result)
@@ -217,7 +219,7 @@ def state_after(stored: EffectRecord, attempt: int, result: Result) -> State:
         case State.ABANDONED if stored.safety != "harmless" and result.happened:
             return State.REVIEW
         case State.ABANDONED if result.event is Event.UNKNOWN and not (stored.burnt or stored.safety == "harmless"):
-            # Whoever said that it cannot happen any more did not know of this try. Under a burnt reference none can.
+            # Whoever ruled it out did not know of this attempt. Under a burnt reference no attempt can happen.
             return State.REVIEW
         case State.REVIEW if result.happened and stored.review_cause not in (Cause.CONTRADICTION, Cause.SAME_REFERENCE):
             return State.PERFORMED
@@ -228,7 +230,7 @@ def _state_after_open(stored: EffectRecord, attempt: int, result: Result) -> Sta
     if result.happened:
         return State.PERFORMED
     if attempt != stored.attempt or result.event is Event.NOT_SENT:
-        # An older try's no says nothing about the newer one.
+        # The refusal of an older attempt says nothing about the newer one.
         return stored.state
     if result.event is Event.REFUSED and not _answers_a_rebroadcast(stored):
         return State.REFUSED
@@ -236,7 +238,7 @@ def _state_after_open(stored: EffectRecord, attempt: int, result: Result) -> Sta
 
 
 def _answers_a_rebroadcast(stored: EffectRecord) -> bool:
-    """Bytes that were taken the first time are refused the second time: that no is not definite."""
+    """Bytes accepted the first time are refused the second time, so that refusal is not definite."""
     return stored.safety == "rebroadcast" and stored.attempt > 1
 
 
@@ -247,8 +249,8 @@ def _same(stored: EffectRecord, result: Result) -> bool:
 
 
 def stored_reference(vendor_ref: str | None) -> str | None:
-    """A vendor's own name for something as the store can always keep and index it: what is too long stays told apart
-    by its hash."""
+    """A vendor's reference in a form that the store can always keep and index. Overlong ones stay distinct by their
+    hash."""
     if vendor_ref is None:
         return None
     text = str(vendor_ref).replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode()

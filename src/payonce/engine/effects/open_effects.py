@@ -1,4 +1,4 @@
-"""What a run leaves behind: effects of its message that may be under way, and news of them that it has not seen."""
+"""What a run leaves behind: open effects of its message, and outcomes or answers that it has not seen."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -17,11 +17,11 @@ UNHEEDED: Final = f"""
         ) newest
         where newest.event = 'answered'
           and newest.created_at > payonce.due_now() - make_interval(secs => {ANSWER_GRACE_S}))"""
-"""Holds for a row `e` of payonce.effects about which a person has just said something that no run has acted on."""
+"""True for a row `e` of payonce.effects that a person has just answered and no run has acted on since."""
 
 
 async def left_open(read: Reader | Tx, message_id: UUID) -> EffectRecord | None:
-    """One of the effects of a message whose end is not known."""
+    """One open effect of a message, or None."""
     row = await read.fetchrow(
         """
         select *, payonce.due_now() as now from payonce.effects
@@ -33,8 +33,8 @@ async def left_open(read: Reader | Tx, message_id: UUID) -> EffectRecord | None:
 
 
 async def has_loose_ends(read: Reader, message_id: UUID, since: datetime | None) -> bool:
-    """Whether an effect of the message is open, or has ended and the run may not know it: after `since`, or by a recent
-    answer. Without `since`: or ended at all."""
+    """Whether an effect of the message is open, or ended after `since` or by a recent answer, so that the run may not
+    know it. Without `since`, any ended effect counts."""
     return bool(
         await read.fetchval(
             f"""
@@ -53,10 +53,10 @@ async def has_loose_ends(read: Reader, message_id: UUID, since: datetime | None)
 async def hold_effects(
     tx: Tx, message_id: UUID, since: datetime | None, known: Collection[tuple[str, str]]
 ) -> tuple[EffectRecord | None, bool]:
-    """Locks the effects of a message that is to be given up: one that is open, and whether there is news that the run
-    does not know of. `known` are those, by kind and key, whose end it knows. Who answers for one of them waits, and
-    then finds the message parked, or has answered before and is seen here. Answers of the last ANSWER_GRACE_S count
-    whenever they were given: one that began before `since` may have been committed after the run read the effect."""
+    """Locks the effects of a message that is about to be given up. Returns an open one, and whether there is news that
+    the run does not know. `known` has the effects, by kind and key, whose end it knows. An answer given meanwhile waits
+    for the lock and then finds the message parked; an earlier one is seen here. Answers of the last ANSWER_GRACE_S
+    always count: one that began before `since` may have been committed after the run read the effect."""
     rows = await tx.fetch(
         f"""
         select e.*, payonce.due_now() as now, {UNHEEDED} as unheeded, exists (

@@ -1,4 +1,4 @@
-"""Effects that nobody would look at again: their message is parked or gone, and their end is not known."""
+"""Orphaned effects: open effects whose message is parked or gone, so that no run would look at them again."""
 
 from typing import Final
 from uuid import UUID
@@ -10,7 +10,8 @@ from payonce.engine.effects import store
 from payonce.engine.effects.model import Cause, Event, Result, State
 
 ANSWER_GRACE_S: Final = 600.0
-"""So long after an answer nobody is asked again: the message that it woke may be on its way in a queue elsewhere."""
+"""For this long after an answer no review is opened: the message that it woke may be on its way in an external queue.
+"""
 
 ORPHANED: Final = f"""
     e.state in ('intended', 'unknown')
@@ -20,12 +21,12 @@ ORPHANED: Final = f"""
         select from payonce.effect_attempts a
         where a.effect_id = e.id and a.event = 'answered'
           and a.created_at > payonce.due_now() - make_interval(secs => {ANSWER_GRACE_S}))"""
-"""Holds for a row `e` of payonce.effects. A message that lives in a queue elsewhere has its entry in the outbox until
-it is settled."""
+"""True for an orphaned row `e` of payonce.effects. A message in an external queue has an outbox entry until it is
+settled."""
 
 
 async def find_orphans(database: Database, state: State, after: UUID, limit: int) -> list[UUID]:
-    """The ids of those in one state, in order, behind `after`. By state, so that the index of open effects serves,
+    """Ids of the orphans in one state, in order, after `after`. By state, so that the index of open effects serves,
     however many have ended."""
     rows = await database.engine.fetch(
         f"""
@@ -40,10 +41,11 @@ async def find_orphans(database: Database, state: State, after: UUID, limit: int
 
 
 async def review_orphan(database: Database, effect_id: UUID) -> bool:
-    """Puts it before a person if it still is an orphan. One that is locked belongs to a run or another process.
+    """Opens a review if the effect is still an orphan. A locked effect belongs to a run or another process and is
+    skipped.
 
-    Looks again with the row locked: a redriven message may have begun the next try, which is then left alone. A try
-    that begins after this finds the review, by its revision.
+    Checks again with the row locked: a redriven message may have begun the next attempt, which is left alone. An
+    attempt that begins after this sees the review by its revision.
     """
     async with database.engine.acquire() as connection, settled_transaction(database, connection):
         row = await connection.fetchrow(

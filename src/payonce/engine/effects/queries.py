@@ -1,4 +1,4 @@
-"""Effects as people look at them: lists by state, and one with everything that is known of it."""
+"""Queries for people: lists of effects by state, and the details of one effect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ class ListedEffect:
 
 @dataclass(frozen=True)
 class EffectDetails:
-    """One effect, its timeline, and, where a person must decide, the question and only the safe answers."""
+    """One effect with its attempts and, if it is in review, the question and the safe answers."""
 
     listed: ListedEffect
     evidence: Sequence[Evidence]
     question: str | None
     allowed: frozenset[Answer]
     example_outcome: str | None
-    """Of another effect of its kind: an outcome that a person states should look like it."""
+    """The outcome of another effect of its kind, as a pattern for the outcome that a person states."""
     queue: str | None
-    """Where its message is; None when it is gone."""
+    """The queue of its message; None when the message is gone."""
     message_state: str | None
 
 
@@ -65,8 +65,8 @@ async def effects(
     after: UUID | None = None,
     newest_first: bool = False,
 ) -> list[ListedEffect]:
-    """The oldest first, or the newest; `after` is the last id of the previous page. Of a queue: those whose messages
-    are there now."""
+    """Oldest or newest first; `after` is the last id of the previous page. With `queue`: effects whose messages are
+    there now."""
     behind, direction = ("<", "desc") if newest_first else (">", "asc")
     rows = await read.fetch(
         f"""
@@ -88,7 +88,7 @@ async def effects(
 
 
 async def open_counts(read: Reader | Tx) -> dict[State, OpenCount]:
-    """How many effects are intended, unknown and in review, what they move, and since when the oldest is open."""
+    """By open state: the number of effects, their amounts, and the age of the oldest."""
     rows = await read.fetch(
         """
         select state, asset, exponent, count(*) as count, sum(amount_minor) as minor,

@@ -1,4 +1,4 @@
-"""Finding out what became of a doubtful effect, and sending again only what did not happen and no longer can."""
+"""Resolves doubtful effects: asks the vendor, and sends again only what did not happen and no longer can."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ from payonce.kit.redact import redact
 
 @dataclass(frozen=True)
 class Burnt:
-    """It did not happen and never will: the vendor takes nothing under its reference any more."""
+    """It did not happen and never will: the vendor no longer accepts its reference."""
 
     stored: EffectRecord
 
@@ -43,7 +43,7 @@ async def resolve(run: Run, effect: Effect[Request, Outcome], stored: EffectReco
     if not isinstance(effect.safety, Findable):
         await open_review(run, after, Cause.KEY_EXPIRED)
         return None
-    # By the time before the question: what the vendor showed later than that was not asked for.
+    # Uses the time before the query: the vendor was not asked about anything later.
     if (wait_s := store.did_not_counts(stored, effect.safety.horizon_s)) > 0:
         raise Retry(f"the vendor does not show {stored.label}, which proves nothing yet", wait_s)
     if effect.safety.fence is None:
@@ -64,7 +64,7 @@ async def _fence_and_send(
 ) -> Happened[Outcome] | Burnt | None:
     sent_at = time.monotonic()
     async with run.intent() as tx:
-        # A fence changes the vendor's side too, and would be paid for in vain if the send after it is held back.
+        # A fence changes the vendor's side too, and would be wasted if the send after it is held back.
         await run.check(tx, effect, stored.key, stored.scope, request, again=True, effect_id=stored.id)
         await store.check_earlier(tx.connection, stored.kind, stored.key, stored.generation)
         held = await store.hold_for_fencing(tx.connection, stored, effect.timeout_s)
@@ -80,7 +80,7 @@ async def _fence_and_send(
         await run.record(held, Result(Event.CANNOT_TELL, f"the fence failed: {type(error).__name__}: {error}"))
         raise Retry(f"{stored.label} could not be fenced: {redact(str(error))}") from error
     await run.record(held, Result(Event.FENCED))
-    # It may have landed between the first question and the fence.
+    # It may have happened between the first query and the fence.
     answer, after = await _ask(run, effect, held, request)
     if isinstance(answer, Happened):
         return answer
@@ -92,7 +92,8 @@ async def _fence_and_send(
 async def _ask(
     run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, request: Request
 ) -> tuple[Happened[Outcome] | DidNot, EffectRecord]:
-    """One question to the vendor, and the effect once its answer is on record. Retry when it cannot tell."""
+    """One query to the vendor, and the effect after its answer was recorded. Raises Retry when the vendor
+    cannot tell."""
     answer: Happened[Outcome] | DidNot | CannotTell
     try:
         async with asyncio.timeout(effect.timeout_s):
@@ -113,7 +114,7 @@ async def _ask(
 
 
 def _untouched(before: EffectRecord, after: EffectRecord) -> bool:
-    """Whether nobody else tried, held or ended the effect while the vendor was asked."""
+    """Whether nothing else attempted, held or ended the effect while the vendor was asked."""
     return (
         after.state in (State.INTENDED, State.UNKNOWN)
         and after.attempt == before.attempt
@@ -122,7 +123,7 @@ def _untouched(before: EffectRecord, after: EffectRecord) -> bool:
 
 
 async def open_review(run: Run, stored: EffectRecord, cause: Cause) -> None:
-    """Puts the effect before a person, unless it has changed. The next look raises the wait or finds the change."""
+    """Opens a review unless the effect has changed. The next look waits for the answer or sees the change."""
     async with run.intent() as tx:
         result = Result(Event.GAVE_UP, cause)
         await store.move(tx.connection, stored, State.REVIEW, result, claim=run.claim, cause=cause)

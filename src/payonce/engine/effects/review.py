@@ -1,4 +1,4 @@
-"""What people decide: effects whose end nobody could find out, the question about each, and only the safe answers."""
+"""Reviews: effects whose outcome could not be found out, the question to a person, and the safe answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from payonce.kit.redact import redact
 
 REVIEWS_MAX: Final = 500
 EVIDENCE_MAX: Final = 50
-"""Lines shown of one effect, the newest ones."""
+"""Attempts shown per effect, the newest ones."""
 
 
 class Answer(StrEnum):
     HAPPENED = "happened"
     """It happened, with this outcome."""
     DID_NOT = "did_not"
-    """It did not happen and cannot happen any more. It is not sent again in this generation."""
+    """It did not happen and no longer can. It is not sent again in this generation."""
     SEND_AGAIN = "send_again"
-    """It did not happen, or the vendor takes it only once: send the stored request again. Of a vendor that can be asked
-    it is asked for once more, and fenced if there is a fence."""
+    """It did not happen, or the vendor accepts it only once: send the stored request again. A vendor that can be
+    queried is asked once more and, if there is a fence, fenced."""
     LOOK_AGAIN = "look_again"
     """Ask the vendor once more."""
 
@@ -56,7 +56,7 @@ class Review:
 
 @dataclass(frozen=True)
 class AnsweredReview:
-    """The message that waits for the answer: redrive it if it is parked."""
+    """The effect's new state and the message that waits for the answer; a parked message is to be redriven."""
 
     effect_id: UUID
     state: State
@@ -64,7 +64,7 @@ class AnsweredReview:
 
 
 async def reviews(read: Reader | Tx, limit: int = 100, after: UUID | None = None) -> list[Review]:
-    """What waits for a person, the oldest effects first; `after` is the last id of the previous page."""
+    """Effects in review, oldest first; `after` is the last id of the previous page."""
     rows = await read.fetch(
         """
         select *, payonce.due_now() as now from payonce.effects
@@ -90,10 +90,10 @@ async def answer_review(
     vendor_ref: str | None = None,
     effect: type[Effect[Any, Any]] | None = None,
 ) -> AnsweredReview:
-    """Takes a person's answer to what they saw at `revision`; Stale when there is news since.
+    """Records a person's answer to the effect as shown at `revision`; raises Stale when it has changed since.
 
-    HAPPENED needs the outcome that the handler is to get. It is held against the type that `effect` declares, or that
-    this process knows for the kind: what the handler could not read would hold its message up for good.
+    HAPPENED requires the outcome for the handler. It is checked against the type that `effect` declares, or that this
+    process knows for the kind: an outcome that the handler cannot read would block its message for good.
     """
     row = await tx.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
@@ -129,7 +129,7 @@ async def answer_review(
 
 
 def parsed_outcome(text: str, what: str) -> Any:
-    """A person's JSON, if nothing of it is lost on its way to the handler."""
+    """A person's JSON. Raises Invalid if the handler would not get it unchanged."""
     exact, kept = loads_exact(text), msgspec.json.decode(text)
     if loads_exact(msgspec.json.encode(kept)) != exact:
         raise Invalid(f"{what} holds a number with more digits than JSON keeps; write it as text, in quotes")
@@ -137,7 +137,7 @@ def parsed_outcome(text: str, what: str) -> Any:
 
 
 async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[EffectRecord]:
-    """Puts every intended or unknown effect of a message that is given up before a person. Answers with them."""
+    """Opens a review for every intended or unknown effect of a message that is given up; returns them."""
     rows = await tx.fetch(
         """
         select *, payonce.due_now() as now from payonce.effects
@@ -159,10 +159,10 @@ async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[EffectReco
 
 
 async def next_generation(tx: Tx, kind: str, key: str, after: int) -> int:
-    """Lets the key be used once more, after a definite refusal or a recorded abandonment of generation `after`.
+    """Allows the key to be used once more after a definite refusal or a recorded abandonment of generation `after`.
 
-    Asking twice answers the same. The next effect() under the key prepares and performs the new generation. If an
-    earlier one turns out to have happened by then, it runs the intent and answers with that outcome instead.
+    Repeating the call has no further effect. The next effect() under the key prepares and performs the new generation.
+    If an earlier one turns out to have happened by then, effect() runs the intent and returns that outcome instead.
     """
     state = await tx.fetchval(
         "select state from payonce.effects where kind = $1 and key = $2 and generation = $3 for update",
@@ -188,7 +188,7 @@ async def next_generation(tx: Tx, kind: str, key: str, after: int) -> int:
 
 
 def question(stored: EffectRecord) -> str:
-    """What is to be decided, in words."""
+    """The question to be decided, in words."""
     match stored.review_cause:
         case Cause.CONTRADICTION:
             why = "two answers of the vendor contradict each other"
@@ -212,7 +212,7 @@ def question(stored: EffectRecord) -> str:
 
 
 def allowed_answers(stored: EffectRecord) -> frozenset[Answer]:
-    """Only what cannot move money twice, whatever the truth is or the person can find out."""
+    """Only answers that cannot move money twice, whatever the truth is."""
     allowed = {Answer.HAPPENED, Answer.DID_NOT}
     if stored.review_cause in (Cause.ON_STATEMENT, Cause.OUTCOME_NOT_KEPT):
         return frozenset({Answer.HAPPENED})
@@ -236,7 +236,7 @@ def _state_after_answer(stored: EffectRecord, answer: Answer) -> State:
         case Answer.LOOK_AGAIN:
             return State.UNKNOWN
         case Answer.SEND_AGAIN:
-            # What may have left goes the way of the doubtful: asked for, fenced, or sent as a replay.
+            # What may have been sent is treated as doubtful: queried, fenced, or replayed.
             return State.INTENDED if stored.sent_until is None else State.UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""One run's way through an effect: prepare, record the intent, perform, record the outcome; or find out first."""
+"""The course of an effect within one run: prepare, record the intent, perform, record the outcome; or resolve first."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Refused, Retry
 
 TURNS_MAX: Final = 8
-"""How often a run looks again after another one changed the effect under its hands."""
+"""How often a run looks again after another run changed the effect meanwhile."""
 
 BURNT: Final = NextAction(Step.REGENERATE, "it did not happen, and its reference was burnt at the vendor", burnt=True)
 
@@ -64,7 +64,7 @@ async def run_effect(
 async def _follow(
     run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, intent: Intent | None
 ) -> Happened[Outcome] | None:
-    """The next step of an effect that is on record; None: look again."""
+    """The next step of an effect on record; None to look again."""
     await _check_record(run, effect, stored)
     move = next_action(stored, effect.safety, effect.timeout_s, effect.can_resolve)
     match move.step:
@@ -96,7 +96,7 @@ async def _follow(
 
 
 async def _check_record(run: Run, effect: Effect[Any, Any], stored: EffectRecord) -> None:
-    """Whether this run may go on from what is on record: it can read it, and asks for the same."""
+    """Checks that this run can read the record and requests the same effect."""
     if stored.version > effect.version:
         raise Retry(f"{stored.label} has version {stored.version}, this worker knows {effect.version}")
     effect.reference = f"{stored.key}:{stored.generation}"
@@ -104,7 +104,7 @@ async def _check_record(run: Run, effect: Effect[Any, Any], stored: EffectRecord
 
 
 async def _catch_up(run: Run, stored: EffectRecord, intent: Intent | None) -> None:
-    """Runs the intent of an effect that ended without it: the handler goes on from where its intent leads."""
+    """Runs the intent of an effect that ended without it, so that the handler continues from the intended state."""
     async with run.intent() as tx:
         if await store.take_intent(tx.connection, stored.kind, stored.key) and intent is not None:
             await intent(tx)
@@ -113,7 +113,8 @@ async def _catch_up(run: Run, stored: EffectRecord, intent: Intent | None) -> No
 async def _after_all(
     run: Run, effect: Effect[Request, Outcome], newest: EffectRecord, earlier: list[EffectRecord], intent: Intent | None
 ) -> Happened[Outcome] | None:
-    """An earlier generation happened after all, or may have: nothing goes out under the key. None: look again."""
+    """Handles an earlier generation that happened, or may have happened, after all: nothing goes out under the key.
+    None to look again."""
     await _check_record(run, effect, newest)
     happened = next((each for each in earlier if each.state is State.PERFORMED), None)
     if happened is None:
@@ -142,7 +143,7 @@ async def _first(
     scope: str | None,
     abandoning: NextAction | None = None,
 ) -> Happened[Outcome] | None:
-    """The first try of a generation. The intent moves the business state in the commit that records the request."""
+    """The first attempt of a generation. The intent moves the business state in the commit that records the request."""
     generation = 1 if before is None else before.generation + 1
     effect.reference = f"{key}:{generation}"
     prepared = await prepare(effect)
@@ -191,7 +192,7 @@ async def _first(
 async def _regenerate(
     run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, move: NextAction
 ) -> Happened[Outcome] | None:
-    # The intent was committed with the first generation, and its move of the business state must not happen twice.
+    # The intent was committed with the first generation and must not move the business state twice.
     return await _first(run, effect, stored.key, stored, None, stored.scope, move)
 
 

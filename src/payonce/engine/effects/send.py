@@ -1,7 +1,7 @@
-"""The vendor call itself, between two commits: the try on record before it, and what it came to after it.
+"""The vendor call between two commits: the attempt is recorded before it, the result after it.
 
-A lease does not protect a vendor: a process that is stopped may wake and send. Before it sends it looks at its own
-monotonic clock; what remains is the time between that look and the vendor's door.
+A lease does not protect a vendor: a stopped process may wake up and send. So the process checks its own monotonic clock
+before it sends. What remains is the time between that check and the request's arrival at the vendor.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from payonce.kit.outcomes import NotSent, Refused, Retry, Stale, Unknown
 from payonce.kit.redact import redact
 
 BEGIN_SHARE: Final = 0.5
-"""Share of the time-out that must be left when a send begins: with less, its answer would hardly be waited for."""
+"""Share of the time-out that must be left when a send begins; with less, the answer would hardly arrive in time."""
 RECORD_LIMIT_S: Final = 60.0
-"""How long an outcome waits for a store that is away; after that the effect is resolved by its next run."""
+"""How long an outcome waits for an unavailable store; after that the next run resolves the effect."""
 RECORD_WAIT_S: Final = 0.2
 
 Anything = TypeVar("Anything")
@@ -38,12 +38,12 @@ Anything = TypeVar("Anything")
 log = get_logger(__name__)
 
 _writing: Final[set[asyncio.Task[Any]]] = set()
-"""Held here, because an event loop does not keep its tasks alive."""
+"""Strong references, because an event loop does not keep its tasks alive."""
 
 
 @dataclass(frozen=True)
 class Sending:
-    """What is about to be sent, for those who may forbid it."""
+    """What is about to be sent, for the checks that may forbid it."""
 
     kind: str
     vendor: str
@@ -54,17 +54,17 @@ class Sending:
     service: str
     tenant: str | None
     again: bool
-    """A further try of an effect that passed the checks before."""
+    """A further attempt of an effect that passed the checks before."""
     effect_id: UUID | None = None
-    """The effect on record that is tried again; None for one that is not on record yet."""
+    """The effect on record that is attempted again; None if it is not on record yet."""
     replay: bool = False
-    """An earlier try may have left: whoever counts amounts has counted this one already."""
+    """An earlier attempt may have been sent, so its amount has been counted already."""
     others: tuple[str, ...] = ()
     """Further tenants whose money it moves."""
 
 
 class IntentCheck(Protocol):
-    """Freezes and limits: looks inside the intent transaction, and raises Retry or Refused to keep it from sending."""
+    """A freeze or limit: runs inside the intent transaction, and raises Retry or Refused to prevent the send."""
 
     async def __call__(self, tx: Tx, sending: Sending) -> None: ...
 
@@ -116,7 +116,7 @@ class Run:
         effect_id: UUID | None = None,
         replay: bool = False,
     ) -> None:
-        """Asks those who may forbid the send. They raise Retry or Refused."""
+        """Runs the checks, which raise Retry or Refused to prevent the send."""
         amount, kind, vendor = effect.amount(request), effect.kind, effect.vendor_name
         sending = Sending(
             kind,
@@ -152,7 +152,7 @@ class Run:
         return after
 
     async def _note_forgotten(self, stored: EffectRecord, result: Result) -> None:
-        """What the vendor said is kept for those who reconcile: nothing else here knows of it."""
+        """Keeps the vendor's answer in the audit log for reconciliation; it is recorded nowhere else."""
         named = "" if result.vendor_ref is None else f" as {result.vendor_ref}"
         text = (
             f"{stored.label}, effect {stored.id} of message {stored.message_id}, ended as {result.event}{named} and is "
@@ -165,7 +165,7 @@ class Run:
 async def send_again(
     run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, to: State
 ) -> Happened[Outcome] | None:
-    """A further try with the request as it is on record."""
+    """A further attempt with the request on record."""
     request = decode(stored.request, effect.request_type, f"the request of {stored.label}")
     sent_at = time.monotonic()
     async with run.intent() as tx:
@@ -180,7 +180,7 @@ async def send_again(
 async def send(
     run: Run, effect: Effect[Request, Outcome], stored: EffectRecord, request: Request, sent_at: float
 ) -> Happened[Outcome]:
-    """Performs within the time that the record gives it: the store counts the same time-out from a later moment."""
+    """Performs within the time given by the record; the store counts the same time-out from a later moment."""
     left_s = sent_at + effect.timeout_s - time.monotonic()
     if left_s < effect.timeout_s * BEGIN_SHARE:
         await _shielded(
@@ -227,7 +227,7 @@ def _to_raise(error: Exception, result: Result, after: EffectRecord) -> Exceptio
 
 
 async def _record_with_retries(run: Run, stored: EffectRecord, result: Result) -> EffectRecord:
-    """Records an outcome, also if the store is away for a while."""
+    """Records an outcome, retrying while the store is unavailable."""
     give_up_at = time.monotonic() + RECORD_LIMIT_S
     while True:
         try:
@@ -242,8 +242,8 @@ async def _record_with_retries(run: Run, stored: EffectRecord, result: Result) -
 
 
 async def _shielded(writing: Coroutine[Any, Any, Anything]) -> Anything:
-    """Finishes the writing however often this run is cancelled meanwhile, and only then lets the cancellation through.
-    Ends because what is written persistently gives up in the end."""
+    """Finishes writing even if this run is cancelled meanwhile, and only then lets the cancellation through. It ends
+    because the writer gives up eventually."""
     task = asyncio.create_task(writing)
     _writing.add(task)
     task.add_done_callback(_writing.discard)
@@ -261,7 +261,7 @@ async def _shielded(writing: Coroutine[Any, Any, Anything]) -> Anything:
 
 
 async def outcomes_written() -> None:
-    """Returns when no outcome of this process waits to be written, at the latest when each has given up: a run that
-    does not end is abandoned by its worker, and what it learnt from a vendor must not be lost with the process."""
+    """Returns when no outcome of this process waits to be written, at the latest when each writer has given up. A
+    worker abandons runs that do not end, and what they learnt from a vendor must not be lost with the process."""
     if _writing:
         await asyncio.wait(set(_writing), timeout=RECORD_LIMIT_S)

@@ -1,4 +1,4 @@
-"""Effects on record: beginning a try, writing down what it came to, and nothing in between that could be lost."""
+"""Effects on record: beginning attempts and recording their results."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -34,7 +34,7 @@ _ENDS_A_TRY: Final = frozenset({Event.PERFORMED, Event.REFUSED, Event.NOT_SENT, 
 
 
 async def generations(read: Reader | Tx, kind: str, key: str) -> list[EffectRecord]:
-    """The newest generation under a key, behind those before it that happened after all or may have."""
+    """The newest generation under a key, after the earlier ones that happened, or may have happened, after all."""
     rows = await read.fetch(
         """
         select *, payonce.due_now() as now from payonce.effects
@@ -50,8 +50,8 @@ async def generations(read: Reader | Tx, kind: str, key: str) -> list[EffectReco
 
 
 async def check_earlier(connection: Connection, kind: str, key: str, below: int) -> None:
-    """Retry unless every generation before this one ended without happening. Holds them as they are until the commit:
-    what reopens one of them later comes after the send is on record."""
+    """Raises Retry unless every earlier generation ended without happening. Locks them until the commit: whatever
+    reopens one later comes after the send was recorded."""
     if below == 1:
         return
     rows = await connection.fetch(
@@ -69,7 +69,7 @@ async def check_earlier(connection: Connection, kind: str, key: str, below: int)
 
 
 async def take_intent(connection: Connection, kind: str, key: str) -> bool:
-    """Whether the handler's intent is still to run under this key. Whoever asks runs it, in this transaction."""
+    """Whether the handler's intent is still to run under this key. The caller runs it in this transaction."""
     taken = await connection.fetch(
         """
         update payonce.effects set intent_due = false, revision = revision + 1, updated_at = payonce.due_now()
@@ -94,7 +94,7 @@ async def insert(
     amount: Amount | None,
     service: str,
 ) -> EffectRecord | None:
-    """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
+    """A new effect with its first attempt. None when another run was faster; raises Retry while its scope is taken."""
     safety = effect.safety
     new = writes.NewEffect(
         new_id(),
@@ -130,7 +130,7 @@ async def insert(
 async def begin_again(
     connection: Connection, claim: Claim, stored: EffectRecord, to: State, safety: Safety, timeout_s: float
 ) -> EffectRecord | None:
-    """One more try of the stored request. None when the effect is no longer as it was found."""
+    """One more attempt with the stored request. None when the effect has changed since it was read."""
     row = await connection.fetchrow(
         """
         update payonce.effects
@@ -159,7 +159,7 @@ async def begin_again(
 
 
 async def hold_for_fencing(connection: Connection, stored: EffectRecord, timeout_s: float) -> EffectRecord | None:
-    """Keeps everybody else away while the vendor is told to forget the earlier send."""
+    """Keeps other runs away while the vendor is fenced."""
     row = await connection.fetchrow(
         """
         update payonce.effects
@@ -187,7 +187,7 @@ async def move(
     ruled_out: bool = False,
     burnt: bool = False,
 ) -> bool:
-    """Changes the state unless the effect has changed since it was read, and says why in the attempts.
+    """Changes the state and records the reason as an attempt, unless the effect has changed since it was read.
 
     What a person ruled out holds until the next move or send; a burnt reference stays burnt.
     """
@@ -218,15 +218,15 @@ async def move(
 
 
 class ForgottenError(Retry):
-    """The effect is not on record any more: the server that its intent was committed on was replaced by one that never
+    """The effect is no longer on record: the server on which its intent was committed was replaced by one that never
     had it."""
 
 
 async def record(
     connection: Connection, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
 ) -> EffectRecord:
-    """Writes down what a try came to, whoever runs the effect by now. Never fenced: a late answer is a fact too.
-    Raises ForgottenError where there is nothing to write it beside."""
+    """Records the result of an attempt, whichever run has the effect by now. Never fenced: a late answer is a fact too.
+    Raises ForgottenError when the effect is gone."""
     found = await connection.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
     )
@@ -234,7 +234,7 @@ async def record(
         raise ForgottenError(f"effect {effect_id} is not on record any more, after a failover that lost commits")
     stored = as_stored(found)
     if result.event is Event.PERFORMED and await _is_known(connection, effect_id, attempt, claim):
-        # The answer of `record_performed` was lost, and not what it wrote.
+        # Only the answer of `record_performed` was lost, not its write.
         return stored
     result = replace(result, vendor_ref=stored_reference(result.vendor_ref))
     try:
@@ -242,7 +242,7 @@ async def record(
             await append(connection, effect_id, attempt, result, claim)
             row = await _apply(connection, stored, attempt, state_after(stored, attempt, result), result)
     except asyncpg.UniqueViolationError:
-        # The vendor named something that another effect has: one of the two is wrong, and both are kept.
+        # The vendor's reference belongs to another effect as well: one of the two is wrong, and both are kept.
         await append(connection, effect_id, attempt, result, claim)
         row = await _apply(connection, stored, attempt, State.REVIEW, Result(result.event), Cause.SAME_REFERENCE)
     except asyncpg.PostgresError as error:
@@ -256,7 +256,7 @@ async def record(
 
 
 async def _is_known(connection: Connection, effect_id: UUID, attempt: int, claim: Claim | None) -> bool:
-    """Whether this very run has said already that this try was performed."""
+    """Whether this run has already recorded that this attempt was performed."""
     known: bool = claim is not None and await connection.fetchval(
         """
         select exists (select from payonce.effect_attempts
@@ -273,8 +273,8 @@ async def _is_known(connection: Connection, effect_id: UUID, attempt: int, claim
 async def record_performed(
     pool: asyncpg.Pool, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
 ) -> EffectRecord | None:
-    """What nearly every try comes to, in one statement: it is still the newest, and was performed. None when it is
-    anything else, or when the vendor's answer cannot be kept: `record` has to look."""
+    """The usual result in one statement: the newest attempt was performed. None in any other case, or when the vendor's
+    answer cannot be stored: `record` has to look."""
     if result.event is not Event.PERFORMED:
         return None
     performed = writes.PerformedAttempt(
@@ -299,7 +299,7 @@ async def record_performed(
 async def _record_without_document(
     connection: Connection, stored: EffectRecord, attempt: int, result: Result, error: Exception, claim: Claim | None
 ) -> Any:
-    """That it happened must be on record whatever the vendor said about it: a person is then asked for the outcome."""
+    """Records that it happened even if the vendor's answer cannot be stored; a person is then asked for the outcome."""
     told = f"what the vendor answered could not be kept: {type(error).__name__}: {error}"
     bare = Result(result.event, told if result.detail is None else f"{result.detail}; {told}")
     await append(connection, stored.id, attempt, bare, claim)
@@ -365,7 +365,7 @@ async def append(
 
 
 def did_not_counts(stored: EffectRecord, horizon_s: float) -> float:
-    """Seconds until a vendor's silence proves anything; 0 or less when it does."""
+    """Seconds until the vendor's silence proves anything; 0 or less when it does."""
     if stored.sent_until is None:
         return 0.0
     return (stored.sent_until + timedelta(seconds=horizon_s) - stored.now).total_seconds()

@@ -1,8 +1,8 @@
-"""A message goes on when an effect of it leaves the review, whatever state it is in.
+"""Wakes a message when one of its effects leaves the review, in whatever state the message is.
 
-A parked message starts over. One that waits for its next attempt is due at once. One that is in work is left to its
-run: a run that ends with a retry looks at its effects once more, behind their locks (`answered_since`), so an answer is
-either seen there or finds the message waiting.
+A parked message starts over. A message that waits for its next attempt becomes due at once. A running message is left
+to its run: a run that ends with a retry checks its effects once more under their locks (`answered_since`), so an answer
+is either seen there or finds the message waiting.
 
 The time of an answer does not show whether the run knew it: a transaction that began before the claim may commit after
 the run has read the effect. An answer is therefore also news if it changed the revision that the run has read.
@@ -29,8 +29,9 @@ _ANSWERED: Final = """
 
 
 async def wake_message(connection: Connection, message_id: UUID) -> str | None:
-    """In the commit in which the effect leaves the review. Answers what to ring after the commit; None when the message
-    is in work, is due already, or is gone. Locks no message that somebody else has: they may wait for the effect."""
+    """To be called in the commit in which the effect leaves the review. Returns the name to notify after the commit;
+    None when the message is running, already due, or gone. Skips locked messages, whose owners may be waiting for the
+    effect."""
     queue: str | None = await connection.fetchval(
         f"""
         with parked as (
@@ -56,7 +57,7 @@ async def wake_message(connection: Connection, message_id: UUID) -> str | None:
 
 
 async def may_be_answered(read: Reader, message_id: UUID, since: datetime | None, seen: Mapping[UUID, int]) -> bool:
-    """Whether an effect of the message is before a person, or was until an answer that is news: see answered_since."""
+    """Whether an effect of the message is in review, or was until an answer that is news: see answered_since."""
     found: bool = await read.fetchval(
         f"""
         select exists (select from payonce.effects e where e.message_id = $1 and (e.state = 'review' or {_ANSWERED}))
@@ -70,9 +71,9 @@ async def may_be_answered(read: Reader, message_id: UUID, since: datetime | None
 
 
 async def answered_since(tx: Tx, message_id: UUID, since: datetime | None, seen: Mapping[UUID, int]) -> bool:
-    """Whether somebody answered for an effect of the message after `since`, or after the run read it; `seen` has the
-    revision that the run read of each effect. Locks the effects until the caller commits: who answers meanwhile waits,
-    and then finds the message as this transaction leaves it."""
+    """Whether an effect of the message was answered after `since`, or after the run read it; `seen` has the revision
+    that the run read of each effect. Locks the effects until the caller commits: an answer given meanwhile waits, and
+    then finds the message as this transaction leaves it."""
     await tx.fetch("select from payonce.effects where message_id = $1 order by id for update", message_id)
     found: bool = await tx.fetchval(
         f"select exists (select from payonce.effects e where e.message_id = $1 and {_ANSWERED})",

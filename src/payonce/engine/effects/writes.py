@@ -1,4 +1,4 @@
-"""The two writes that every effect comes to, each one statement with its line in the attempts."""
+"""The two writes of nearly every effect, each in one statement with its attempt."""
 
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -31,7 +31,7 @@ class NewEffect(NamedTuple):
 
 
 async def insert(connection: Connection, new: NewEffect) -> Any:
-    """The new row; None when another run was quicker, or its scope is taken."""
+    """The new row; None when another run was faster or the scope is taken."""
     return await connection.fetchrow(
         """
         with made as (
@@ -70,7 +70,7 @@ class PerformedAttempt(NamedTuple):
 
 
 async def record_performed(connection: Connection, performed: PerformedAttempt) -> Any:
-    """The row as it is now; None when it is not as the try began it."""
+    """The updated row; None when the effect has changed since the attempt began."""
     return await connection.fetchrow(
         """
         with ended as (

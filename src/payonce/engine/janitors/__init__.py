@@ -1,4 +1,5 @@
-"""The background work of a process: each janitor ticks on its own, and some only while this process leads."""
+"""The background work of a process: each janitor runs on its own schedule, some only while this process is the
+leader."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -41,23 +42,23 @@ OBSERVE_EVERY_S: Final = 5.0
 HISTORY_EVERY_S: Final = 5.0
 DEPTHS_EVERY_S: Final = 15.0
 RELAY_EVERY_S: Final = 1.0
-"""The longest an entry that is due waits for a relay to look; a ring makes it sooner."""
+"""The longest time a due entry waits for its relay; a notification shortens it."""
 SEAL_EVERY_S: Final = 10.0
 ORPHANS_EVERY_S: Final = 30.0
 SNAPSHOTS_EVERY_S: Final = 60.0
 OPERATIONS_EVERY_S: Final = 1.0
 IDENTITY_EVERY_S: Final = 5.0
 RECONCILE_LOOK_S: Final = 10.0
-"""How soon a vendor's statement is asked for after it fell due."""
+"""How soon after it falls due a vendor's statement is requested."""
 TICK_LIMIT_S: Final = 120.0
-"""A tick that takes longer hangs; it is broken off and begins anew."""
+"""A tick that takes longer is considered hung; it is cancelled and retried."""
 STANDBY_S: Final = 1.0
-"""How soon a janitor that waits for leadership looks again."""
+"""How soon a janitor that waits for leadership checks again."""
 BACK_OFF_S: Final = 1.0
 BACK_OFF_MAX_S: Final = 60.0
 LEADER: Final = "janitors"
 WAKE_NAME: Final = "*janitors"
-"""Not a queue's name: only the ring for everybody, which follows a moved clock, reaches it."""
+"""Not a queue's name: only the notification for everybody, which follows a moved clock, reaches it."""
 
 log = get_logger(__name__)
 
@@ -68,7 +69,7 @@ class Janitor:
     every_s: float
     tick: Callable[[], Awaitable[object]]
     woken_by: str | None = None
-    """Notified to make the next tick come at once."""
+    """A notification with this name triggers the next tick at once."""
 
 
 async def run_janitors(
@@ -88,9 +89,9 @@ async def run_janitors(
     led: Iterable[Janitor] = (),
     observers: Iterable[Callable[[Database], Awaitable[object]]] = (),
 ) -> None:
-    """Runs until cancelled; `led` are further ones for whoever leads, `observers` refresh gauges of services.
+    """Runs until cancelled. `led` are further janitors for the leader; `observers` refresh gauges of services.
 
-    Who declares other schedules leads under another name: a leader puts only its own.
+    A process with other schedules needs another `leader` name: a leader puts only the messages of its own schedules.
     """
     prune, scheduler = Prune(database, keep_days), Scheduler(database, feed, schedules)
     sealer, snapshots, counts = Sealer(database, anchor), Snapshots(database), RunCounts(database)
@@ -146,7 +147,7 @@ async def _sample(database: Database, admin: Admin) -> None:
 def while_leading(
     leadership: Leadership, work: Callable[[Lease], Awaitable[object]]
 ) -> Callable[[], Awaitable[object]]:
-    """A tick that is Stale in a process that does not lead."""
+    """A tick that raises Stale in a process that is not the leader."""
 
     async def tick() -> None:
         lease = leadership.lease
@@ -162,14 +163,14 @@ def _without_lease(tick: Callable[[], Awaitable[object]]) -> Callable[[Lease], A
 
 
 async def run_ticks(janitors: Iterable[Janitor], notifier: Notifier | None = None) -> None:
-    """Each janitor on its own, until cancelled: one that fails or hangs holds up none of the others."""
+    """Runs each janitor on its own until cancelled; one that fails or hangs delays none of the others."""
     async with asyncio.TaskGroup() as group:
         for janitor in janitors:
             group.create_task(_tick_for_ever(janitor, notifier))
 
 
 async def _tick_for_ever(janitor: Janitor, notifier: Notifier | None) -> None:
-    """Nothing but cancellation ends it: the next tick may find what was wrong repaired."""
+    """Ends only by cancellation: whatever failed may be repaired by the next tick."""
     moved = asyncio.Event()
     wake_names = {WAKE_NAME, janitor.woken_by or WAKE_NAME}
     if notifier is not None:
@@ -178,7 +179,7 @@ async def _tick_for_ever(janitor: Janitor, notifier: Notifier | None) -> None:
     failures = 0
     try:
         while True:
-            # Cleared before the tick, so that a clock moved during it is looked at again.
+            # Cleared before the tick, so that a clock moved during the tick triggers another one.
             moved.clear()
             rest_s = janitor.every_s
             try:

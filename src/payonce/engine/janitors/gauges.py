@@ -1,4 +1,4 @@
-"""Refreshes the gauges that are read from the store. Every process may do it: what they say is the same everywhere."""
+"""Refreshes the gauges that are read from the store. Every process may do it; the values are the same everywhere."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -36,13 +36,13 @@ async def refresh_metrics(database: Database, admin: Admin) -> None:
     DATABASE_WEAKNESSES.set(len(await weaknesses(database.engine)))
     await refresh_effect_metrics(database)
     await refresh_control_metrics(database)
-    # Last, and only when all of it succeeded: a gauge that nobody refreshes looks like a quiet day.
+    # Set last, and only when all of it succeeded: gauges that are not refreshed look like a quiet day.
     OBSERVED_TIMESTAMP_SECONDS.set_to_current_time()
 
 
 async def refresh_effect_metrics(database: Database) -> None:
-    """Effects whose end is open; those that ended are counted as they end. In an hour of trouble there may be many, and
-    yet one pass over their own index tells all."""
+    """Refreshes the gauges of open effects; ended effects are counted as they end. Even when there are many, one pass
+    over their own index suffices."""
     rows = await database.engine.fetch(
         """
         select state, kind, asset, exponent, count(*) as count, coalesce(sum(amount_minor), 0) as minor,
@@ -51,7 +51,7 @@ async def refresh_effect_metrics(database: Database) -> None:
         """
     )
     for gauge in (OPEN_EFFECTS, OPEN_EFFECTS_AMOUNT):
-        # What is no longer there must not be shown as it was last.
+        # Series that no longer exist must not keep their last value.
         gauge.clear()
     oldest_s = dict.fromkeys(sorted(OPEN), 0.0)
     for row in rows:
@@ -81,11 +81,11 @@ async def refresh_control_metrics(database: Database) -> None:
 async def oldest_snapshot_s(database: Database) -> float:
     """Age of the oldest transaction in this database that keeps dead rows; 0 when there is none.
 
-    Without pg_read_all_stats only sessions of this process's own login are seen: an administrator who wants the others
-    counted grants it to that login.
+    Without pg_read_all_stats only sessions of this process's own login are visible. To include the others, an
+    administrator grants it to that login.
     """
     age_s = await database.engine.fetchval(
-        # The lease clock, because transactions begin by the real one, and only the due clock is moved far in tests.
+        # The lease clock, because transactions begin by the real clock, and tests move only the due clock far.
         """
         select coalesce(max(greatest(0, extract(epoch from payonce.lease_now() - xact_start))), 0)::float8
         from pg_stat_activity

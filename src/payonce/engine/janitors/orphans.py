@@ -1,4 +1,4 @@
-"""Puts effects that nobody would look at again before a person. Leader-only, harmless when not."""
+"""Opens reviews for orphaned effects. Runs in the leader only, but would do no harm elsewhere."""
 
 from typing import Final
 from uuid import UUID
@@ -11,13 +11,14 @@ from payonce.kit.log import get_logger
 
 BATCH: Final = 100
 BATCHES_MAX: Final = 50
-"""Of one tick; the next one goes on."""
+"""Per tick; the next tick continues."""
 
 log = get_logger(__name__)
 
 
 async def review_orphans(database: Database, *, batch: int = BATCH) -> int:
-    """Answers how many. Each is a transaction of its own, so that none waits long for a run, nor a run for it."""
+    """Returns the number of reviews. Each has a transaction of its own, so that it does not wait long for a run, nor a
+    run for it."""
     return sum([await _review_all(database, state, batch) for state in (State.INTENDED, State.UNKNOWN)])
 
 

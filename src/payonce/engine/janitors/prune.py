@@ -1,5 +1,5 @@
-"""Makes and drops the job log's daily partitions, and lets idempotency keys, commit tokens, the inbox's ids, kept HTTP
-answers and webhooks' events end. Leader-only, harmless when not."""
+"""Creates and drops the daily partitions of the job log, and removes expired idempotency keys, commit tokens, inbox
+ids, stored HTTP answers and webhook events. Runs in the leader only, but would do no harm elsewhere."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,14 +15,14 @@ from payonce.kit.outcomes import Invalid
 KEEP_DAYS_DEFAULT: Final = 30
 KEEP_DAYS_MAX: Final = 3_660
 DAYS_AHEAD: Final = 2
-"""Two nights may pass without a janitor before rows fall into the default partition."""
+"""Two nights may pass without a janitor before rows go to the default partition."""
 PARTITION_LOCK_WAIT_MS: Final = 500
-"""Changing partitions locks the log: whoever settles waits behind a wait for a long reader, so it is short."""
+"""Changing partitions locks the log, and settles queue up behind a wait for a long reader, so the wait is short."""
 
 
 @dataclass
 class Prune:
-    """One tick's work, and where the walk over the keys stands between ticks."""
+    """The work of one tick, and the position in the keys between ticks."""
 
     database: Database
     keep_days: int = KEEP_DAYS_DEFAULT
@@ -33,7 +33,7 @@ class Prune:
             raise Invalid(f"keep_days is {self.keep_days}; the job log is kept 1 to {KEEP_DAYS_MAX} days")
 
     async def tick(self) -> None:
-        # Keys first: they must not wait for a log that a long reader keeps locked.
+        # Keys come first: they must not wait for a log that a long reader keeps locked.
         await expire_keys(self.database, self.walk)
         await forget_keys(self.database)
         await forget_tokens(self.database)
@@ -45,7 +45,7 @@ class Prune:
 
 
 async def add_partitions(database: Database) -> int:
-    """Partitions for today and the days ahead, by the due clock. Answers how many were missing."""
+    """Creates partitions for today and the days ahead, by the due clock. Returns the number created."""
     async with database.engine.acquire() as connection:
         missing = await connection.fetch(
             """
@@ -63,7 +63,7 @@ async def add_partitions(database: Database) -> int:
 
 
 async def drop_partitions(database: Database, keep_days: int) -> int:
-    """Drops whole days that are older than `keep_days`. Answers how many partitions."""
+    """Drops partitions of days older than `keep_days`. Returns their number."""
     async with database.engine.acquire() as connection, connection.transaction():
         await connection.execute(f"set local lock_timeout = {PARTITION_LOCK_WAIT_MS}")
         dropped = await connection.fetchval(

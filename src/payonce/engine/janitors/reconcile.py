@@ -1,4 +1,5 @@
-"""Holds vendors' statements against our effects when they fall due, and shows what is open. Any process may do it."""
+"""Reconciles vendors' statements when they fall due, and refreshes the gauges of reconciliation. Any process
+may do it."""
 
 from typing import Any
 
@@ -19,7 +20,8 @@ log = get_logger(__name__)
 
 
 async def reconcile_when_due(database: Database, feed: NotifyingFeed, source: StatementSource, holder: str) -> None:
-    """One look at one vendor, by a process that serves it and has its keys. Stale while another process is at it."""
+    """Reconciles one vendor if it is due, in a process that serves the vendor and has its keys. Raises Stale while
+    another process does it."""
     if not await is_due(Reader(database), source):
         return
     run = await reconcile(database, feed, source, by="schedule", holder=holder)
@@ -59,6 +61,6 @@ async def refresh_reconciliation_metrics(database: Database) -> None:
 
 
 def _major(row: Any) -> float:
-    """A gauge is a double; the books keep the exact amount."""
+    """A gauge is a double; the ledger keeps the exact amount."""
     amount = Amount(int(row["minor"]), Asset(row["asset"], row["exponent"]))
     return float(amount.to_decimal())

@@ -1,4 +1,4 @@
-"""Messages that are put by the clock: declared in code, remembered in the store, put once per due time."""
+"""Schedules: messages put at regular times, declared in code, remembered in the store, and put once per due time."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,10 +18,10 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 
 NAME_MAX: Final = 150
-"""With its due time it must fit an idempotency key."""
+"""Together with its due time, a name must fit into an idempotency key."""
 EVERY_MAX_S: Final = 366 * 86_400
 DAYS_TO_SEARCH: Final = 4
-"""From yesterday: zones are less than two days apart, and a zone may skip a whole day when it changes sides."""
+"""From yesterday: zones differ by less than two days, and a zone that moves across the date line skips a whole day."""
 
 PLANNED_MAX: Final = 1_000
 """Far more than all services declare; they are shown on one page."""
@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Every:
-    """Every so many whole seconds, counted from the epoch: the same times in every process and after every start."""
+    """Every so many whole seconds since the epoch: the same times in every process and after every start."""
 
     seconds: int
 
@@ -43,14 +43,14 @@ class Every:
             )
 
     def after(self, moment: datetime) -> datetime:
-        """The first regular time later than the moment."""
+        """The first regular time after the moment."""
         elapsed = int(moment.timestamp() // self.seconds)
         return datetime.fromtimestamp((elapsed + 1) * self.seconds, UTC)
 
 
 @dataclass(frozen=True)
 class Daily:
-    """Once a day at a local time. What the clocks skip is moved on by the skipped hour; of two, the first counts."""
+    """Once a day at a local time. A skipped time moves on by the skipped hour; of a repeated time, the first counts."""
 
     at: str
     zone: str
@@ -68,11 +68,11 @@ class Daily:
             ) from error
 
     def after(self, moment: datetime) -> datetime:
-        """The first regular time later than the moment."""
+        """The first regular time after the moment."""
         clock = whenever.Time.parse_iso(self.at)
         yesterday = whenever.Instant.from_timestamp(int(moment.timestamp())).to_tz(self.zone).date().subtract(days=1)
         for days in range(DAYS_TO_SEARCH):
-            # RFC 5545's rule: moved on in a gap, the first of two.
+            # RFC 5545: moved on in a gap, the first of two.
             local = yesterday.add(days=days).at(clock).assume_tz(self.zone, disambiguation="compatible")
             found = datetime.fromtimestamp(local.timestamp(), UTC)
             if found > moment:
@@ -82,8 +82,8 @@ class Daily:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A message that is put at regular times. What was missed while nothing ran is put once, and while nobody has begun
-    the message of one time, none is put for the next: a queue whose role runs nowhere does not fill up."""
+    """A message that is put at regular times. Times missed while nothing ran are put once. While the message of one
+    time has not been begun, none is put for the next, so the queue of a role that runs nowhere does not fill up."""
 
     name: str
     policy: Policy
@@ -110,7 +110,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class ScheduleStatus:
-    """A schedule as the store remembers it."""
+    """A schedule as remembered by the store."""
 
     name: str
     rule: str
@@ -119,7 +119,7 @@ class ScheduleStatus:
 
 
 async def schedule_statuses(read: Reads, limit: int = PLANNED_MAX) -> list[ScheduleStatus]:
-    """Every schedule that was ever begun, by name."""
+    """All schedules that were ever begun, by name."""
     rows = await read.fetch(
         "select name, rule, next_at, last_at from payonce.schedules order by name limit $1", min(limit, PLANNED_MAX)
     )
@@ -127,7 +127,8 @@ async def schedule_statuses(read: Reads, limit: int = PLANNED_MAX) -> list[Sched
 
 
 class Scheduler:
-    """Puts what has fallen due, in the name of a leader. What is not registered here does not run from here."""
+    """Puts the messages of due schedules in the leader's name. Schedules that are not registered here are left
+    alone."""
 
     def __init__(self, database: Database, feed: NotifyingFeed, schedules: Iterable[Schedule] = ()) -> None:
         self._database = database
@@ -142,7 +143,8 @@ class Scheduler:
             raise Invalid(f"there are two schedules {schedule.name!r}; give each its own name")
 
     async def tick(self, lease: Lease) -> int:
-        """Begins new schedules and puts what is due. Answers how many messages. Raises Stale when the lease is lost."""
+        """Begins new schedules and puts the due ones. Returns the number of messages. Raises Stale when the lease is
+        lost."""
         if not self._schedules:
             return 0
         rows = await self._database.engine.fetch(
@@ -164,7 +166,7 @@ class Scheduler:
         return self._schedules[name].every
 
     async def _begin(self, schedule: Schedule, lease: Lease) -> None:
-        """A new or changed schedule waits for its next regular time; being declared is no reason to run."""
+        """A new or changed schedule waits for its next regular time; its declaration alone triggers nothing."""
         async with self._database.transaction() as connection:
             await fence(connection, lease)
             next_at = schedule.every.after(await connection.fetchval("select payonce.due_now()"))
@@ -181,8 +183,8 @@ class Scheduler:
         log.info("schedule_begun", schedule=schedule.name, rule=repr(schedule.every), next_at=next_at.isoformat())
 
     async def _fire(self, schedule: Schedule, lease: Lease) -> bool:
-        """The message and the next time in one transaction, unless the last message has not been begun. The key holds
-        even if the row is set back by hand."""
+        """Puts the message and moves the schedule in one transaction, unless the last message has not been begun. The
+        key prevents a second message even if the row is set back by hand."""
         async with begin(self._database, self._feed) as tx:
             await fence(tx.connection, lease)
             row = await tx.fetchrow(
@@ -211,7 +213,7 @@ class Scheduler:
 
 
 async def _is_waiting(tx: Tx, schedule: Schedule, due_at: datetime) -> bool:
-    """Whether nobody has begun the message of that time."""
+    """Whether the message of that time has not been begun yet."""
     found: bool = await tx.fetchval(
         """
         select exists (select from payonce.live_messages

@@ -1,5 +1,5 @@
-"""Seals the audit log and the ledger, and writes the heads of both chains to the anchor. Leader-only, fenced by the
-leader's lease."""
+"""Seals the audit log and the ledger, and writes the heads of both chains to the anchor. Runs in the leader only,
+fenced by its lease."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ class Sealer:
 
 @dataclass(frozen=True)
 class LedgerSeals:
-    """A janitor of its own, so that a ledger that cannot be sealed does not hold up the audit log, nor the reverse."""
+    """A separate janitor, so that a ledger that cannot be sealed does not delay the audit log, nor the reverse."""
 
     sealer: LedgerSealer
 

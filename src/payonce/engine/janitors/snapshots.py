@@ -1,4 +1,4 @@
-"""Snapshots of balances, some accounts at each tick. Leader-only, harmless when not."""
+"""Takes balance snapshots of some accounts per tick. Runs in the leader only, but would do no harm elsewhere."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,12 +7,12 @@ from payonce.engine.database.connections import Database
 from payonce.engine.ledger.snapshots import BATCH_ACCOUNTS, LINES_WORTHWHILE, snapshot_batch
 
 BATCHES_MAX: Final = 100
-"""Of one tick; the next one goes on with the accounts behind."""
+"""Per tick; the next tick continues with the following accounts."""
 
 
 @dataclass
 class Snapshots:
-    """Where the walk over the accounts stands between ticks."""
+    """The position in the accounts between ticks."""
 
     database: Database
     lines_wanted: int = LINES_WORTHWHILE

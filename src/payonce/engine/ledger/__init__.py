@@ -1,4 +1,5 @@
-"""Double-entry books in the business transaction: postings that add up to zero, balances, statements, their audit."""
+"""The double-entry ledger, written in the business transaction: postings that balance, account balances, statements,
+and their audit."""
 
 from payonce.engine.ledger.audit import Finding, audit_ledger
 from payonce.engine.ledger.model import Account, Line, Overdrawn, Posting, PostingId, Reference, moved

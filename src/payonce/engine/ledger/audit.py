@@ -1,4 +1,4 @@
-"""What must hold in the books at any moment, each check one query that finds nothing in sound ones."""
+"""Invariants of the ledger. Each is one query that returns nothing when the ledger is sound."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from payonce.engine.ledger.model import Reads
 
 FINDINGS_MAX: Final = 100
-"""Of each kind: who finds a hundred has seen enough to act."""
+"""Per kind; a hundred findings are enough to act on."""
 
 
 WAY_OUT: Final = (
@@ -20,16 +20,16 @@ class Finding:
     kind: str
     text: str
     way_out: str = ""
-    """What to do about it."""
+    """The remedy."""
 
 
 async def audit_ledger(read: Reads) -> list[Finding]:
-    """Empty when all is well. Each check is one statement, so postings may go on meanwhile."""
+    """Empty when the ledger is sound. Each check is one statement, so postings may continue meanwhile."""
     return [finding for kind in CHECKS for finding in await check_books(read, kind)]
 
 
 async def check_books(read: Reads, kind: str) -> list[Finding]:
-    """One of CHECKS."""
+    """Runs one of CHECKS."""
     rows = await read.fetch(f"{CHECKS[kind]} limit {FINDINGS_MAX}")
     return [Finding(kind, row["finding"], WAY_OUT) for row in rows]
 

@@ -1,4 +1,4 @@
-"""What is written into the books: accounts, lines and postings, checked before they are sent."""
+"""Accounts, lines and postings, validated before they are sent."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ PostingId = NewType("PostingId", int)
 
 
 class Reads(Protocol):
-    """What the books are read through: a Reader, or a Tx, which also sees its own postings."""
+    """Read access: a Reader, or a Tx, which also sees its own postings."""
 
     async def fetch(self, sql: str, /, *arguments: Any) -> list[Any]: ...
 
@@ -28,7 +28,7 @@ class Reads(Protocol):
 
 
 class Overdrawn(Invalid):
-    """A guarded account would have left its limits. Nothing was written; its transaction must be given up."""
+    """A guarded account would have left its limits. Nothing was written, and the transaction must be rolled back."""
 
     def __init__(self, account: "Account", balance: Amount, change: Amount, limit: Amount) -> None:
         direction = "below" if change.minor < 0 else "above"
@@ -62,7 +62,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Adds to the account when positive, takes from it when negative. The amount says which asset's account it is."""
+    """Adds to the account when positive, takes from it when negative. The amount determines the asset of the
+    account."""
 
     path: str
     amount: Amount
@@ -94,7 +95,7 @@ class Posting:
     lines: tuple[Line, ...]
     text: str = ""
     trace_id: str | None = None
-    """Where it is not given, the trace of the message or request that is being worked on."""
+    """Defaults to the trace of the current message or request."""
 
     def __post_init__(self) -> None:
         _check_text("key of a posting", self.key, KEY_MAX_LENGTH)
@@ -113,7 +114,7 @@ class Posting:
 
 
 def moved(amount: Amount, source: str, target: str) -> tuple[Line, Line]:
-    """The lines of the plainest posting: from one account to another."""
+    """The lines of the simplest posting, from one account to another."""
     return Line(source, -amount), Line(target, amount)
 
 

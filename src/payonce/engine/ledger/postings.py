@@ -1,4 +1,4 @@
-"""Writing into the books, always in the transaction of the business rows that it belongs to."""
+"""Writes to the ledger, always in the transaction of the business rows."""
 
 import json
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from payonce.kit.outcomes import Invalid, Unavailable
 
 
 class OpenTransaction(Protocol):
-    """A Tx."""
+    """Implemented by Tx."""
 
     @property
     def connection(self) -> Connection: ...
 
 
 async def post(within: Connection | OpenTransaction, posting: Posting, trace_id: str | None = None) -> PostingId:
-    """Writes the posting, or answers the id it already has: the same key, reference and lines are the same posting.
+    """Writes the posting, or returns the id it already has: the same key, reference and lines are the same posting.
 
-    Accounts are opened by their first posting. Guarded ones are locked, in the order of their ids, until the
-    transaction ends; two postings of one transaction lock one after the other, so what belongs together is one posting.
-    After a refusal (Invalid, Overdrawn) the transaction cannot go on, so nothing of it is written.
+    Accounts are opened by their first posting. Guarded accounts are locked, in the order of their ids, until the
+    transaction ends. Two postings of one transaction lock one after the other, so put what belongs together into one
+    posting. After a refusal (Invalid, Overdrawn) the transaction cannot continue, so nothing of it is written.
     """
     [posting_id] = await post_all(within, [posting], trace_id)
     return posting_id
@@ -34,11 +34,11 @@ async def post(within: Connection | OpenTransaction, posting: Posting, trace_id:
 async def post_all(
     within: Connection | OpenTransaction, postings: Sequence[Posting], trace_id: str | None = None
 ) -> list[PostingId]:
-    """Writes several postings in one statement, each judged as if those before it were written."""
+    """Writes several postings in one statement, each checked as if those before it were written."""
     connection = _inside_a_transaction(within)
     entries = [_Entry(posting, posting.trace_id or trace_id) for posting in postings]
     try:
-        # For one, the function for many takes longer.
+        # For a single posting, the function for many takes longer.
         return (
             [await _post_one(connection, *entry) for entry in entries]
             if len(entries) < 2
@@ -94,8 +94,8 @@ async def _post_one(connection: Connection, posting: Posting, trace_id: str | No
 
 
 async def declare(within: Connection | OpenTransaction, *accounts: Account) -> None:
-    """Opens accounts ahead of their first posting. Until whoever opens an account commits, others who want to wait:
-    declare at the start what all will use."""
+    """Opens accounts ahead of their first posting. Until the transaction that opens an account commits, others that
+    need it wait: declare shared accounts at the start."""
     assets = [account.asset for account in accounts]
     await _inside_a_transaction(within).execute(
         "select payonce.open_accounts($1, $2, $3)",
@@ -111,7 +111,7 @@ async def guard(
     minimum: Amount | None = None,
     maximum: Amount | None = None,
 ) -> None:
-    """Opens an account whose balance never goes below `minimum` nor above `maximum`, or gives it other limits.
+    """Opens an account whose balance never goes below `minimum` nor above `maximum`, or changes its limits.
 
     Without any limit, the balance stays at zero or more. What others owe us is positive, what we owe them negative: a
     customer's credit is kept at or below zero by `maximum`.
@@ -147,7 +147,7 @@ def _minor(limit: Amount | None) -> int | None:
 
 
 def _refusal(error: asyncpg.PostgresError) -> Exception:
-    """The ledger's own refusals as ours; whatever else the server says stays as it is."""
+    """The ledger's own refusals as our exceptions; other errors of the server are returned unchanged."""
     match error.sqlstate:
         case "LG001" | "LG002":
             return Invalid(str(error))

@@ -1,4 +1,4 @@
-"""Reading the books: balances now and then, statements page by page, and the trial balance."""
+"""Reading the ledger: current and past balances, statements page by page, and the trial balance."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ PAGE_ENTRIES_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Behind which line a page begins, and the balance there."""
+    """The line after which a page begins, and the balance there."""
 
     xact: str
     posting_id: PostingId
@@ -38,16 +38,16 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Page:
     opening: Amount
-    """Opening and entries together are the closing balance, on every page."""
+    """Opening plus entries equals closing, on every page."""
     entries: tuple[Entry, ...]
     closing: Amount
     after: Cursor | None
-    """Where to go on, also later when there is nothing more now; None as long as there was no line at all."""
+    """Where to continue, also later when more lines exist; None while there was no line at all."""
     more: bool
 
 
 async def balance(read: Reads, account: Account, at: datetime | None = None) -> Amount:
-    """Of all lines that `read` sees, or of those posted before a moment; zero for an account that nobody used."""
+    """The balance of all lines visible to `read`, or of those posted before a moment; zero for an unused account."""
     if at is not None:
         return await _balance_before(read, account, at)
     minor = await read.fetchval(
@@ -64,9 +64,10 @@ async def statement(
     limit: int = PAGE_ENTRIES,
     after: Cursor | None = None,
 ) -> Page:
-    """The lines posted from `begin` to before `end`, in the order their transactions began to write.
+    """The lines posted from `begin` to before `end`, in the order in which their transactions began to write.
 
-    Only lines with no running transaction before them: a cursor that had passed a running one would miss its lines.
+    Only lines with no running transaction before them are included: a cursor that passed a running transaction would
+    miss its lines.
     """
     if not 1 <= limit <= PAGE_ENTRIES_MAX:
         raise Invalid(f"limit is {limit}; a page has 1 to {PAGE_ENTRIES_MAX} entries")
@@ -106,7 +107,7 @@ async def statement(
 
 
 async def trial_balance(read: Reads) -> dict[Asset, Amount]:
-    """The sum of all balances by asset. Anything but zero means that the books were damaged."""
+    """The sum of all balances by asset. Any sum but zero means that the ledger was damaged."""
     rows = await read.fetch(
         "select asset, exponent, sum(balance) as total from payonce.balances group by asset, exponent order by 1, 2"
     )
@@ -115,7 +116,7 @@ async def trial_balance(read: Reads) -> dict[Asset, Amount]:
 
 
 async def _balance_before(read: Reads, account: Account, moment: datetime, settled_only: bool = False) -> Amount:
-    """From the last snapshot whose lines are all earlier than the moment."""
+    """Starts from the last snapshot whose lines are all earlier than the moment."""
     minor = await read.fetchval(
         """
         select coalesce(s.balance, 0) + coalesce(

@@ -1,4 +1,4 @@
-"""Balance snapshots, so that the balance of a busy account is never the sum of its whole history."""
+"""Balance snapshots, so that a busy account's balance is never the sum of its whole history."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,7 +7,7 @@ from payonce.engine.database.connections import Database
 from payonce.kit.outcomes import Invalid
 
 LINES_WORTHWHILE: Final = 1_000
-"""Fewer new lines are summed in under a millisecond when a balance is asked for; snapshots are kept for ever."""
+"""Fewer new lines are summed in under a millisecond when a balance is read; snapshots are kept for ever."""
 BATCH_ACCOUNTS: Final = 500
 
 
@@ -15,16 +15,16 @@ BATCH_ACCOUNTS: Final = 500
 class Batch:
     made: int
     last_account: int | None
-    """None behind the last account."""
+    """None after the last account."""
 
 
 async def snapshot_balances(
     database: Database, *, lines_wanted: int = LINES_WORTHWHILE, batch_accounts: int = BATCH_ACCOUNTS
 ) -> int:
-    """Goes once over all accounts, a transaction per batch; answers how many snapshots were made.
+    """Goes over all accounts once, one transaction per batch; returns the number of snapshots.
 
-    A snapshot covers the transactions that had all ended: a line of one that still runs is above it, whatever its id.
-    Two processes at once make correct snapshots both.
+    A snapshot covers transactions that had all ended: a line of a running transaction is above it, whatever its id.
+    Snapshots taken by two processes at once are both correct.
     """
     made, last_account = 0, 0
     while True:
@@ -35,7 +35,7 @@ async def snapshot_balances(
 
 
 async def snapshot_batch(database: Database, after_account: int, lines_wanted: int, batch_accounts: int) -> Batch:
-    """The next accounts behind one, in the order of their ids."""
+    """The next accounts after the given one, in the order of their ids."""
     if lines_wanted < 1 or batch_accounts < 1:
         raise Invalid(f"lines_wanted is {lines_wanted} and batch_accounts {batch_accounts}; both are at least 1")
     batch = await database.engine.fetchrow(

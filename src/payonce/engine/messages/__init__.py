@@ -1,1 +1,1 @@
-"""Messages: model, policies, queue ports, handlers, workers, transactions and the job log."""
+"""Messages: the model, policies, queue ports, handlers, workers, transactions and the job log."""

@@ -1,8 +1,8 @@
-"""Whether a claimed message runs here: it goes to its handler, waits for another release, or is parked.
+"""Admission of a claimed message: it goes to its handler, is left to another release, or is parked.
 
-A message that is not this release's waits when some release has it: its envelope says a newer schema version, its
-action was declared by another release, or its handler is in another process. It waits for RELEASED_MAX_S at most, and
-then a person decides. What no release has declared, and a payload that does not fit, is parked at once.
+A message is left to another release if that release can take it: its envelope states a newer schema version, another
+release declared its action, or its handler is in another process. It waits for at most RELEASED_MAX_S, and then a
+person decides. An action that no release has declared and an invalid payload are parked at once.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ Handling = TypeVar("Handling")
 async def admit(
     contract: Contract | None, handlers: Mapping[str | None, Handling], run: Run, read: Reader
 ) -> tuple[Handling, Any]:
-    """The handler and the payload as the contract has it, None without one. Raises Held for what another release may
-    take, Unprocessable for what none does."""
+    """The handler, and the payload as declared by the contract (None without one). Raises Held for a message that
+    another release may take, and Unprocessable for one that none takes."""
     message = run.claim.message
     if message.extra and (version := schema_version(message)) > SCHEMA_VERSION:
         raise _left(run, f"its schema_version is {version}, and this release reads up to {SCHEMA_VERSION}")

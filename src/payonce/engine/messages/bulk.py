@@ -1,7 +1,7 @@
-"""Redrives and purges of more messages than one transaction changes: in batches, with progress on record.
+"""Redrives and purges of more messages than one transaction changes: in batches, with recorded progress.
 
-Whoever leads carries them out, a command that waits for one helps, and after a crash they go on. Two that work on the
-same one change each message once: what the other has taken is no longer there.
+The leader carries them out, a command that waits for one helps, and after a crash they continue. When two processes
+work on the same operation, each message is changed once: messages taken by one are no longer there for the other.
 """
 
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
 BULK_MAX: Final = 50_000
-"""Messages that one transaction redrives; more are an operation."""
+"""Messages that one transaction redrives; more make an operation."""
 BATCH: Final = 2_000
 BATCHES_AT_ONCE: Final = 25
-"""By one look of whoever leads, so that several operations take turns."""
+"""Per tick of the leader, so that several operations take turns."""
 LISTED_MAX: Final = 100
 
 log = get_logger(__name__)
@@ -39,9 +39,9 @@ class Status(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """It cannot go on, for the reason that is on record; what is changed stays so."""
+    """It cannot continue, for the recorded reason; changes made so far stay."""
     STOPPED = "stopped"
-    """By a person; what is changed stays so."""
+    """By a person; changes made so far stay."""
 
 
 TRANSITIONS: Final = {
@@ -54,7 +54,7 @@ TRANSITIONS: Final = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One redrive or purge, and how far it has come."""
+    """One redrive or purge and its progress."""
 
     id: int
     kind: Kind
@@ -64,10 +64,10 @@ class Operation:
     asked_by: str
     why: str
     total: int
-    """Matching messages when it began; counting stops at a million."""
+    """Matching messages at the start; counting stops at a million."""
     changed: int
     kept: int
-    """Purges leave messages with open effects."""
+    """Messages with open effects, which a purge leaves."""
     status: Status
     error: str | None
     created_at: datetime
@@ -81,7 +81,7 @@ class Operation:
 
     @property
     def text(self) -> str:
-        """In a person's words."""
+        """A summary for people."""
         verb = "redriven" if self.kind is Kind.REDRIVE else "purged"
         kept = f", {self.kept:,} stay because money may be under way" if self.kept else ""
         error = f": {self.error}" if self.error else ""
@@ -91,7 +91,7 @@ class Operation:
 async def start(
     tx: Tx, kind: Kind, queue: str, state: State, which: Filter, total: int, by: str, why: str
 ) -> Operation:
-    """Begins with the commit of the caller's transaction. What is parked later than now is not meant."""
+    """Starts the operation with the commit of the caller's transaction. Messages parked after that are not included."""
     if state is State.PARKED:
         end: datetime = await tx.fetchval("select payonce.due_now() + interval '1 microsecond'")
         which = replace(which, parked_before=end if which.parked_before is None else min(which.parked_before, end))
@@ -120,7 +120,7 @@ async def operation_of(read: Reader | Tx, operation_id: int) -> Operation | None
 
 
 async def operations(read: Reader | Tx, queue: str | None = None, limit: int = 20) -> list[Operation]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         f"""
         select {_COLUMNS} from payonce.queue_operations where $1::text is null or queue = $1
@@ -133,7 +133,7 @@ async def operations(read: Reader | Tx, queue: str | None = None, limit: int = 2
 
 
 async def stop(tx: Tx, operation_id: int, by: str) -> Operation:
-    """What is changed stays so. Stopping what has ended changes nothing."""
+    """Stops an operation; changes made so far stay. An operation that has ended is not affected."""
     row = await tx.fetchrow(
         f"""
         update payonce.queue_operations set status = 'stopped', updated_at = payonce.due_now()
@@ -153,7 +153,7 @@ async def stop(tx: Tx, operation_id: int, by: str) -> Operation:
 
 
 async def carry_on(database: Database, admin: Admin, feed: NotifyingFeed) -> int:
-    """A few batches of every operation that runs. Answers how many messages were changed."""
+    """Runs a few batches of every running operation. Returns the number of messages changed."""
     rows = await database.engine.fetch(
         f"select {_COLUMNS} from payonce.queue_operations where status = 'running' order by id limit {LISTED_MAX}"
     )
@@ -171,7 +171,8 @@ async def _some(database: Database, admin: Admin, feed: NotifyingFeed, operation
 
 
 async def step(database: Database, admin: Admin, feed: NotifyingFeed, operation: Operation) -> Operation:
-    """One batch, and the operation after it. A batch that ends before its progress is on record is not counted."""
+    """Runs one batch and returns the operation after it. A batch is not counted if the process ends before its progress
+    is recorded."""
     try:
         changed, over = await _batch(admin, operation)
     except Invalid as error:
@@ -198,21 +199,21 @@ async def step(database: Database, admin: Admin, feed: NotifyingFeed, operation:
 
 
 async def _batch(admin: Admin, operation: Operation) -> tuple[int, bool]:
-    """How many messages were changed, and whether none is left."""
+    """The number of messages changed, and whether none is left."""
     queue, state, which = operation.queue, operation.state, operation.which
     if operation.kind is Kind.PURGE:
         by = f"{operation.asked_by}, operation {operation.id}: {operation.why}"
         gone = await admin.purge(queue, state, which, by, limit=BATCH, put_before=operation.created_at)
         return gone, not gone
     ids = await admin.choose(queue, state, which, BATCH)
-    # What somebody else has locked this moment is there at the next look.
+    # Messages locked by others right now are found by the next batch.
     return (await admin.redrive(queue, Filter(ids=ids)) if ids else 0), not ids
 
 
 async def _ended(
     database: Database, operation: Operation, status: Status, error: str | None, kept: int = 0
 ) -> Operation:
-    """Unless it has ended otherwise meanwhile."""
+    """Ends the operation unless it has ended otherwise meanwhile."""
     row = await database.engine.fetchrow(
         f"""
         update payonce.queue_operations

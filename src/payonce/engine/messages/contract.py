@@ -1,6 +1,6 @@
-"""What a queue takes: its actions, and the payload of each. What does not fit is parked with the reason.
+"""Contracts: the actions of a queue and the payload of each. A message that does not fit is parked with the reason.
 
-A queue without a contract takes every object, and its handlers see to the rest.
+A queue without a contract accepts every object, and its handlers check it.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ class NoPayload(msgspec.Struct, frozen=True):
 
 
 def read_payload(kind: Payload, payload: Mapping[str, Any]) -> Any:
-    """The payload as its type. Raises Invalid, which names the field and never its value. Unknown fields are ignored:
-    a newer release may add some."""
+    """The payload as its type. Raises Invalid, which names the field but never its value. Unknown fields are ignored: a
+    newer release may add some."""
     try:
         return msgspec.convert(payload, kind)
     except msgspec.ValidationError as error:
@@ -31,12 +31,11 @@ def read_payload(kind: Payload, payload: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Contract:
-    """By action, the types that its payload may have; the first that fits counts. The action of a message that says
-    none is empty."""
+    """Payload types by action; the first that fits applies. A message without an action has the empty action."""
 
     payloads: Mapping[str, Payload | tuple[Payload, ...]]
     read_as: Callable[[Any, Mapping[str, Any]], Any] = read_payload
-    """Raises Invalid for a payload that is none of that type."""
+    """Raises Invalid for a payload that does not fit the type."""
 
     def __post_init__(self) -> None:
         if not self.payloads or not all(self.types_of(action) for action in self.payloads):
@@ -51,8 +50,8 @@ class Contract:
         return found if isinstance(found, tuple) else (found,)
 
     def read(self, message: Message) -> Any:
-        """The payload of a message whose action is in the contract. Raises Invalid with what is wrong, for each of the
-        types that it could have had."""
+        """The payload of a message with an action of the contract. Raises Invalid with the mismatch for each possible
+        type."""
         refusals = []
         for kind in self.types_of(message.action):
             try:
@@ -62,7 +61,7 @@ class Contract:
         raise Invalid(f"the message does not fit {_where(message)}: {'; and '.join(refusals)}; {_WAY_OUT}")
 
     def unknown_action(self, message: Message) -> str:
-        """Why a message whose action no release has declared is parked."""
+        """The reason for parking a message with an undeclared action."""
         known = ", ".join(map(_named, self.actions))
         return f"{message.queue} takes no {_named(message.action)}; it takes: {known}; {_WAY_OUT}"
 
@@ -72,7 +71,7 @@ class ValueReader(Protocol):
 
 
 async def is_known_elsewhere(read: ValueReader, message: Message) -> bool:
-    """Whether any release, newer or older than this one, has declared the action for the queue."""
+    """Whether any release, newer or older, has declared the action for the queue."""
     if clean_text(message.action) != message.action:
         # The store cannot hold such a name.
         return False

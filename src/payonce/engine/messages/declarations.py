@@ -1,5 +1,5 @@
-"""Queues as their services declared them, and whether they are paused: what PostgreSQL says of it holds, wherever a
-queue's messages lie."""
+"""Queues as declared by their services, and whether they are paused. PostgreSQL's record applies, wherever a queue's
+messages are stored."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +25,13 @@ class UnknownQueue(Invalid):
 @dataclass(frozen=True)
 class QueueDeclaration:
     policy: Policy | None
-    """None when it was declared by a payonce whose words this one does not know."""
+    """None when a release declared it whose description this one cannot read."""
     on_give_up: str
     paused_reason: str | None
 
 
 async def queue_declaration(read: Reads, queue: str) -> QueueDeclaration | None:
-    """None when no service has declared the queue in this database."""
+    """The queue's declaration; None when no service has declared it in this database."""
     row = await read.fetchrow("select policy, paused_reason from payonce.queues where name = $1", queue)
     if row is None:
         return None
@@ -61,7 +61,8 @@ async def unknown_queue(source: asyncpg.Pool | Connection, queue: str) -> Unknow
 async def set_paused(
     connection: Connection, queue: str, reason: str | None, by: str, severity: Severity = Severity.INFO
 ) -> None:
-    """In the caller's transaction, until whose end nobody else changes or declares the queue. None: not paused."""
+    """Pauses the queue with the reason, or resumes it with None, in the caller's transaction. Until that ends, nobody
+    else changes or declares the queue."""
     await check_known(connection, queue)
     await connection.execute(
         "update payonce.queues set paused = $2, paused_reason = $3 where name = $1", queue, reason is not None, reason
@@ -71,8 +72,8 @@ async def set_paused(
 
 
 async def pause_loudly(connection: Connection, queue: str, reason: str, by: str) -> bool:
-    """What a service does that cannot go on without a person. False when it is paused already: whoever was first has
-    said why."""
+    """Pauses the queue of a service that cannot continue without a person. False when it is already paused; the first
+    reason stays."""
     if await connection.fetchval("select paused from payonce.queues where name = $1 for no key update", queue):
         return False
     why = f"{reason}; when it is repaired: payonce queues resume {queue}"

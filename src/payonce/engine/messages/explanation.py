@@ -1,4 +1,4 @@
-"""Why a message is where it is, and why its next attempt is when it is, in words made from the policy and the log."""
+"""Explains the state of a message and the time of its next attempt, in words derived from the policy and the log."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from payonce.engine.messages.ports import QueuedMessage
 from payonce.kit.words import counted
 
 ROUNDING_S: Final = 2.0
-"""A run's end is written down a moment after its delay was counted."""
+"""The end of a run is recorded a moment after its delay was computed."""
 
 
 def why_next(
@@ -62,7 +62,7 @@ def _due(stored: QueuedMessage, now: datetime) -> str:
 
 
 def _delay(stored: QueuedMessage, policy: Policy | None, runs: Sequence[Entry]) -> str:
-    """Whether the policy chose the delay, or the handler or vendor asked for another one."""
+    """Whether the policy chose the delay, or the handler or the vendor requested another one."""
     last = next((run for run in reversed(runs) if run.status is Status.RETRY and run.next_retry_at), None)
     if last is None or last.next_retry_at is None or policy is None:
         return "The log of its last run is gone, so what chose the delay cannot be told any more."

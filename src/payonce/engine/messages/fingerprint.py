@@ -1,4 +1,4 @@
-"""Whether what a person was shown is still what would be changed: one short text for a set of ids."""
+"""Fingerprints of sets of ids, to verify that a change affects exactly what a person was shown."""
 
 import hashlib
 from collections.abc import Iterable

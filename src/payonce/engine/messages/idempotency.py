@@ -1,7 +1,8 @@
-"""Idempotency keys: taken with a message, found when it is gone, forgotten when their time is over.
+"""Idempotency keys: taken with a message, marked to expire once the message is gone, and then deleted.
 
-Off the hot path: a settle does not touch the key of its message. A key that is found late lives longer, never shorter.
-The walk goes by the primary key: an index of unexpired keys cost the database a quarter more in a bulk put, measured.
+Settles do not touch keys, which keeps keys off the hot path. A key whose message is found gone late lives longer, never
+shorter. The scan uses the primary key: an index of unexpired keys cost the database a quarter more in a bulk put,
+measured.
 """
 
 from collections.abc import Sequence
@@ -14,20 +15,21 @@ from payonce.engine.database.connections import Connection, Database
 from payonce.engine.messages.model import Message
 
 RETENTION_DEFAULT_S: Final = 86_400.0
-"""For keys of a queue that nobody declares any more."""
+"""For keys of queues that are no longer declared."""
 SLICE_KEYS: Final = 10_000
-"""Keys looked at by one statement: 70 to 160 ms among a million whose messages live, measured."""
+"""Keys per statement: 70 to 160 ms among a million keys of live messages, measured."""
 SLICES_MAX: Final = 20
-"""Slices in a row while there is much to find: 200,000 keys took 6 to 8 s, measured: 10,000 a second with rests."""
+"""Slices in a row while many keys expire. 200,000 keys took 6 to 8 s, measured; with pauses this makes 10,000 a
+second."""
 SLICE_WORTHWHILE: Final = SLICE_KEYS // 100
-"""A slice with fewer finds ends the tick, so that a million waiting messages cost one slice at a time."""
+"""A slice with fewer expired keys ends the tick, so that a million waiting messages cost one slice at a time."""
 FORGET_KEYS: Final = 5_000
 FORGET_BATCHES_MAX: Final = 40
 
 
 def keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
-    """Keys in order, so that two bulk puts with the same keys wait for each other instead of deadlocking.
-    Messages of one key stay in the order they came: the first counts."""
+    """Keys in order, so that two bulk puts with the same keys wait for each other instead of deadlocking. Messages with
+    the same key keep their order: the first one counts."""
     rows = [
         (message.queue, message.idempotency_key, message.id)
         for message in messages
@@ -37,8 +39,7 @@ def keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
     return rows
 
 
-# The first of a key stands for the rest, in the store and in this very batch.
-# A key whose time is over is taken as if it were new.
+# The first message of a key counts, in the store and within this batch. An expired key is taken as if it were new.
 TAKE_KEYS: Final = """
     insert into payonce.idempotency_keys as known (queue, key, message_id)
     select distinct on (queue, key) queue, key, message_id from {keyed}
@@ -46,11 +47,11 @@ TAKE_KEYS: Final = """
     on conflict (queue, key) do update set message_id = excluded.message_id, expires_at = null
         where known.expires_at <= payonce.due_now()
     returning message_id"""
-"""`{keyed}` are the columns queue, key, message_id and position."""
+"""`{keyed}` stands for the columns queue, key, message_id and position."""
 
 
 async def take_keys(connection: Connection, messages: Sequence[Message]) -> set[UUID]:
-    """Those of the messages with a key whose key was free, and is now theirs if the caller's transaction commits."""
+    """Ids of the messages with keys that were free and are now theirs, if the caller's transaction commits."""
     rows = keyed(messages)
     if not rows:
         return set()
@@ -60,7 +61,7 @@ async def take_keys(connection: Connection, messages: Sequence[Message]) -> set[
 
 
 async def first_ids(connection: Connection, messages: Sequence[Message], inserted: set[UUID]) -> list[UUID]:
-    """The ids under which repeated keys were first accepted. A repeated id without a key answers with itself."""
+    """The ids under which repeated keys were first accepted. A repeated id without a key stands for itself."""
     repeated = [message for message in messages if message.id not in inserted and message.idempotency_key is not None]
     found = await connection.fetch(
         """
@@ -71,7 +72,7 @@ async def first_ids(connection: Connection, messages: Sequence[Message], inserte
         [message.queue for message in repeated],
         [message.idempotency_key for message in repeated],
     )
-    # By name: a row of an answer to several runs has a column more.
+    # By name: with several runs, a row has one more column.
     first = {(row["queue"], row["key"]): row["message_id"] for row in found}
     return [
         message.id if message.id in inserted else first.get((message.queue, message.idempotency_key), message.id)
@@ -81,9 +82,9 @@ async def first_ids(connection: Connection, messages: Sequence[Message], inserte
 
 @dataclass
 class Walk:
-    """Where the next slice begins; empty at the beginning of a round.
+    """The start of the next slice; empty at the beginning of a round.
 
-    Lost with the process, which costs one more round over keys already looked at.
+    It is lost with the process, which costs one more round over keys already checked.
     """
 
     queue: str = ""
@@ -91,7 +92,7 @@ class Walk:
 
 
 async def expire_keys(database: Database, walk: Walk | None = None) -> int:
-    """Sets the end of keys whose message is gone, from where the walk stands. Answers how many it found."""
+    """Sets the expiry of keys whose message is gone, from the current position. Returns the number of keys."""
     walk = Walk() if walk is None else walk
     found = 0
     for _ in range(SLICES_MAX):
@@ -103,7 +104,7 @@ async def expire_keys(database: Database, walk: Walk | None = None) -> int:
 
 
 async def forget_keys(database: Database) -> int:
-    """Deletes keys whose time is over. Answers how many."""
+    """Deletes expired keys. Returns their number."""
     forgotten = 0
     for _ in range(FORGET_BATCHES_MAX):
         count = await _forget_batch(database)
@@ -114,10 +115,10 @@ async def forget_keys(database: Database) -> int:
 
 
 async def _expire_slice(database: Database, walk: Walk) -> int:
-    # A key and its message are inserted in one transaction and so become visible together: to the one snapshot of this
-    # statement a key without a message is one whose message was settled or purged, never one about to appear.
-    # A put may meanwhile give an expired key to a new message: locking looks at the newest row, and there the
-    # message is another. SKIP LOCKED: a put that is looking at the key is not waited for, so nothing can deadlock.
+    # A key and its message are inserted in one transaction and become visible together. So to the single snapshot of
+    # this statement a key without a message belongs to a settled or purged message, never to one about to appear. A put
+    # may meanwhile give an expired key to a new message; locking reads the newest row, which then has another message.
+    # SKIP LOCKED: a put that checks the key is not waited for, so nothing can deadlock.
     row = await database.engine.fetchrow(
         """
         with slice as (
@@ -158,8 +159,8 @@ async def _expire_slice(database: Database, walk: Walk) -> int:
 
 
 async def _forget_batch(database: Database) -> int:
-    # A put that takes an expired key over holds its row: skipped here, or seen as unexpired once it has committed.
-    # A put that meets a key deleted here inserts it anew.
+    # A put that takes over an expired key holds its row: it is skipped here, or seen as unexpired once the put has
+    # committed. A put that meets a key deleted here inserts it anew.
     forgotten = await database.engine.fetchval(
         """
         with over as (

@@ -1,6 +1,6 @@
-"""What came from elsewhere, taken in once: its id is written in the consumer's own transaction.
+"""The inbox: messages from elsewhere are accepted once, by writing their ids in the consumer's own transaction.
 
-A sender repeats what it is not sure was delivered. The second time the id is there, and nothing else is to be done.
+A sender repeats whatever may not have been delivered. The second time, the id exists and nothing is left to do.
 """
 
 from typing import Final
@@ -13,15 +13,16 @@ from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S
 from payonce.kit.outcomes import Invalid
 
 KEEP_S: Final = REPEAT_FOR_S + ON_ITS_WAY_MAX_S
-"""How long an id is remembered at least: as long as a sender repeats, and as what it sent may be on its way."""
+"""The minimum time for which an id is remembered: the time in which a sender repeats, plus the time a message may be on
+its way."""
 FORGET_IDS: Final = 5_000
 FORGET_BATCHES_MAX: Final = 40
 
 
 async def accept(tx: Tx | Connection, consumer: str, id: UUID | str) -> bool:  # noqa: A002 - what senders call it
-    """True the first time; False when this consumer has taken it in before: then leave everything as it is.
+    """True the first time; False when this consumer has accepted it before, so that nothing must be changed.
 
-    Waits for a transaction that is taking the same id in, and answers by how that ended.
+    Waits for a transaction that is accepting the same id, and returns by its outcome.
     """
     text = str(id)
     for what, name in (("consumer", consumer), ("id", text)):
@@ -34,7 +35,7 @@ async def accept(tx: Tx | Connection, consumer: str, id: UUID | str) -> bool:  #
 
 
 async def forget_accepted(database: Database, keep_s: float = KEEP_S) -> int:
-    """Forgets ids that no sender repeats any more. Answers how many."""
+    """Deletes ids that no sender repeats any more. Returns their number."""
     if keep_s < KEEP_S:
         raise Invalid(
             f"keep_s is {keep_s:g}; senders repeat for {REPEAT_FOR_S:g} s, so keep ids {KEEP_S:g} s or longer"

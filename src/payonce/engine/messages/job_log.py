@@ -20,15 +20,15 @@ from payonce.kit.outcomes import Invalid
 RECENT_DEFAULT: Final = 100
 RECENT_MAX: Final = 1_000
 RUNS_MAX: Final = 1_000
-"""Of one message or one trace, the newest: a message that is retried for months has more than anybody reads."""
+"""Per message or trace, the newest: a message retried for months has more runs than anybody reads."""
 TRACES_MAX: Final = 20
-"""Traces behind one correlation id or key; the newest."""
+"""Traces per correlation id or key; the newest."""
 INFO_MAX_LENGTH: Final = 500
 """A sentence or two; the table refuses more."""
 
 
 class Status(StrEnum):
-    """The first two are derived from live rows; the others end a run and are also shown while the message waits."""
+    """The first two are derived from live rows. The others end a run, and are also shown while the message waits."""
 
     RECEIVED = "received"
     PROCESSING = "processing"
@@ -40,7 +40,7 @@ class Status(StrEnum):
 
 LOGGED: Final = (Status.SUCCESS, Status.RETRY, Status.FAILED, Status.PARKED)
 ERRORS: Final = (Status.FAILED, Status.PARKED)
-"""Runs that ended badly for good."""
+"""Runs that failed for good."""
 
 
 def insert_runs(
@@ -129,12 +129,12 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One ended run, or one message as it is now."""
+    """One ended run, or one live message."""
 
     id: int | None
-    """Place in the log; None for a live message."""
+    """Position in the log; None for a live message."""
     at: datetime
-    """Place in time: the end of a run, or when a message was put, claimed or parked, or will be tried again."""
+    """Position in time: when a run ended, or when a message was put, claimed or parked, or will be retried."""
     queue: str
     message_id: UUID
     trace_id: str
@@ -145,7 +145,7 @@ class Entry:
     idempotency_key: str | None
     last_error: str | None
     info: str | None
-    """What the run has to say that is no error."""
+    """A remark of the run that is not an error."""
     next_retry_at: datetime | None
     worker: str | None
     started_at: datetime | None
@@ -159,12 +159,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that belongs to what was asked for, in time order."""
+    """All entries of one request, in time order."""
 
     trace_ids: tuple[str, ...]
     entries: tuple[Entry, ...]
     truncated: bool
-    """True when older entries, or further traces, were left out."""
+    """True when older entries or further traces were left out."""
 
 
 async def recent(
@@ -181,7 +181,7 @@ async def recent(
     limit: int = RECENT_DEFAULT,
     before_id: int | None = None,
 ) -> list[Entry]:
-    """Ended runs, newest first, of one queue or of some. The next page comes `before_id` the last one's id."""
+    """Ended runs, newest first, of one queue or several. For the next page, pass the last id as `before_id`."""
     if not 1 <= limit <= RECENT_MAX:
         raise Invalid(f"limit is {limit}; it must be between 1 and {RECENT_MAX}")
     if before_id is not None and not 0 < before_id < 2**63:
@@ -190,7 +190,7 @@ async def recent(
     texts = {"queue": queue, "action": action, "correlation_id": correlation_id, "idempotency_key": idempotency_key}
     conditions: list[str] = []
     arguments: list[object] = [limit]
-    # Only what was asked for is in the statement: a condition that may be absent would keep the planner from the index.
+    # Only given filters are in the statement: a condition that may be absent would keep the planner from the index.
     for name, text in texts.items():
         if text is not None:
             arguments.append(_checked_text(name, text))
@@ -204,7 +204,7 @@ async def recent(
             conditions.append(f"{comparison} ${len(arguments)}")
     if status is not None:
         wanted = [status] if isinstance(status, str) else status
-        # Written out, because the index of failures is chosen only when the planner sees that this is one.
+        # Written as literals, because the planner chooses the index of failures only if it sees these values.
         conditions.append(f"status in ({', '.join(repr(_logged_status(each).value) for each in wanted)})")
     where = "where " + " and ".join(conditions) if conditions else ""
     rows = await reader.fetch(
@@ -214,7 +214,7 @@ async def recent(
 
 
 async def of_message(reader: Readable, message_id: UUID) -> list[Entry]:
-    """The life of one message in time order: its ended runs, and the message itself while it lives."""
+    """The history of one message in time order: its ended runs, and the message itself while it lives."""
     rows = await reader.fetch(
         f"select {_LOG_COLUMNS} from payonce.job_logs where message_id = $1 order by id desc limit {RUNS_MAX}",
         message_id,
@@ -224,12 +224,12 @@ async def of_message(reader: Readable, message_id: UUID) -> list[Entry]:
 
 
 async def trace(reader: Readable, what: str) -> Trace:
-    """Everything behind a trace id, message id, correlation id or idempotency key; empty when nothing is known."""
+    """All entries for a trace id, message id, correlation id or idempotency key; empty when it is unknown."""
     what = _checked_text("id", what)
     trace_ids = await _traces_behind(reader, what)
     shown = trace_ids[:TRACES_MAX]
     message_ids = [parsed for parsed in map(_parsed_id, shown) if parsed is not None]
-    # One more than is shown tells whether there is more.
+    # One more than is shown, to detect that there is more.
     rows = await reader.fetch(
         f"""
         select {_LOG_COLUMNS} from payonce.job_logs
@@ -253,10 +253,10 @@ async def trace(reader: Readable, what: str) -> Trace:
 
 
 async def _traces_behind(reader: Readable, what: str) -> list[str]:
-    """A trace id stands for itself; the other ids lead to the traces of their messages. Newest first."""
+    """A trace id stands for itself; other ids lead to the traces of their messages. Newest first."""
     rows = await reader.fetch(
-        # A message without a trace id began its own trace, which has the message's id.
-        # Live messages have no index by key; the keys' own table leads to them, also when successes are not logged.
+        # A message without a trace id began its own trace, under the message's id. Live messages have no index by key;
+        # the table of keys leads to them, even when successes are not logged.
         f"""
         select trace, max(seen_at) as seen_at from (
             (select trace_id as trace, created_at as seen_at from payonce.job_logs
@@ -289,15 +289,15 @@ async def _traces_behind(reader: Readable, what: str) -> list[str]:
     return [row["trace"] for row in rows]
 
 
-# Before there was a column for it, what a success had to say stood in place of its error. Such rows are read until they
-# are pruned, and written until the last worker of that version is gone.
+# Before the column `info` existed, a success had its remark in last_error. Such rows are read until they are pruned,
+# and written until the last worker of that version is gone.
 _LOG_COLUMNS: Final = """id, created_at as at, queue, message_id, coalesce(trace_id, message_id::text) as trace_id,
     status, attempts, action, correlation_id, idempotency_key,
     case when status <> 'success' then last_error end as last_error,
     case when status = 'success' then coalesce(info, last_error) else info end as info,
     next_retry_at, worker, started_at, created_at, updated_at"""
 
-# A crash is not an attempt, but a message that has crashed has run. What is released or redriven starts over.
+# A crash is not an attempt, but a message that crashed has run. Released and redriven messages start over.
 _LIVE_COLUMNS: Final = """null::bigint as id,
     case when state = 'leased' then claimed_at when state = 'parked' or attempts + crashes > 0 then ready_at
          else created_at end as at,
@@ -316,7 +316,7 @@ def _entry(row: Mapping[str, Any]) -> Entry:
 
 
 def _in_time_order(rows: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    """Of what happened at one moment the live row is the newest."""
+    """At equal times, the live row comes last."""
     entries = [_entry(row) for row in rows]
     return sorted(entries, key=lambda entry: (entry.at, entry.live, entry.id or 0, entry.message_id))
 

@@ -1,7 +1,6 @@
-"""What keeps queues moving, under the names by which operators look for it in job log, console and metrics.
+"""Queue maintenance, under the names by which operators look for it in the job log, the console and the metrics.
 
-Every worker does both all the time, so there is no tick that a message waits for. Whoever finds nothing to do says
-nothing.
+Every worker does it continuously, so no message waits for a tick. Nothing is logged when there was nothing to do.
 """
 
 from enum import StrEnum
@@ -14,10 +13,10 @@ from payonce.engine.messages.model import Message
 
 class Task(StrEnum):
     PUMP = "pump_delayed_queues"
-    """Messages that waited for another attempt were taken up. In PostgreSQL they lie where they are until their time
-    has come; in Redis every script moves those first. They are counted where both are alike: when they are claimed."""
+    """Messages that waited for another attempt were claimed. In PostgreSQL they stay in place until they are due; in
+    Redis every script moves due messages first. Both are counted in the same way, when they are claimed."""
     SWEEP = "sweep_processing_queues"
-    """Messages of workers whose lease ended went back, or were parked when they had run alone."""
+    """Messages of workers with an expired lease were returned, or parked if they had run isolated."""
 
 
 DESCRIPTIONS: Final = {
@@ -27,8 +26,8 @@ DESCRIPTIONS: Final = {
 
 
 def synthetic_message(queue: str, task: Task) -> Message:
-    """No message was there: this one gives its run an id. The name is also the correlation, by which the log has an
-    index: the runs of a task are found in a log of any length."""
+    """A message that stands for a maintenance run in the log. The task's name is also the correlation id, for which the
+    log has an index, so the runs of a task are found however long the log is."""
     return Message(queue=queue, action=task.value, correlation_id=task.value)
 
 

@@ -1,4 +1,4 @@
-"""The vocabulary everything else speaks: messages, claims, settlements and the states they pass."""
+"""The shared vocabulary: messages, claims, settlements and their states."""
 
 import hashlib
 import math
@@ -17,19 +17,19 @@ PAYLOAD_MAX_BYTES: Final = 256 * 1024
 NAME_MAX_LENGTH: Final = 200
 ERROR_MAX_LENGTH: Final = 4_000
 PAYLOAD_MAX_DEPTH: Final = 64
-"""Of objects and lists within each other; what reads it back has its own, larger limit."""
+"""Levels of nested objects and lists. Readers have a larger limit of their own."""
 ATTEMPTS_MAX: Final = 1_000_000
 DELAY_MAX_S: Final = 10 * 366 * 86_400
-"""Ten years: a later time is a mistake in the caller's arithmetic."""
+"""Ten years: a longer delay is a mistake in the caller's arithmetic."""
 EARLIEST_YEAR: Final = 1970
 LATEST_YEAR: Final = 2200
 
 SCHEMA_VERSION: Final = 1
-"""Of the wire envelope. A message that says a higher one is left to a newer worker."""
+"""Of the wire envelope. A message that states a higher version is left to a newer worker."""
 
 
 class State(StrEnum):
-    """Where a stored message is. A settled message has no row."""
+    """The state of a stored message. A settled message has no row."""
 
     READY = "ready"
     ALONE = "alone"
@@ -52,24 +52,25 @@ class Ending(StrEnum):
     SUCCESS = "success"
     RETRY = "retry"
     FAILED = "failed"
-    """A definite end of the business object that is not a success: rejected, or given up by a handler."""
+    """The business object ended for good without success: it was rejected, or given up by a handler."""
     PARKED = "parked"
     RELEASED = "released"
-    """Given back untouched: this worker does not know the action. Not counted, not logged."""
+    """Returned unchanged because this worker does not know the action. Neither counted nor logged."""
 
 
 class SettleAnswer(StrEnum):
-    """What the store says to a settlement."""
+    """The store's answer to a settlement."""
 
     SETTLED = "settled"
     ALREADY = "already"
-    """The message is settled: by this claim earlier, or by a successor."""
+    """The message was settled before, by this claim or by a successor."""
     STALE = "stale"
-    """The message is somebody else's now. Nothing was changed."""
+    """The message belongs to another claim now. Nothing was changed."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The envelope. Wire names are the field names. No garbage collection: a message cannot refer to itself."""
+    """The envelope. Wire names are the field names. Not tracked by the garbage collector, as a message cannot refer to
+    itself."""
 
     id: UUID = msgspec.field(default_factory=new_id)
     queue: str
@@ -77,16 +78,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     correlation_id: str | None = None
     idempotency_key: str | None = None
     trace_id: str | None = None
-    """The request that began it all; a message without one begins a trace of its own id."""
+    """The request that started it; a message without one starts a trace with its own id."""
     created_at: datetime | None = None
-    """Set by the store at put, unless the message brings its own."""
+    """Set by the store at put unless the message has one."""
     attempts: int = 0
-    """Runs that have ended; 0 in the first run."""
+    """The number of ended runs; 0 in the first run."""
     max_attempts: int | None = None
     """Overrides the policy; counts executions, the first included."""
     not_before: datetime | None = None
     delay_s: float = 0.0
-    """Counted by the store's clock from the put."""
+    """From the put, by the store's clock."""
     lane: str | None = None
     payload: dict[str, Any] = {}
     extra: dict[str, Any] = {}
@@ -98,7 +99,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """One worker's hold on one message: valid while its token is the newest and its lease has not ended."""
+    """One worker's claim on one message, valid while its token is the newest and its lease has not ended."""
 
     message: Message
     token: int
@@ -107,12 +108,12 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """By the store's due clock."""
     first_attempt_at: datetime
     first: bool = False
-    """Certainly nobody has claimed the message before. Where tokens grow, the first of them says so too."""
+    """True if the message was certainly never claimed before. Where tokens grow, the first token shows it too."""
 
     @property
     def effects_since(self) -> datetime | None:
-        """From when on the ends of effects are news to this run: by PostgreSQL's clock, and not later than it began.
-        None: no earlier run had any."""
+        """From when on ended effects are news to this run, by PostgreSQL's clock and not after the run began. None if
+        no earlier run had effects."""
         return self.claimed_at
 
 
@@ -122,12 +123,12 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     delay_s: float = 0.0
     recorded: bool = False
-    """A transaction has committed it (settle_within); what is left to be moved is the copy that a queue elsewhere has.
-    Only where the queue says that it `mirrors`."""
+    """A transaction has committed it (settle_within), and only the copy in an external queue is left to move. Only
+    where the queue `mirrors`."""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A named lease that one holder has; a higher epoch is a newer holding."""
+    """A holder's named lease. A higher epoch is a newer holding."""
 
     name: str
     holder: str
@@ -143,7 +144,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_payloads(messages: Sequence[Message]) -> list[str]:
-    """Payloads as JSON text; refuses what JSON cannot carry and what is too large to be a message."""
+    """Payloads as JSON text. Raises Invalid for values that JSON cannot carry and for payloads that are too large."""
     try:
         encoded = [_encode(message.payload) for message in messages]
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -173,14 +174,14 @@ def encode_payloads(messages: Sequence[Message]) -> list[str]:
 
 
 def encode_extra(message: Message) -> str | None:
-    """Unknown fields of the envelope are held to the same rules as the payload."""
+    """Encodes the unknown fields of the envelope under the same rules as the payload."""
     if not message.extra:
         return None
     return encode_payloads([msgspec.structs.replace(message, payload=message.extra)])[0]
 
 
 def check_message(message: Message) -> None:
-    """Refuses a message that the store could not keep as it is."""
+    """Raises Invalid for a message that the store could not keep unchanged."""
     if not isinstance(message.payload, dict):
         raise Invalid(f"payload must be a JSON object, not {type(message.payload).__name__}; wrap it in one")
     for name in ("queue", "action", "correlation_id", "idempotency_key", "trace_id", "lane"):
@@ -208,7 +209,7 @@ def check_message(message: Message) -> None:
 
 
 def message_to_wire(message: Message) -> bytes:
-    """The envelope as JSON with the seed's field names; unknown fields of the original come along."""
+    """The envelope as JSON with the wire names; unknown fields of the original are included."""
     envelope: dict[str, Any] = dict(message.extra)
     for name in ("id", "action", "correlation_id", "idempotency_key", "trace_id", "created_at", "attempts"):
         envelope[name] = getattr(message, name)
@@ -221,7 +222,8 @@ def message_to_wire(message: Message) -> bytes:
 
 
 def message_from_wire(queue: str, body: bytes) -> Message:
-    """Reads an envelope, or wraps a raw object. A raw object gets an id made from its bytes: the same everywhere."""
+    """Reads an envelope, or wraps a raw object. The id of a raw object is derived from its bytes, so it is the same
+    everywhere."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

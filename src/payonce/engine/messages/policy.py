@@ -1,4 +1,4 @@
-"""One declaration per queue, and the pure function that decides what follows a run."""
+"""Policies: one declaration per queue, and the pure function that decides what follows a run."""
 
 import hashlib
 import os
@@ -14,9 +14,9 @@ from payonce.engine.messages.model import ATTEMPTS_MAX, DELAY_MAX_S, NAME_MAX_LE
 from payonce.kit.outcomes import Invalid
 
 RELEASE_DELAY_S: Final = 5.0
-"""How long a message that this worker does not know rests before any worker sees it again."""
+"""How long a message unknown to this worker waits before any worker sees it again."""
 RELEASED_MAX_S: Final = 86_400.0
-"""How old a message may become that only another release knows, before it is parked: longer than a rolling deploy."""
+"""The age at which a message that only another release knows is parked: longer than a rolling deploy."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Exponential:
     max_doublings: int | None = None
     """Google Cloud Tasks' rule: double this often, then grow by the last step."""
     steps_seconds: tuple[float, ...] = ()
-    """Delays written out one by one, in place of the growth; the last one stays. The jitter comes on top."""
+    """Explicit delays in place of the formula; the last one repeats. Jitter is added."""
 
     def delay_s(self, retry: int, roll: float) -> float:
         if self.steps_seconds:
@@ -56,7 +56,7 @@ def Fixed(delay_s: float, jitter_s: float = 0.0) -> Exponential:  # noqa: N802 -
 
 
 def Steps(*delays_s: float, jitter_s: float = 0.0) -> Exponential:  # noqa: N802 - reads as a kind of backoff
-    """These delays one after the other, then the last one again and again."""
+    """These delays in order, the last one repeated."""
     return Exponential(jitter_seconds=jitter_s, steps_seconds=delays_s)
 
 
@@ -78,9 +78,10 @@ GiveUp = Callable[[Any], Awaitable[None]]
 class Policy:
     queue: str
     max_attempts: int | None = 6
-    """Executions, the first included; None = for ever."""
+    """Executions, the first included; None: unlimited."""
     give_up_after_s: float | None = None
-    """Age from the first attempt, without the time for which brakes held it. Either limit ends it."""
+    """Age from the first attempt, without the time for which a control held the message. Reaching either limit
+    ends it."""
     backoff: Exponential = field(default_factory=lambda: Exponential(60.0, 2.0, 3600.0, 10.0))
     lease_s: float = 30.0
     """Renewed at a third of it while the handler runs."""
@@ -94,18 +95,18 @@ class Policy:
     limit: str | None = None
     """Queues that name the same limit share its concurrency and rate."""
     lanes: bool = False
-    """Claim round-robin over the messages' lanes, so that one tenant cannot hold up the others."""
+    """Claim round-robin over the messages' lanes, so that one tenant cannot delay the others."""
     log: Literal["all", "failures"] = "all"
     on_give_up: Literal["park"] | GiveUp = "park"
     contract: Contract | None = field(default=None, compare=False)
-    """Which messages the queue takes; what does not fit is parked before a handler sees it. None: whatever comes."""
+    """The messages that the queue accepts; others are parked before a handler sees them. None accepts everything."""
 
     def __post_init__(self) -> None:
         _check(self)
 
     @property
     def limit_name(self) -> str | None:
-        """None when nothing is limited. A named limit binds also a queue that states no numbers of its own."""
+        """None when nothing is limited. A named limit also applies to a queue that states no numbers of its own."""
         if self.limit is None and self.concurrency is None and self.rate is None:
             return None
         return self.limit or self.queue
@@ -128,7 +129,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a run came to, in the policy's terms."""
+    """The result of a run, in the policy's terms."""
 
     ending: Ending
     reason: str | None = None
@@ -137,14 +138,14 @@ class Ended:
 
 @dataclass(frozen=True)
 class Step:
-    """What happens to the message. `give_up` asks for the policy's on_give_up before it is parked."""
+    """What happens to the message. With `give_up`, the policy's on_give_up is called before it is parked."""
 
     ending: Ending
     reason: str | None
     delay_s: float = 0.0
     give_up: bool = False
     cause: str | None = None
-    """Of giving up: how the last run ended, without the words on giving up."""
+    """When giving up: how the last run ended, without the words about giving up."""
 
 
 def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now: datetime, ended: Ended) -> Step:
@@ -168,26 +169,26 @@ def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now:
 
 
 def _gave_up(ended: Ended, how: str) -> Step:
-    """The cause comes first: lists and notices cut a long reason at its end."""
+    """The cause comes first, since lists and notices truncate a long reason."""
     cause = ended.reason or "no reason given"
     return Step(Ending.PARKED, f"{cause} ({how})", give_up=True, cause=cause)
 
 
 def planned_delay_s(policy: Policy, message_id: UUID, run: int) -> float:
-    """Before the retry that follows this run, jitter included: the same whenever it is asked."""
+    """The delay before the retry that follows this run, jitter included; always the same for the same run."""
     return policy.backoff.delay_s(run, _roll(message_id, run))
 
 
 def policy_as_described(described: Mapping[str, Any]) -> Policy:
-    """What `described` told, as a policy again. A handler for giving up is only a name then, and parks; of the contract
-    only the actions were told, and nothing is held to it."""
+    """The policy that `described` described. A handler for giving up is reduced to its name, and parks. The contract is
+    reduced to its actions, and is not enforced."""
     known = {item.name for item in fields(Policy)} - {"on_give_up", "contract"}
     plain = {name: value for name, value in described.items() if name in known}
     return Policy(**{**plain, "backoff": Exponential(**described.get("backoff", {}))})
 
 
 def _bounded_s(after_s: float) -> float:
-    """A vendor's Retry-After may say anything; the store must be able to keep it."""
+    """A vendor's Retry-After may say anything; the store must be able to keep the result."""
     return min(max(0.0, after_s), DELAY_MAX_S)
 
 
@@ -210,7 +211,7 @@ _NOT_FROM_OUTSIDE: Final = frozenset({"queue", "backoff", "on_give_up", "contrac
 
 
 def policy_from(queue: str, values: Mapping[str, object]) -> Policy:
-    """A policy from plain values, by our names or the seeds'. An unknown field is refused."""
+    """A policy from plain values, with our names or the original ones. Unknown fields are refused."""
     return override(Policy(queue), values)
 
 

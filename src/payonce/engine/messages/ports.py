@@ -25,12 +25,12 @@ from payonce.engine.messages.model import Claim, Message, SettleAnswer, Settleme
 from payonce.engine.messages.policy import Policy
 
 POLL_S: Final = 0.25
-"""The longest a waiting worker goes without looking; a wake-up only makes it sooner."""
+"""The longest a waiting worker goes without checking; a wake-up only makes it sooner."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """The answer to one round trip that settles and claims."""
+    """The result of one round trip that settles and claims."""
 
     answers: Sequence[SettleAnswer] = ()
     """One per settlement, in order."""
@@ -38,14 +38,15 @@ class Exchange:
     rest_s: float | None = None
     """Set when the queue is paused or limited: do not ask again sooner."""
     asked_at: float | None = None
-    """Set when some of it was claimed before it was asked for, behind a wait: then, or later, by our own clock."""
+    """Set when some messages were claimed before they were requested, after a wait: the time of that claim or later, by
+    this process's clock."""
     more: bool = False
-    """There may be more than was given."""
+    """There may be more messages than were claimed."""
 
 
 @dataclass(frozen=True)
 class Depth:
-    """Messages of one queue by state. Counts stop at a bound, so that asking stays cheap."""
+    """Messages of one queue by state. Counts stop at a bound, which keeps them cheap."""
 
     queue: str
     ready: int = 0
@@ -59,7 +60,7 @@ class Depth:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which parked messages a redrive or purge means; everything left empty matches all."""
+    """The parked messages that a redrive or purge applies to; an empty filter matches all."""
 
     ids: Sequence[UUID] = ()
     action: str | None = None
@@ -71,7 +72,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class QueuedMessage:
-    """A message as it lies in the store, for people to look at."""
+    """A message as stored, for people to look at."""
 
     message: Message
     state: State
@@ -81,88 +82,87 @@ class QueuedMessage:
     worker: str | None = None
     last_error: str | None = None
     readable: bool = True
-    """False: it is no message, and can only be purged."""
+    """False: it is not a valid message and can only be purged."""
     due_known: bool = True
-    """False: somebody pushed it by hand, and `ready_at` is told when it is first claimed."""
+    """False: it was pushed directly, and `ready_at` is unknown until it is first claimed."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a redrive or purge would touch."""
+    """What a redrive or purge would affect."""
 
     count: int
     samples: Sequence[QueuedMessage] = field(default_factory=tuple)
     with_open_effects: int = 0
-    """Of these money may be under way: a purge leaves them."""
+    """Messages for which money may be under way; a purge leaves them."""
     in_review: int = 0
-    """An effect of these waits for a person's answer: redriven, they run into it and go straight back to waiting. The
-    answer wakes them."""
+    """Messages with an effect in review. Redriven, they go straight back to waiting; the answer wakes them."""
     unreadable: int = 0
-    """These are no messages: a redrive leaves them."""
+    """Entries that are not valid messages; a redrive leaves them."""
 
 
 class Feed(Protocol):
-    """Every backend takes messages."""
+    """Accepts messages; implemented by every backend."""
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
-        """Stores all or none. Answers with each message's id, or the first id of its idempotency key.
-        `within` an open transaction they become visible with its commit."""
+        """Stores all messages or none. Returns each message's id, or the first id of its idempotency key. With `within`
+        an open transaction, they become visible with its commit."""
         ...
 
 
 class PullQueue(Protocol):
-    """One queue that workers take from."""
+    """One queue from which workers claim."""
 
     policy: Policy
     mirrors: bool
-    """Whether it has a copy of its own of what settle_within ends. Then the settlement is given to `exchange` once more
-    after the commit, as recorded."""
+    """Whether the queue keeps a copy of messages that settle_within ends. If so, the settlement is passed to `exchange`
+    again after the commit, marked as recorded."""
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
-        """Settles, then claims up to `limit`, in one round trip where the backend can."""
+        """Settles, then claims up to `limit` messages, in one round trip where the backend can."""
         ...
 
     async def claim_alone(self) -> Claim | None:
-        """A message suspected of killing its workers. It is not to run before `mark_alone`."""
+        """Claims a message suspected of killing its workers. It must not run before `mark_alone`."""
         ...
 
     async def mark_alone(self, claim: Claim) -> bool:
-        """Records that the claimed message now runs with nothing beside it. False: the claim is lost."""
+        """Records that the claimed message now runs isolated. False: the claim is lost."""
         ...
 
     async def extend(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Renews leases; answers with the claims that are lost."""
+        """Renews leases; returns the claims that are lost."""
         ...
 
     async def give_back(self, running: Sequence[Claim]) -> int:
-        """Frees what this worker holds in the store but does not run: claims whose answer was lost."""
+        """Releases what this worker holds in the store but does not run: claims whose answer was lost."""
         ...
 
     async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
-        """The fenced end of a run, parked ones included, inside its business transaction; False when stale. A queue may
-        leave that to the next statement of the transaction, its COMMIT included, which then raises Stale."""
+        """Ends a run, parked ones included, inside its business transaction, behind the fence; False when stale. A
+        queue may leave the fence to the next statement of the transaction, COMMIT included, which then raises Stale."""
         ...
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
-        """The fence of a transaction that does not end the run: False unless the claim is live. Take-over cannot commit
-        before that transaction, and the lease begins anew: a vendor then has a whole lease to answer in."""
+        """The fence of a transaction that does not end the run: False unless the claim is live. A take-over cannot
+        commit before that transaction, and the lease begins anew, so a vendor has a whole lease to answer in."""
         ...
 
     async def reap(self) -> int:
-        """Takes messages from claimers whose lease ended. Answers how many."""
+        """Takes messages from claims with an expired lease. Returns their number."""
         ...
 
     async def log_maintenance(self, task: Task, moved: int) -> None:
-        """A line of the job log on what was done to keep this queue moving, wherever people read that log."""
+        """Logs a maintenance run of this queue, wherever operators read its log."""
         ...
 
     async def wait(self, timeout_s: float, room: int = 0) -> None:
         """Returns when something may have become claimable, at the latest after the time-out. With room for it, one
-        message may be claimed at once; the next `exchange` that asks for any brings it."""
+        message may be claimed at once; the next `exchange` that requests messages returns it."""
         ...
 
     async def stop_waiting(self) -> None:
-        """Nobody waits any more: what was claimed behind a wait goes back."""
+        """Ends all waiting: messages claimed during a wait are returned."""
         ...
 
     def wake(self) -> None:
@@ -188,11 +188,12 @@ class Admin(Protocol):
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
     ) -> list[UUID]:
-        """The ids of what a filter means now, in the order of their times. What cannot be read is left out."""
+        """The ids that the filter matches now, in order of their times. Unreadable entries are left out."""
         ...
 
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
-        """`within` an open transaction it happens with its commit; waking the workers is then its caller's."""
+        """With `within` an open transaction it takes effect with the commit; waking the workers is then up to the
+        caller."""
         ...
 
     async def purge(
@@ -205,7 +206,7 @@ class Admin(Protocol):
         limit: int | None = None,
         put_before: datetime | None = None,
     ) -> int:
-        """Messages with open effects stay: without them nobody would find out what became of the money. With a limit,
-        about so many at most, and none only when none is left. What was put later than `put_before`, or than now,
-        stays too."""
+        """Messages with open effects stay, since without them nobody would find out what became of the money. With a
+        limit, about that many at most are purged, and none only when none is left. Messages put later than
+        `put_before`, or than now, stay too."""
         ...

@@ -1,4 +1,4 @@
-"""The loops of one worker process: its queues, its heartbeat, the sweep, and the messages that run alone."""
+"""The loops of one worker process: its queues, the heartbeat, the sweep, and isolated messages."""
 
 import asyncio
 import time
@@ -21,11 +21,11 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
 SWEEP_EVERY_S: Final = 0.5
-"""With the wake-up that follows, a dead worker's message is picked up within a second after its lease."""
+"""With the wake-up that follows, a dead worker's message is claimed within a second after its lease."""
 PUMP_LOG_EVERY_S: Final = 5.0
-"""What was taken up again within this time is one line of the job log."""
+"""Pumped messages within this time make one entry of the job log."""
 MAINTENANCE_LOG_LIMIT_S: Final = 2.0
-"""A line of a log holds up neither the sweep nor the end of a process for longer."""
+"""Writing a log entry delays neither the sweep nor the end of a process for longer."""
 HEARTBEAT_MAX_S: Final = 1.0
 DEFAULT_SLOTS: Final = 100
 DEFAULT_GRACE_S: Final = 20.0
@@ -35,7 +35,7 @@ log = get_logger(__name__)
 
 
 class Worker:
-    """Serves handlers' queues until stopped. One per process."""
+    """Serves the handlers' queues until stopped. One per process."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class Worker:
         return sum(len(server.runs) for server in self._servers)
 
     async def step(self, among: Container[str] | None = None) -> bool:
-        """One message of each queue that has one, or of each `among` these, claimed, run and settled, one after the
-        other; no background tasks. False when there was none."""
+        """Claims, runs and settles one message of each queue that has one (or of each queue in `among`), one after the
+        other, without background tasks. False when there was none."""
         servers = [server for server in self._servers if among is None or server.policy.queue in among]
         return any([await server.step() for server in servers])
 
     async def reap(self) -> int:
-        """One sweep by hand: what dead claimers held is free again."""
+        """Runs one sweep: messages of dead workers become claimable again."""
         return sum([await server.queue.reap() for server in self._servers])
 
     async def run(self) -> None:
@@ -88,7 +88,7 @@ class Worker:
             await outcomes_written()
 
     async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
-        """No more claims; what runs may finish within the grace, the rest is cancelled and left to its lease."""
+        """Stops claiming. Running messages may finish within the grace; the rest is cancelled and left to its lease."""
         self._gate.stopping = True
         tasks = [run.task for server in self._servers for run in server.runs.values() if run.task is not None]
         for server in self._servers:
@@ -101,7 +101,7 @@ class Worker:
             server.queue.wake()
 
     async def _watch(self) -> None:
-        """Apart from the renewals, which may hang on a store that does not answer."""
+        """Separate from the renewals, which may hang on a store that does not answer."""
         shortest_s = min((server.policy.lease_s for server in self._servers), default=HEARTBEAT_MAX_S)
         while True:
             await asyncio.sleep(min(HEARTBEAT_MAX_S, shortest_s / 20))
@@ -114,7 +114,7 @@ class Worker:
             await asyncio.sleep(min(HEARTBEAT_MAX_S, shortest_s / 6))
             for server in self._servers:
                 try:
-                    # One queue's silent store must not keep the others' leases from being renewed.
+                    # One queue's unresponsive store must not keep the other queues' leases from being renewed.
                     async with asyncio.timeout(server.policy.lease_s / 3):
                         await renew_leases(server)
                 except Exception as error:
@@ -125,7 +125,7 @@ class Worker:
         clock = ClockWatch(self._database)
         while True:
             if await _has_stepped(clock):
-                # Leases of the living have not ended, only their clock went on: they get one lease to renew them.
+                # Leases of living workers have not ended, only the clock advanced: they get one lease to renew them.
                 for server in self._servers:
                     hold_off_until[id(server)] = time.monotonic() + server.policy.lease_s
             for server in self._servers:
@@ -136,7 +136,7 @@ class Worker:
                         REAPED.labels(server.policy.queue).inc(reaped)
                         await _log_maintenance(server, Task.SWEEP, reaped)
                 except Exception as error:
-                    # Whoever lives had no way to renew either: they get one lease to do so.
+                    # Living workers could not renew either: they get one lease to do so.
                     hold_off_until[id(server)] = time.monotonic() + server.policy.lease_s
                     _log_failure("sweep_failed", server, error)
             await asyncio.sleep(SWEEP_EVERY_S)
@@ -147,7 +147,7 @@ class Worker:
             await self.log_taken_up()
 
     async def log_taken_up(self) -> None:
-        """Writes down what came from the delayed messages of each queue since this was last told."""
+        """Logs the messages pumped from the delayed ones of each queue since the last time."""
         for server in self._servers:
             taken_up, server.taken_up = server.taken_up, 0
             if taken_up:
@@ -177,8 +177,8 @@ class Worker:
                     each.queue.wake()
 
     async def _quiet(self) -> None:
-        """Returns when nothing runs in this process and no claim is under way that could begin a run.
-        Bounded: a run ends by its limit, and one that will not end is abandoned."""
+        """Returns when nothing runs in this process and no claim is in flight that could begin a run. Bounded: runs end
+        by their limit or are abandoned."""
         while any(server.claiming for server in self._servers) or any(
             run.task is not None for server in self._servers for run in server.runs.values()
         ):
@@ -190,7 +190,7 @@ class Worker:
 
 
 def cancel_overdue(server: QueueServer) -> None:
-    """Ends runs that are over their limit, and those whose lease is about to end unrenewed. Asks nobody."""
+    """Cancels runs over their limit and those whose lease is about to end unrenewed. Makes no request."""
     policy, now = server.policy, time.monotonic()
     for run in list(server.runs.values()):
         if run.cancelled_because is not None:
@@ -202,7 +202,7 @@ def cancel_overdue(server: QueueServer) -> None:
 
 
 async def renew_leases(server: QueueServer) -> None:
-    """Renews leases that are a third used up; cancels runs whose lease has passed on."""
+    """Renews leases that are a third used up; cancels runs whose lease is lost."""
     policy, now = server.policy, time.monotonic()
     due = [run for run in server.runs.values() if not run.lost and now - run.renewed_at > policy.lease_s / 3]
     if not due:
@@ -223,7 +223,7 @@ def _cancel(run: Run, because: str) -> None:
 
 
 def _cancel_again(run: Run, server: QueueServer) -> None:
-    """A handler may swallow its cancellation: cancel again, and in the end leave the run to its lease."""
+    """Cancels again when a handler swallowed its cancellation, and finally leaves the run to its lease."""
     assert run.task is not None
     if time.monotonic() - run.cancelled_at < ABANDON_AFTER_S:
         run.task.cancel()
@@ -248,7 +248,7 @@ async def _has_stepped(clock: ClockWatch) -> bool:
     try:
         by_s = await clock.stepped_s()
     except Exception as error:
-        # A store that does not answer this does not answer the sweep either, which then holds off.
+        # A store that does not answer this does not answer the sweep either, which then waits.
         log.debug("clock_not_read", error=redact(str(error)))
         return False
     if by_s:
@@ -257,7 +257,7 @@ async def _has_stepped(clock: ClockWatch) -> bool:
 
 
 async def _log_maintenance(server: QueueServer, task: Task, moved: int) -> None:
-    """It is done already: a log that cannot be written undoes nothing."""
+    """The work is done already; a failure to log it undoes nothing."""
     MAINTENANCE_MOVES.labels(task.value, server.policy.queue).inc(moved)
     try:
         async with asyncio.timeout(MAINTENANCE_LOG_LIMIT_S):

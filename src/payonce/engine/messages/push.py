@@ -1,6 +1,6 @@
-"""Queues whose messages a task service brings over HTTP, instead of workers claiming them.
+"""Pushed queues: a task service delivers their messages over HTTP, instead of workers claiming them.
 
-The message itself stays in the outbox until it is settled. What travels is a body that proves which message is meant.
+The message itself stays in the outbox until it is settled. The delivered body proves which message is meant.
 """
 
 from collections.abc import Mapping
@@ -15,45 +15,46 @@ from payonce.kit.outcomes import Invalid
 
 
 class DecodedTask(msgspec.Struct, frozen=True):
-    """What a body says that was brought."""
+    """The message that a delivered body refers to."""
 
     id: UUID
     message: Message | None = None
-    """None: the message must be on record here, and the record stands. Else it came from somebody who keeps no record
-    with us, and gets one with its first run."""
+    """None: the message must be on record here, and the record applies. Otherwise it was sent by a party that keeps no
+    record with us, and gets one with its first run."""
 
 
 class Codec(Protocol):
-    """How the messages of one queue travel."""
+    """The wire format of one queue's messages."""
 
     def encode(self, message: Message) -> bytes:
         """The body of a task; made anew for every delivery."""
         ...
 
     def decode(self, body: bytes, headers: Mapping[str, str]) -> DecodedTask:
-        """Raises Invalid for anything that `encode` of this queue's sender did not make. Names in `headers` are in
+        """Raises Invalid for anything that `encode` of this queue's sender did not produce. Names in `headers` are in
         lower case."""
         ...
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where the messages of one pushed queue go."""
+    """Where the messages of one pushed queue are delivered."""
 
     queue: str
     path: str
-    """Where the process that serves the queue answers, such as /usdt-eth-estimate."""
+    """The path in the process that serves the queue, such as /usdt-eth-estimate."""
     url: str | None
-    """Of that process, without the path, as the task service reaches it; None: it is this very process."""
+    """The base URL of that process for the task service; None: this process."""
     codec: Codec
     called: str | None = None
-    """What the queue is called at the task service; as here unless said."""
+    """The queue's name at the task service; the same name by default."""
     vendor_per_s: float | None = None
-    """What the vendor behind it allows, a second: `payonce queues tune` stays below."""
+    """The vendor's allowance per second: `payonce queues tune` stays below it."""
 
 
 class EnvelopeCodec:
-    """For queues without a form of their own: the body is the envelope's JSON. The task service proves who sent it."""
+    """For queues without a wire format of their own: the body is the envelope's JSON. The task service proves the
+    sender."""
 
     def encode(self, message: Message) -> bytes:
         return message_to_wire(message)

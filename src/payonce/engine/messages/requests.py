@@ -1,4 +1,4 @@
-"""HTTP requests that happen once: an answer is kept under its idempotency key in the transaction that made it true."""
+"""Idempotent HTTP requests: an answer is stored under its idempotency key in the transaction that made it true."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import PayonceError
 
 KEPT_S: Final = 2 * 86_400.0
-"""Clients are promised a day; the second one is for clocks that differ and for janitors that were away."""
+"""Clients are promised one day; the second allows for clock differences and for janitors that did not run."""
 ANSWER_MAX_BYTES: Final = 1024 * 1024
 FORGET_ANSWERS: Final = 5_000
 FORGET_BATCHES_MAX: Final = 40
@@ -17,7 +17,7 @@ FORGET_BATCHES_MAX: Final = 40
 
 @dataclass(frozen=True)
 class Kept:
-    """An answer as it goes out, the first time and every time after."""
+    """An answer, identical the first time and every time after."""
 
     status: int
     body: bytes
@@ -26,7 +26,7 @@ class Kept:
 
 
 class Busy(PayonceError):
-    """The same key is being worked on this moment."""
+    """A request with the same key is in progress."""
 
 
 class Reused(PayonceError):
@@ -34,18 +34,18 @@ class Reused(PayonceError):
 
 
 def fingerprint_of(method: str, path: str, query: bytes, body: bytes) -> bytes:
-    """What makes two requests the same: all that the caller decided, to the byte."""
+    """Identifies a request by everything that the caller determined, to the byte."""
     parts = (method.encode(), path.encode("utf-8", "surrogatepass"), query, body)
     lengths = b" ".join(str(len(part)).encode() for part in parts)
     return hashlib.sha256(lengths + b"\n" + b"".join(parts)).digest()
 
 
 async def take(tx: Tx, caller: str, key: str, fingerprint: bytes) -> Kept | None:
-    """The answer kept under the key; None when this transaction is to make it. The key is held to the transaction's
-    end, however that comes: whoever asks meanwhile hears Busy and waits for nothing."""
+    """The answer stored under the key; None when this transaction is to make it. The key is held until the transaction
+    ends, in whatever way. Concurrent requests get Busy without waiting."""
     if not await tx.fetchval("select pg_try_advisory_xact_lock($1)", _lock_number(caller, key)):
         raise Busy("a request with this Idempotency-Key is being carried out; ask again for its answer")
-    # A statement of its own: whoever held the lock has committed before this one looks.
+    # A separate statement, so that it sees what the previous holder of the lock committed.
     row = await tx.fetchrow(
         """
         select fingerprint, status, body, media_type, location, expires_at <= payonce.due_now() as over
@@ -86,7 +86,7 @@ async def keep(tx: Tx, caller: str, key: str, fingerprint: bytes, answer: Kept, 
 
 
 async def forget_answers(database: Database) -> int:
-    """Deletes answers whose time is over. Answers how many."""
+    """Deletes expired answers. Returns their number."""
     forgotten = 0
     for _ in range(FORGET_BATCHES_MAX):
         count = await _forget_batch(database)
@@ -114,6 +114,6 @@ async def _forget_batch(database: Database) -> int:
 
 
 def _lock_number(caller: str, key: str) -> int:
-    """Two keys with the same number would at worst wait for each other: the row decides, never the lock."""
+    """Two keys with the same number would at worst exclude each other for a moment: the row decides, not the lock."""
     named = f"http {len(caller)} {caller} {key}".encode()
     return int.from_bytes(hashlib.sha256(named).digest()[:8], "big", signed=True)

@@ -1,4 +1,4 @@
-"""Rows that hold a message's envelope, as the engine's types."""
+"""Conversion of rows with an envelope to messages."""
 
 import json
 from typing import Any, Final
@@ -13,10 +13,10 @@ MESSAGE_COLUMNS: Final = """id, queue, action, correlation_id, idempotency_key, 
 
 MESSAGE_STARTS_OVER: Final = """state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0,
     crashes = 0, first_attempt_at = null, last_error = null"""
-"""Of a row `m` of payonce.messages that a person, or an answer, wakes."""
+"""Sets a row `m` of payonce.messages that a person, or an answer, restarts."""
 
 UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
-"""What a row written by hand may make of its reader; `put` lets no such message in."""
+"""Errors in reading a row that was written directly; `put` accepts no such message."""
 
 _decode = msgspec.json.Decoder().decode
 
@@ -40,7 +40,7 @@ def message_of(row: Record) -> Message:
 
 
 def message_shown(row: Record) -> Message:
-    """For people to look at: of a row that cannot be read, what can be told of it."""
+    """For display: of an unreadable row, as much as can be shown."""
     try:
         return message_of(row)
     except UNREADABLE as error:
@@ -52,6 +52,6 @@ def _payload(text: str) -> dict[str, Any]:
     try:
         payload = _decode(text)
     except msgspec.DecodeError:
-        # A row written by hand may hold JSON that only the lenient parser reads (lone surrogates, huge floats).
+        # A row written directly may hold JSON that only the lenient parser reads (lone surrogates, huge floats).
         payload = json.loads(text)
     return payload if isinstance(payload, dict) else {"value": payload}

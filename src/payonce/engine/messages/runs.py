@@ -1,4 +1,4 @@
-"""What a worker has in hand, and whether it may take more."""
+"""The runs of a worker, and the gate that allows new ones."""
 
 import asyncio
 import time
@@ -20,19 +20,19 @@ class Run:
     cancelled_because: str | None = None
     cancelled_at: float = 0.0
     lost: bool = False
-    """Its lease ended, as far as this process can tell."""
+    """Its lease has ended, as far as this process can tell."""
     passed_on: bool = False
-    """The store says that it is somebody else's: there is nothing left to settle."""
+    """The store says that it belongs to another claim: there is nothing left to settle."""
 
     @property
     def store_now(self) -> datetime:
-        """The store's due clock, as far as this process can tell without asking."""
+        """The store's due clock, estimated without a request."""
         return self.claim.claimed_at + timedelta(seconds=time.monotonic() - self.started_at)
 
 
 @dataclass
 class Gate:
-    """Closed while a suspected message runs alone, and for good when the process stops."""
+    """Closed while a suspected message runs isolated, and for good when the process stops."""
 
     stopping: bool = False
     closed: bool = False
@@ -43,7 +43,7 @@ class Gate:
 
 
 def timeline_of(error: BaseException) -> str:
-    """The exception and where it came from; no local values."""
+    """The exception and where it was raised, without local values."""
     frames = traceback.extract_tb(error.__traceback__)
     path = " < ".join(
         f"{frame.name} ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})" for frame in reversed(frames[-6:])

@@ -1,4 +1,4 @@
-"""Looking for one message by its id, where queues lie: not every store is one that can be asked in SQL."""
+"""Search for one message by its id, through the queue backends: not every store can be queried in SQL."""
 
 from uuid import UUID
 
@@ -7,7 +7,7 @@ from payonce.engine.messages.ports import Admin, Filter, QueuedMessage
 
 
 async def find(admin: Admin, queue: str, message_id: UUID) -> QueuedMessage | None:
-    """Wherever it lies. It may move while it is looked for, so what was looked at first is looked at once more."""
+    """The message, in any state. It may move during the search, so the first states are checked again."""
     for state in (*State, State.READY, State.LEASED):
         preview = await admin.preview(queue, state, Filter(ids=[message_id]))
         if preview.samples:
@@ -16,7 +16,7 @@ async def find(admin: Admin, queue: str, message_id: UUID) -> QueuedMessage | No
 
 
 async def find_anywhere(admin: Admin, what: str) -> QueuedMessage | None:
-    """The message with this id, in whichever queue; None also for what is no id."""
+    """The message with this id in any queue; None if `what` is not an id."""
     try:
         message_id = UUID(what)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What handlers and HTTP routes read and write through."""
+"""The transactions and readers through which handlers and HTTP routes access the store."""
 
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -29,14 +29,14 @@ _ENDS_A_TRANSACTION: Final = re.compile(
 
 
 class NotifyingFeed(Feed, Protocol):
-    """A feed that takes part in a transaction; its waiters are woken after the commit."""
+    """A feed that takes part in a transaction; its waiters are notified after the commit."""
 
     def notify(self, queues: set[str]) -> None: ...
 
 
 class Reader:
-    """Reads by single statements. Inside a transaction of the same database they go through its connection and see what
-    it has written: with a connection of its own for each, many transactions at once would wait for each other."""
+    """Reads by single statements. Inside a transaction of the same database they use its connection and see its writes:
+    if each took a connection of its own, many concurrent transactions would wait for each other."""
 
     def __init__(self, database: Database, pool: asyncpg.Pool | None = None) -> None:
         self._database = database
@@ -62,7 +62,7 @@ class Reader:
 
 @contextmanager
 def _one_after_the_other() -> Iterator[None]:
-    """Concurrent reads of one transaction are a bug of the caller, which the driver reports like a lost connection."""
+    """Concurrent reads in one transaction are a bug of the caller, which the driver reports like a lost connection."""
     try:
         yield
     except asyncpg.InterfaceError as error:
@@ -90,7 +90,7 @@ class Tx:
 
     @property
     def trace_id(self) -> str | None:
-        """The request that began it, which everything sent from here carries on."""
+        """The original request, passed on to everything sent from here."""
         return self._trace_id
 
     async def execute(self, sql: str, *arguments: Any) -> str:
@@ -116,34 +116,34 @@ class Tx:
             return await self._connection.fetchval(sql, *arguments)
 
     async def post(self, posting: Posting) -> PostingId:
-        """Writes into the books, if and only if this transaction commits."""
+        """Writes to the ledger, if and only if this transaction commits."""
         with self._noticing_errors():
             return await post(self._connection, posting, self._trace_id)
 
     async def post_all(self, postings: Sequence[Posting]) -> list[PostingId]:
-        """Writes several postings in one statement, each judged as if those before it were written."""
+        """Writes several postings in one statement, each checked as if those before it were written."""
         with self._noticing_errors():
             return await post_all(self._connection, postings, self._trace_id)
 
     async def pause(self, queue: str, reason: str, by: str) -> bool:
-        """Stops the runs of a queue that cannot go on until a person has seen to it, if and only if this transaction
-        commits. False when it is paused already."""
+        """Pauses a queue that cannot continue until a person has intervened, if and only if this transaction commits.
+        False when it is already paused."""
         with self._noticing_errors():
             return await pause_loudly(self._connection, queue, reason, by)
 
     def log(self, event: str, *, level: str = "info", **values: object) -> None:
-        """A line for the process log, if and only if this transaction commits."""
+        """A line for the process log, written if and only if this transaction commits."""
         self._lines.append((level, event, {**values, "trace_id": self._trace_id}))
 
     def write_lines(self) -> None:
-        """For whoever has committed it."""
+        """To be called after the commit."""
         lines, self._lines = self._lines, []
         for level, event, values in lines:
             getattr(log, level)(event, **values)
 
     async def check_alive(self) -> None:
-        """PostgreSQL answers the COMMIT of a failed transaction with a quiet ROLLBACK. A caller who swallowed the
-        error must hear of it instead of believing that something was written."""
+        """PostgreSQL answers the COMMIT of a failed transaction with a silent ROLLBACK. A caller that swallowed the
+        error must get it instead of believing that something was written."""
         if self._failed:
             await self._connection.execute("select")
 
@@ -186,7 +186,7 @@ class Tx:
         return message_id
 
     async def send_all(self, messages: Sequence[Message]) -> list[UUID]:
-        """Puts many at once, as `send` puts one: in a few statements, if and only if this transaction commits."""
+        """Puts many messages in a few statements, if and only if this transaction commits."""
         with self._noticing_errors():
             ids = await self._feed.put(messages, within=self._connection)
         self.sent_to.update(message.queue for message in messages)
@@ -206,8 +206,8 @@ class Tx:
         delay_s: float = 0.0,
         not_before: datetime | None = None,
     ) -> UUID:
-        """Says to the world outside, through the relay `to`, what happened: at least once if and only if this
-        transaction commits. Receivers tell repetitions by the id."""
+        """Publishes an event through the relay `to`, at least once, if and only if this transaction commits. Receivers
+        recognise repetitions by the id."""
         message = Message(
             queue=topic,
             action=action,

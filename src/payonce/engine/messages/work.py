@@ -1,4 +1,4 @@
-"""What a handler is given, and how handlers are declared."""
+"""The work given to handlers, and the declaration of handlers."""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -28,7 +28,8 @@ from payonce.kit.outcomes import Invalid, Refused, Stale
 from payonce.kit.redact import redact
 
 FIRST_TOKEN: Final = 1
-"""Of a message's first claim. Attempts do not tell: they start over when it is redriven, and stay when it is held."""
+"""The token of a message's first claim. Attempts do not show it: they restart after a redrive, and stay while a message
+is held."""
 
 Function = Callable[..., Awaitable[None]]
 
@@ -74,7 +75,7 @@ class Work:
         self._checks = checks
         self.read = read
         self.payload: Any = None
-        """As the queue's contract has it: an instance of the type that it declares for the message's action."""
+        """An instance of the type that the queue's contract declares for the message's action."""
         self.settlement: Settlement | None = None
         """How the run ended, once a transaction of its own has committed that."""
         self.cause: str | None = None
@@ -82,7 +83,7 @@ class Work:
         self._called = False
         self._commit_error: str | None = None
         self._under_way: list[str] = []
-        """Effects that are being performed right now, also those that are not on record yet."""
+        """Effects being performed right now, including those that are not on record yet."""
         self._ended: set[tuple[str, str]] = set()
         """Effects, by kind and key, whose end this run knows."""
         self._seen: dict[UUID, int] = {}
@@ -98,10 +99,10 @@ class Work:
 
     @asynccontextmanager
     async def commit(self, rejected: str | None = None) -> AsyncIterator[Tx]:
-        """Fence, state, next messages, job log and acknowledgement in one commit; at most once per run.
+        """Commits the fence, state, next messages, job log and acknowledgement together; at most once per run.
 
-        Raises Stale when the lease has passed to somebody else, at the latest with the first statement of the
-        transaction, which is then not executed.
+        Raises Stale when the lease was lost, at the latest with the first statement of the transaction, which is then
+        not executed.
         """
         if self.settled_as is not None:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
@@ -116,7 +117,7 @@ class Work:
                 if not await self._queue.settle_within(connection, settlement):
                     raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
                 tx = Tx(connection, self._feed, self.message.trace)
-                # Behind the fence no intent of this message can be committed any more.
+                # After the fence no intent of this message can be committed any more.
                 if (label := await self.open_effect(tx)) is not None:
                     raise RuntimeError(
                         f"commit() although the end of {label} is not known; let what effect() raised pass"
@@ -145,9 +146,9 @@ class Work:
         """Changes the outside world once per key: answers from the record, or records, performs and records again.
 
         `intent` moves the business state in the commit that records the request; it runs once per key and generation
-        that the handler began. Of the effects of one `scope` only one may be open. Raises Refused for a definite no,
-        Retry or Unknown when it is not known yet; the next run then finds out before it acts. Raises KeyReused when the
-        key is on record with another request, amount or service.
+        that the handler began. Of the effects of one `scope` only one may be open. Raises Refused for a definite
+        refusal, and Retry or Unknown while the outcome is unknown; the next run then resolves before it acts. Raises
+        KeyReused when the key is on record with another request, amount or service.
         """
         if self.settled_as is not None:
             raise RuntimeError(
@@ -177,10 +178,11 @@ class Work:
         return None if label is None else f"the end of {label} is not known"
 
     async def open_effect(self, read: Reader | Tx | None = None) -> str | None:
-        """An effect of the message that may have been sent and whose end is not known: the message must not end on it.
+        """An effect of the message that may have been sent and whose outcome is unknown; the message must not end
+        before it is resolved.
 
-        Asks the record, for what one call learns says nothing about the others, nor about what earlier runs left. Only
-        the first run of a message that called no effect() has nothing to ask for.
+        Reads the record, since one call knows nothing about others or about earlier runs. Only the first run of a
+        message that called no effect() need not read it.
         """
         if self._under_way:
             return self._under_way[0]
@@ -194,16 +196,16 @@ class Work:
         return self._called or not (self._claim.first or self._claim.token <= FIRST_TOKEN)
 
     async def pause(self, reason: str, by: str) -> None:
-        """Stops the runs of this message's queue until a person has seen to it, at once: where an effect of the message
-        is open, there is no commit() that could say so."""
+        """Pauses the queue of this message at once, until a person has intervened. Where an effect of the message is
+        open, commit() cannot be used for that."""
         async with self._database.transaction() as connection:
             await pause_loudly(connection, self.message.queue, reason, by)
 
     async def put_off(self, settlement: Settlement) -> Settlement | None:
-        """Ends a run that is repeated later. While an effect of its message is before a person, whether or not this run
-        called effect(), it settles by itself, behind a last look at the effects: an answer that came during the run
-        makes the next run due at once, and a later answer finds the message waiting. None when it is settled, or no
-        longer this run's."""
+        """Ends a run that is to be retried. While an effect of its message is in review, even if this run did not call
+        effect(), it settles by itself after a last check of the effects: an answer given during the run makes the next
+        run due at once, and a later answer finds the message waiting. None when it is settled, or no longer this run's.
+        """
         message, since = self.message, self._claim.effects_since
         try:
             if self._may_have_effects() and await may_be_answered(self.read, message.id, since, self._seen):
@@ -214,7 +216,7 @@ class Work:
         except Exception as error:
             if not is_transient(error):
                 raise
-            # Without the last look: an answer that came during the run is seen when the policy's delay is over.
+            # Without the last check, an answer given during the run is seen after the policy's delay.
             log.warning("effects_not_looked_at", message_id=str(message.id), error=redact(str(error)))
         return settlement
 
@@ -233,10 +235,10 @@ class Work:
         self.settlement = settlement
 
     async def give_up(self, why: str) -> Ending | None:
-        """Ends a run that will not be repeated, as far as its effects go; None when they leave nothing to be done.
+        """Ends a run that will not be retried, as far as its effects go; None when they need nothing.
 
-        PARKED: what may still be under way is before a person, and the message is parked in the same commit, so that
-        no answer falls in between. RETRY: an end or an answer came that this run has not seen, and one more is to.
+        PARKED: what may still be under way is in review, and the message is parked in the same commit, so that no
+        answer falls in between. RETRY: this run has not seen a recent outcome or answer, and another run must.
         """
         message, since = self.message, self._claim.effects_since
         if not await has_loose_ends(self.read, message.id, since):
@@ -269,13 +271,13 @@ class Handler:
     action: str | None
     function: Function
     needs: Mapping[str, Any]
-    """Parameters behind `work`, by name, with the type that the composition root must supply; `Type | None` where it
-    may have none to supply."""
+    """Parameters after `work`, by name, with the type that the composition root must supply; `Type | None` where it may
+    supply none."""
     service: str = ""
-    """Whose handler it is; the composition root says so."""
+    """The service of the handler, set by the composition root."""
 
     def bind(self, resources: Sequence[object]) -> Callable[[Work], Awaitable[None]]:
-        """The function with its needs filled in by type."""
+        """The function with its needs supplied by type."""
         found: dict[str, object] = {}
         for name, wanted in self.needs.items():
             matching = [resource for resource in resources if isinstance(resource, wanted)]

@@ -1,4 +1,4 @@
-"""Claim → handle → settle, for the queues of one process, until told to stop."""
+"""The cycle of claim, handle and settle for one queue, until stopped."""
 
 import asyncio
 import time
@@ -40,17 +40,17 @@ CLAIM_MAX: Final = 500
 SETTLE_MAX: Final = 1_000
 REFILL_SHARE: Final = 8
 REFILL_LIMIT_S: Final = 0.05
-"""In a backlog, free slots are filled again when an eighth of all is free, or after this time: a claim for each of them
-costs the store more than the runs do."""
+"""In a backlog, free slots are refilled when an eighth of all slots is free, or after this time: a claim for each slot
+would cost the store more than the runs do."""
 RETRY_CONNECTION_S: Final = 0.2
 RETRY_CONNECTION_MAX_S: Final = 2.0
 FLUSH_LOOK_S: Final = 0.01
 SUCCEEDED: Final = Ended(Ending.SUCCESS)
 DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, Unavailable)
 HOPELESS: Final = {KeyReused: "effect_key_reused", Unprocessable: "message_unprocessable"}
-"""What trying again does not mend: parked at once, under these names in the log."""
+"""Errors that a retry does not cure: the message is parked at once, with these event names in the log."""
 LEASE_MARGIN: Final = 0.1
-"""Share of the lease left when an unrenewed run is cancelled: it must be over before somebody else begins."""
+"""Share of the lease left when an unrenewed run is cancelled: it must have ended before another worker begins."""
 
 Bound = Callable[[Work], Awaitable[None]]
 
@@ -59,7 +59,7 @@ log = get_logger(__name__)
 
 @dataclass
 class QueueServer:
-    """One queue's loop: acknowledgements go out as soon as the previous ones returned, with the next claim."""
+    """One queue's loop: acknowledgements go out as soon as the previous ones returned, together with the next claim."""
 
     queue: PullQueue
     handlers: Mapping[str | None, Bound]
@@ -69,7 +69,7 @@ class QueueServer:
     slots: int
     service: str = ""
     checks: Sequence[IntentCheck] = ()
-    """Freezes and limits, asked before anything is sent to a vendor."""
+    """Freezes and limits, checked before anything is sent to a vendor."""
     read: Reader = field(init=False)
     runs: dict[int, Run] = field(default_factory=dict)
     ended: list[Settlement] = field(default_factory=list)
@@ -79,7 +79,7 @@ class QueueServer:
     rest_until: float = 0.0
     refill_at: float = 0.0
     taken_up: int = 0
-    """Claims of messages that had waited for another attempt, as far as nobody was told of them."""
+    """Claims of retried messages that are not logged yet."""
 
     def __post_init__(self) -> None:
         self.read = Reader(self.database, self.database.handlers)
@@ -95,12 +95,13 @@ class QueueServer:
         return not (self.runs or self.ended or self.settling or self.claiming)
 
     async def serve(self) -> None:
-        """Keeps one round trip under way; a second one while there is a backlog, so that neither side waits."""
+        """Keeps one round trip in flight, and a second one during a backlog, so that neither side waits."""
         turns: set[asyncio.Task[bool | Exception]] = set()
         failures, busy = 0, False
         while turns or not (self.gate.stopping and self.idle):
             if not (turns or busy) and (self.ended or self._room()):
-                # In this very task: a message that comes to an idle worker would wait until another has begun.
+                # In this task itself: for a message that reaches an idle worker, starting another task would only add
+                # delay.
                 came_to = [await self._tried()]
             else:
                 while len(turns) < (2 if busy else 1) and (self.ended or self._room()):
@@ -126,7 +127,7 @@ class QueueServer:
             return error
 
     async def _turn(self) -> bool:
-        """One round trip. True when the queue gave all that was asked for: there is more."""
+        """One round trip. True when the queue gave everything requested, so that there is more."""
         batch, room = self.ended[:SETTLE_MAX], self._room()
         del self.ended[: len(batch)]
         self.settling += len(batch)
@@ -145,7 +146,7 @@ class QueueServer:
             self.rest_until = time.monotonic() + exchange.rest_s
         leased_at = sent_at if exchange.asked_at is None else exchange.asked_at
         if self.gate.stopping or time.monotonic() > leased_at + self.policy.lease_s * (1 - LEASE_MARGIN):
-            # Too late to begin: the process ends, or somebody else may begin any moment.
+            # Too late to begin: the process ends, or another worker may begin any moment.
             self.ended += [Settlement(claim, Ending.RELEASED) for claim in exchange.claims]
             return False
         for claim in exchange.claims:
@@ -156,9 +157,9 @@ class QueueServer:
         return more
 
     async def step(self) -> bool:
-        """Claims one message, runs it and settles it, with nothing beside it. False when none could be claimed.
+        """Claims, runs and settles one message with nothing beside it. False when none could be claimed.
 
-        For whoever wants each step in their own hands; serve() is not to run meanwhile.
+        For callers that control each step; serve() must not run meanwhile.
         """
         sent_at = time.monotonic()
         exchange = await self.queue.exchange([], 1)
@@ -231,7 +232,7 @@ class QueueServer:
             self.queue.wake()
 
     async def _handle(self, run: Run, work: Work) -> Ended | None:
-        """What the run came to; None when the message is no longer this worker's."""
+        """The result of the run; None when the message is no longer this worker's."""
         message = run.claim.message
         try:
             handler, work.payload = await admit(self.policy.contract, self.handlers, run, self.read)
@@ -241,7 +242,7 @@ class QueueServer:
                 return Ended(Ending.RETRY, f"the handler returned although {why}")
             return SUCCEEDED
         except (Held, QueueAway) as outcome:
-            # A freeze, or a server that is away, may last longer than any policy: it must not make a queue give up.
+            # A freeze or an unavailable server may last longer than any policy and must not make a queue give up.
             return Ended(Ending.RELEASED, redact(str(outcome)), outcome.after_s if isinstance(outcome, Held) else None)
         except Retry as outcome:
             return Ended(Ending.RETRY, redact(outcome.reason), outcome.after_s)
@@ -255,19 +256,19 @@ class QueueServer:
                 return Ended(Ending.RETRY, "CancelledError: something that the handler awaited was cancelled")
             if run.passed_on or run.cancelled_because is None:
                 return None
-            # The lease is left to end before anybody tries again: what was in flight may still land.
+            # The lease runs out before the retry, since whatever was in flight may still arrive.
             return Ended(Ending.RETRY, run.cancelled_because, max(self._lease_left_s(run), self._backoff_s(run)))
         except Exception as error:
             return await self._failed(message, error)
 
     async def _failed(self, message: Message, error: Exception) -> Ended:
-        """A store that is away passes. A reused key does not, nor a message that nobody can carry out, and on_give_up
-        knows nothing of either."""
+        """An unavailable store is retried. A reused key and an unprocessable message do not go away, and on_give_up
+        knows neither."""
         if isinstance(error, DATABASE_ERRORS) and is_transient(error):
             await self.database.leave_read_only_sessions(error)
             return Ended(Ending.RETRY, redact(f"database: {error}"))
         event = next((name for kind, name in HOPELESS.items() if isinstance(error, kind)), None)
-        # Not log.exception: a logger may be set up to show local values, and those are customers' data.
+        # Not log.exception: a logger may be set up to show local values, which are customers' data.
         timeline = redact(timeline_of(error) if event is None else str(error))
         log.error(
             event or "handler_failed",
@@ -289,7 +290,8 @@ class QueueServer:
         return settlement if step.ending is not Ending.RETRY else await work.put_off(settlement)
 
     async def _give_up(self, run: Run, work: Work, step: Step) -> Settlement | None:
-        """Parks, or lets the policy's handler end the business object; never while money may be under way."""
+        """Parks the message, or lets the policy's handler end the business object; never while money may be
+        under way."""
         claim, reason, ending = run.claim, step.reason, step.ending
         try:
             match await work.give_up(reason or ""):
@@ -307,13 +309,13 @@ class QueueServer:
         except QueueAway as error:
             return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but {error}"), RELEASE_DELAY_S)
         except Retry as kept:
-            # There is no business object to end: the message itself is what a person finds.
+            # There is no business object to end; a person finds the message itself.
             reason = redact(f"{reason}; {kept.reason}")
         except asyncio.CancelledError:
             reason = f"{reason}; and giving up was cancelled: {run.cancelled_because or 'by itself'}"
         except Exception as error:
             if isinstance(error, DATABASE_ERRORS) and is_transient(error) and work.settled_as is None:
-                # Its effects are not before a person: parked now, it would wait for an answer that nobody is asked for.
+                # Its effects are not in review: parked now, it would wait for an answer that nobody is asked for.
                 return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but database: {error}"), RELEASE_DELAY_S)
             reason = redact(f"{reason}; and giving up failed: {timeline_of(error)}")
         return None if work.settled_as is not None else Settlement(claim, ending, reason)
@@ -363,18 +365,18 @@ class QueueServer:
         metrics.HANDLER_SECONDS.observe(queue, durations_s)
 
     async def _recover(self, error: BaseException, failures: int) -> None:
-        """The store is away or refuses: keep what is to be settled, ask again, less often each time."""
+        """The store is unavailable or refuses: keeps the settlements and retries, less often each time."""
         metrics.DB_WRITES.labels("messages", "error").inc()
         level = log.warning if is_transient(error) else log.error
         level("store_unavailable", queue=self.policy.queue, error=redact(str(error)), failures=failures)
         await self.database.leave_read_only_sessions(error)
         await asyncio.sleep(min(RETRY_CONNECTION_S * 2 ** min(failures - 1, 8), RETRY_CONNECTION_MAX_S))
         if self.gate.stopping and not self.runs and failures > 3:
-            # Leases end by themselves; a process that was told to stop does not wait for a database that is gone.
+            # Leases end by themselves; a stopping process does not wait for a database that is gone.
             self.ended.clear()
             return
         try:
-            # An answer may have been lost on the way: what the store thinks we hold and we do not run goes back.
+            # An answer may have been lost: whatever the store assigns to this worker but it does not run is returned.
             held = [run.claim for run in self.runs.values()] + [settlement.claim for settlement in self.ended]
             await self.queue.give_back(held)
         except Exception as again:
@@ -384,8 +386,8 @@ class QueueServer:
 async def _first_of(
     turns: set[asyncio.Task[bool | Exception]],
 ) -> tuple[list[bool | Exception], set[asyncio.Task[bool | Exception]]]:
-    """What those came to that have ended, and the rest; all of them when one failed: what the other one claims is not
-    known yet, and recovery gives back what nobody knows."""
+    """The results of the ended turns, and the remaining turns. If one failed, all are awaited: the claims of the other
+    are not known yet, and recovery returns unknown claims."""
     done, left = await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
     if left and any(isinstance(turn.result(), Exception) for turn in done):
         done, left = turns, set()

@@ -326,8 +326,7 @@ class RedisQueue:
         return True
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
-        """Returns False if the lease is lost. Gives a message that only Redis has a row in the outbox: nothing is sent
-        for one that could be lost."""
+        """Returns False if the lease is lost. A message that only Redis has first gets a row in the outbox."""
         [live] = await self._store.run(
             scripts.HOLD, self.policy.queue, self._lease_us, str(claim.message.id), claim.token
         )

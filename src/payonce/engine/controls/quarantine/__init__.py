@@ -1,4 +1,5 @@
-"""After a restore or a failover nothing is sent until what may be lost was looked for at the vendors."""
+"""Quarantine: after a restore or a failover nothing is sent until possibly lost effects have been looked for at the
+vendors."""
 
 from payonce.engine.controls.quarantine.check import refuse_in_quarantine
 from payonce.engine.controls.quarantine.identity import notice_identity

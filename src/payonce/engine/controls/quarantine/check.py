@@ -1,4 +1,4 @@
-"""The check before every send: none while the database may have forgotten what it sent before."""
+"""The check before every send: nothing is sent while the database may have forgotten earlier sends."""
 
 from typing import Final
 
@@ -7,14 +7,15 @@ from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Held
 
 LOOK_AGAIN_S: Final = 30.0
-"""How often a held message asks again; more often would only keep the queue busy while people work."""
+"""How often a held message is retried. More often would only keep the queue busy while people work."""
 
 
 async def refuse_in_quarantine(tx: Tx, sending: Sending) -> None:
-    """Part of the intent transaction: who begins a quarantine waits until this one has ended, and whoever looks later
-    finds it. Also refuses on a server that nobody has noticed yet to be another one: connections move by themselves.
+    """Runs in the intent transaction: a quarantine that begins waits until it has ended, and a later check sees the
+    quarantine. Also refuses on a server that no process has recognised as a new one yet, since connections fail over by
+    themselves.
 
-    Questions to a vendor do not pass here and stay possible.
+    Queries to a vendor do not pass this check and stay possible.
     """
     state = await tx.fetchrow("select began_at, reason, served, serving from payonce.sending_state()")
     if state["began_at"] is not None:

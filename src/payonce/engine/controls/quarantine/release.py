@@ -1,4 +1,5 @@
-"""The end of a quarantine: when every vendor's statement was held against our effects, or a person takes it on."""
+"""The release of a quarantine: once every vendor's statement is reconciled with our effects, or a person accepts the
+rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from payonce.kit.redact import redact
 
 @dataclass(frozen=True)
 class Blocker:
-    """Why the quarantine cannot be released yet, and what to do."""
+    """What prevents the release, and the remedy."""
 
     vendor: str
     reason: str
@@ -24,7 +25,7 @@ class Blocker:
 
 
 async def blockers(read: Reads, quarantine: Quarantine) -> list[Blocker]:
-    """Empty when everything that may be lost was looked for, and what was found is explained."""
+    """Empty when everything possibly lost was looked for and all findings are explained."""
     sources = await read.fetch(
         """
         select s.vendor, s.lag_s + $3 as settled_s,
@@ -45,8 +46,8 @@ async def blockers(read: Reads, quarantine: Quarantine) -> list[Blocker]:
 
 
 async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | None = None) -> Quarantine:
-    """Lets effects be sent again. Stale when the quarantine has changed since `revision`; Invalid while something
-    stands in the way, unless a person accepts that with a reason."""
+    """Allows effects to be sent again. Raises Stale when the quarantine has changed since `revision`, and Invalid while
+    blockers remain, unless a person accepts them with a reason."""
     if not by.strip() or (accept_unreconciled is not None and not accept_unreconciled.strip()):
         raise Invalid("a quarantine is released by somebody, and what was not reconciled is accepted for a reason")
     quarantine = await open_quarantine(tx)
@@ -93,8 +94,8 @@ def _of_source(row: Any, quarantine: Quarantine) -> list[Blocker]:
 
 
 async def _unlisted(read: Reads) -> Sequence[Any]:
-    """Vendors with effects that no statement shows, and of which kinds. A vendor that has a statement need not show on
-    it what moves nothing."""
+    """Vendors with effects that no statement shows, and the kinds of those effects. A vendor's statement need not show
+    effects that move nothing."""
     return await read.fetch(
         """
         with recursive kinds as (

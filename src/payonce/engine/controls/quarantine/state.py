@@ -1,4 +1,4 @@
-"""The quarantine on record: begun by a restore, a change of server or a person, widened by a person."""
+"""The recorded quarantine: begun by a restore, a change of server or a person, and widened by a person."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
 EARLIEST: Final = datetime(2020, 1, 1, tzinfo=UTC)
-"""No statement is asked for from before this: an earlier time is a slip of the pen."""
+"""No statement is requested from before this; an earlier time is a typo."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Quarantine:
     id: int
     reason: str
     lost_since: datetime
-    """What happened from here on may be forgotten."""
+    """Events from this time on may have been lost."""
     began_at: datetime
     revision: int
 
@@ -30,8 +30,8 @@ async def open_quarantine(read: Reads) -> Quarantine | None:
 
 
 async def begin_quarantine(tx: Tx, reason: str, by: str, lost_since: datetime) -> Quarantine:
-    """For what no server tells of: a disk set back to a snapshot, a vendor's word that does not fit. Returns when every
-    intent that had not looked has ended; one that is open already begins anew."""
+    """For losses that no server reports: a disk reset to a snapshot, or a vendor's contradicting report. Returns when
+    every intent that began before has ended. An open quarantine is begun anew."""
     if not by.strip() or not reason.strip():
         raise Invalid("a quarantine is begun by somebody and for a reason; say both")
     _check_plausible(lost_since)
@@ -47,7 +47,8 @@ async def begin_quarantine(tx: Tx, reason: str, by: str, lost_since: datetime) -
 
 
 async def widen(tx: Tx, lost_since: datetime, by: str) -> Quarantine:
-    """A person knows that more may be lost than the database can tell. Only ever earlier."""
+    """Extends the quarantine to an earlier time because a person knows that more may be lost than the database can
+    tell."""
     _check_plausible(lost_since)
     row = await tx.fetchrow("select * from payonce.widen_quarantine($1, $2)", lost_since, clean_text(by))
     if row is None:
