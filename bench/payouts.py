@@ -23,7 +23,7 @@ from payonce.engine.messages.policy import environment_name
 from payonce.kit.http import HttpClient
 from payonce.kit.ports import held_ports
 from payonce.services.payouts.api.webhook import SIGNATURE_HEADER
-from payonce.services.payouts.demo.simulators import Manner, StandIns, open_stand_ins
+from payonce.services.payouts.demo.simulators import DemoSimulators, SimulatorOptions, open_simulators
 from payonce.services.payouts.domain.checksums import BITCOIN, segwit
 from payonce.services.payouts.policies import FOLLOW, QUEUES
 from payonce.testing.processes import Child, Processes
@@ -105,8 +105,8 @@ async def run(lend: Lend, superuser_url: str, sizes: Sizes, tell: Callable[[str]
 async def _measure(
     url: str, superuser_url: str, name: str, layout: Mapping[str, Sequence[str]], payouts: int, limit: float | None
 ) -> Measured:
-    manner = Manner(pace=AT_ONCE, block_s=BLOCK_S, limit_per_s=limit)
-    async with open_stand_ins(manner) as world:
+    options = SimulatorOptions(pace=AT_ONCE, block_s=BLOCK_S, limit_per_s=limit)
+    async with open_simulators(options) as world:
         with _processes(url, world, layout, limit) as (children, orchestrator):
             async with HttpClient("payonce", orchestrator, allow_private=True) as http:
                 connection = await asyncpg.connect(url)
@@ -145,7 +145,7 @@ async def _measure(
         )
 
 
-async def _carry(world: StandIns) -> None:
+async def _carry(world: DemoSimulators) -> None:
     while True:
         await asyncio.sleep(BLOCK_S)
         world.chain.catch_up()
@@ -154,7 +154,7 @@ async def _carry(world: StandIns) -> None:
 
 @contextmanager
 def _processes(
-    url: str, world: StandIns, layout: Mapping[str, Sequence[str]], limit: float | None
+    url: str, world: DemoSimulators, layout: Mapping[str, Sequence[str]], limit: float | None
 ) -> Iterator[tuple[dict[str, Child], str]]:
     with ExitStack() as stack:
         ports = dict(zip((*layout, SERVER), stack.enter_context(held_ports(len(layout) + 1)), strict=True))
@@ -205,7 +205,7 @@ def _policies() -> dict[str, str]:
 class _Load:
     """Signed webhooks, and the wait until what they ordered is finished."""
 
-    def __init__(self, http: HttpClient, world: StandIns, connection: Any, name: str) -> None:
+    def __init__(self, http: HttpClient, world: DemoSimulators, connection: Any, name: str) -> None:
         self._http = http
         self._key = world.signing_key
         self._connection = connection

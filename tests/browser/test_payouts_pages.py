@@ -14,7 +14,7 @@ from payonce.console.cookies import TICKET
 from payonce.console.ticket import Ticket
 from payonce.engine.controls import approvals, grant
 from payonce.engine.operators import Role, add_person
-from payonce.services.payouts.decisions.payouts import ACTION, deciding
+from payonce.services.payouts.decisions.payouts import ACTION, decision_action
 from payonce.services.payouts.model import Payout, State
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, Watched, open_person, overflow_px
@@ -110,7 +110,7 @@ async def test_what_is_typed_with_a_decision_is_what_is_decided(stage: OpenStage
         await expect(page.get_by_role("status")).to_contain_text("Nothing is done until a second person grants")
         async with house.s.begin() as tx:
             [waiting] = await approvals(tx)
-            await grant(tx, {ACTION: deciding(house.s.admin)}, waiting.id, "bob")
+            await grant(tx, {ACTION: decision_action(house.s.admin)}, waiting.id, "bob")
         await house.run(A_WHILE_S)
         assert (await house.payout(paid)).held_from is State.PRICED, "it was found, and waits as one that is unpaid"
 

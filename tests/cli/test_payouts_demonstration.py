@@ -18,9 +18,16 @@ from payonce.cli.demo import disturb
 from payonce.cli.demo.disturb import Disturbed, progress_bar
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
-from payonce.services.payouts.api.webhook import NotTaken, read_webhook
+from payonce.services.payouts.api.webhook import WebhookRefused, read_webhook
 from payonce.services.payouts.demo import orders as payouts_orders
-from payonce.services.payouts.demo.orders import BATCH_OF, DIRECT_LEAST_CENTS, Caller, Kind, Order, seeded_orders
+from payonce.services.payouts.demo.orders import (
+    BATCH_OF,
+    DIRECT_LEAST_CENTS,
+    DemoOrder,
+    Kind,
+    WebhookCaller,
+    seeded_orders,
+)
 from payonce.services.payouts.demo.run import (
     BACKLOG,
     LATE_S,
@@ -33,9 +40,9 @@ from payonce.services.payouts.demo.run import (
     Report,
     _moved_s,
 )
-from payonce.services.payouts.demo.verdict import Ending, Stand, Verdict, undecided, weigh
+from payonce.services.payouts.demo.verdict import Outcome, PayoutRecord, Verdict, find_discrepancies, undecided
 from payonce.services.payouts.domain.addresses import looks_like_an_address
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.model import ETH, Hold, State
 from payonce.vendors.changenow.books import Entry, ExchangeBooks, Fate
 from payonce.vendors.changenow.port import Pair, Status
@@ -93,14 +100,14 @@ def test_a_run_that_proves_nothing_is_a_complaint() -> None:
 ADDRESS = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
 
 
-def ordered(kind: Kind = Kind.SWAPPED, name: str = "payment-1") -> Order:
-    return Order(name, kind, 7_000_000_001, "-1001", ADDRESS, "btc", "btc", "100.00")
+def ordered(kind: Kind = Kind.SWAPPED, name: str = "payment-1") -> DemoOrder:
+    return DemoOrder(name, kind, 7_000_000_001, "-1001", ADDRESS, "btc", "btc", "100.00")
 
 
 def ending(
     state: State = State.FINISHED, hold: Hold | None = None, paid: str = "0.04", name: str = "payment-1"
-) -> Ending:
-    return Ending(name, state, hold, Amount.from_decimal("0.04", ETH), Amount.from_decimal(paid, ETH))
+) -> PayoutRecord:
+    return PayoutRecord(name, state, hold, Amount.from_decimal("0.04", ETH), Amount.from_decimal(paid, ETH))
 
 
 FAILED, VERIFYING = (State.REVIEW, Hold.EXCHANGE_FAILED), (State.HELD, Hold.VERIFYING)
@@ -118,9 +125,9 @@ FAILED, VERIFYING = (State.REVIEW, Hold.EXCHANGE_FAILED), (State.HELD, Hold.VERI
     ids=["finished", "small", "bad address", "failed", "a part is verified"],
 )
 def test_what_stands_where_it_should_is_no_complaint(
-    order: Order, found: Ending, seen: str, stopped: set[Stand]
+    order: DemoOrder, found: PayoutRecord, seen: str, stopped: set[Outcome]
 ) -> None:
-    assert weigh([order], {"payment-1": found}, {ADDRESS: Decimal(seen)}, {ADDRESS: stopped}) == ([], [])
+    assert find_discrepancies([order], {"payment-1": found}, {ADDRESS: Decimal(seen)}, {ADDRESS: stopped}) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -150,17 +157,17 @@ def test_what_stands_where_it_should_is_no_complaint(
     ],
 )
 def test_what_is_less_or_elsewhere_is_lost(
-    order: Order, found: Ending, seen: str, stopped: set[Stand], words: str
+    order: DemoOrder, found: PayoutRecord, seen: str, stopped: set[Outcome], words: str
 ) -> None:
-    double, lost = weigh([order], {"payment-1": found}, {ADDRESS: Decimal(seen)}, {ADDRESS: stopped})
+    double, lost = find_discrepancies([order], {"payment-1": found}, {ADDRESS: Decimal(seen)}, {ADDRESS: stopped})
     assert (double, lost) == ([], [words])
 
 
 def test_what_is_more_than_our_record_says_was_paid_twice() -> None:
     orders = [ordered(Kind.BATCHED), ordered(Kind.BATCHED, "payment-2")]
     endings = {order.payment_id: ending(name=order.payment_id) for order in orders}
-    assert weigh(orders, endings, {ADDRESS: Decimal("0.08")}, {}) == ([], [])
-    double, lost = weigh(orders, endings, {ADDRESS: Decimal("0.120000000000000001")}, {})
+    assert find_discrepancies(orders, endings, {ADDRESS: Decimal("0.08")}, {}) == ([], [])
+    double, lost = find_discrepancies(orders, endings, {ADDRESS: Decimal("0.120000000000000001")}, {})
     assert (double, lost) == (["payment-1: 0.120000000000000001 ETH were paid, 0.08 on record"], [])
 
 
@@ -221,7 +228,7 @@ def exchange(status: Status, deposit: str, refund: str | None = None) -> Entry:
         (exchange(Status.REFUNDED, "1", "0.9894"), FAILED),
     ],
 )
-def test_a_person_has_what_the_exchange_did_not_end_or_not_give_back_whole(entry: Entry, stand: Stand | None) -> None:
+def test_a_person_has_what_the_exchange_did_not_end_or_not_give_back_whole(entry: Entry, stand: Outcome | None) -> None:
     found = undecided(ExchangeBooks(entries={entry.id: entry}))
     assert found == ({} if stand is None else {entry.id: stand})
 
@@ -301,7 +308,7 @@ class BusyIntake:
         self.now = datetime(2026, 1, 2, tzinfo=UTC)
         self.late = late
         self.taken: list[str] = []
-        self._terms = Terms([key], "0x" + "ab" * 20)
+        self._terms = PayoutConfig([key], "0x" + "ab" * 20)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = (await receive())["body"]
@@ -313,7 +320,7 @@ class BusyIntake:
             asked = read_webhook(self._terms, headers.get("x-webhook-signature"), body, self.now)
             self.taken.append(asked.payment_id or "")
             status, answer = 200, {"payout_id": "p-1"}
-        except NotTaken as no:
+        except WebhookRefused as no:
             status, answer = no.status, {"detail": str(no)}
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
@@ -329,9 +336,9 @@ async def test_the_caller_signs_again_what_came_too_late(monkeypatch: pytest.Mon
     key = b"a key of the demonstration"
     intake = BusyIntake(key, late=3)
     async with HttpClient("payonce", "https://payonce.example", transport=intake) as http:
-        caller = Caller(http, key, lambda: intake.now)
+        caller = WebhookCaller(http, key, lambda: intake.now)
         await caller.order(ordered(), NeverTwice())
         assert (caller.wrong, intake.taken, caller.signed_again) == ([], ["payment-1"], 3)
-        wrong = Caller(http, key, lambda: intake.now)
+        wrong = WebhookCaller(http, key, lambda: intake.now)
         await wrong.order(replace(ordered(), price="0"), NeverTwice())
         assert len(wrong.wrong) == 1, "any other refusal is a complaint"

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from payonce.engine.messages.transaction import begin
-from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.api.webhook import PayoutOrder
 from payonce.services.payouts.console.payout import FIELDS
-from payonce.services.payouts.decisions.payouts import Verdict, deciding
-from payonce.services.payouts.decisions.wallet_limits import limiting
+from payonce.services.payouts.decisions.payouts import Verdict, decision_action
+from payonce.services.payouts.decisions.wallet_limits import limit_action
 from payonce.services.payouts.model import ETH, Payout, State
 from payonce.services.payouts.policies import KEEPING, QUEUES
 from payonce.services.payouts.store.orders import receive
-from payonce.services.payouts.store.wallet_limits import clearing, set_wallet_limit
+from payonce.services.payouts.store.wallet_limits import clearance_action, set_wallet_limit
 from payonce.testing import OpenStage
 from tests.console.visitor import Answer, Visitor, console
 from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth, open_house, usdt
@@ -21,7 +21,7 @@ from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth, open_ho
 REFUSED_ADDRESS: Final = "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0"
 """It has the shape that we ask for, and not the one that the exchange does."""
 OTHER_ADDRESS: Final = "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq"
-ACTIONS: Final = (deciding, clearing, limiting)
+ACTIONS: Final = (decision_action, clearance_action, limit_action)
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def order(
     coin: str = "btc",
     memo: str | None = None,
 ) -> Payout:
-    asked = Asked(
+    asked = PayoutOrder(
         f"pay-{number}",
         7_000_000_000 + number,
         f"-100{number}",

@@ -11,7 +11,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.services.payouts import ledger
 from payonce.services.payouts.console import payout as payouts_deciding
 from payonce.services.payouts.decisions import wallet_limits
-from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, decision_action
 from payonce.services.payouts.model import Payout, State
 from payonce.services.payouts.store import timeline
 from payonce.testing import OpenStage, Servers
@@ -133,7 +133,7 @@ async def _accepted(house: House, payout: Payout) -> set[str]:
         asked = Decision(payout_id=now.id, seen=now.revision, verdict=verdict, note="x", address=OTHER_ADDRESS)
         try:
             async with house.s.begin() as tx:
-                await preview(tx, deciding(house.s.admin), asked, "ann")
+                await preview(tx, decision_action(house.s.admin), asked, "ann")
         except Invalid:
             continue
         found.add(verdict.value)
@@ -241,7 +241,7 @@ async def nobody_waits(*_: Any) -> None:
 
 ABLATIONS: Ablations = {
     "only safe decisions": (
-        patched(timeline, "open_verdicts", everything),
+        patched(timeline, "available_verdicts", everything),
         [test_what_is_offered_is_what_would_be_carried_out],
     ),
     "a second person for a higher limit": (

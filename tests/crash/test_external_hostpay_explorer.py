@@ -20,12 +20,12 @@ from payonce.engine.messages.transaction import NotifyingFeed, Tx
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
 from payonce.services.payouts import INVARIANTS, ledger
-from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.api.webhook import PayoutOrder
 from payonce.services.payouts.crash.scenarios import CLIENT, EXCHANGE, PRICE
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.domain.pricing import fee_and_rest
 from payonce.services.payouts.handlers.estimator import price_payout
-from payonce.services.payouts.handlers.external_hostpay import ExternalHostPay, follow_exchange, hand_over_swap
+from payonce.services.payouts.handlers.external_hostpay import ExternalHostPay, create_hostpay_task, follow_exchange
 from payonce.services.payouts.handlers.orchestrator import record_swap, value_payout
 from payonce.services.payouts.handlers.swapper import create_swap
 from payonce.services.payouts.messages.tokens import HostPay
@@ -40,7 +40,7 @@ from payonce.vendors.changenow.simulator import ChangeNowSimulator
 TASKS: Final = "tasks.test"
 HANDLERS: Final = tuple(
     replace(each, policy=replace(each.policy, rate=None, concurrency=None, log="all"))
-    for each in (price_payout, value_payout, create_swap, record_swap, hand_over_swap, follow_exchange)
+    for each in (price_payout, value_payout, create_swap, record_swap, create_hostpay_task, follow_exchange)
 )
 
 
@@ -94,12 +94,12 @@ class ExternalScenario(PlainScenario):
         async def delete(name: str) -> None:
             raise AssertionError(f"nobody said that {name} was not paid")
 
-        terms = Terms((b"key",), "0x" + "ab" * 20, external_hostpay=True)
+        terms = PayoutConfig((b"key",), "0x" + "ab" * 20, external_hostpay=True)
         return [ChangeNowClient(exchange, "key"), terms, ExternalHostPay(create, delete)]
 
     async def set_up(self, tx: Tx) -> None:
         fee, rest = fee_and_rest(PRICE, Decimal(3))
-        asked = Asked("pay-1", 7, "-100", CLIENT, None, False, "btc", "btc", PRICE, fee, rest)
+        asked = PayoutOrder("pay-1", 7, "-100", CLIENT, None, False, "btc", "btc", PRICE, fee, rest)
         await receive(tx, asked, "payout-external")
 
     def happened(self, simulators: Mapping[str, Any]) -> Mapping[str, int]:

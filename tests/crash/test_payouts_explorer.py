@@ -7,7 +7,7 @@ import pytest
 
 from payonce.services.payouts.crash import SCENARIOS
 from payonce.services.payouts.crash.ablations import ABLATIONS
-from payonce.services.payouts.crash.queues import open_stand
+from payonce.services.payouts.crash.queues import open_backend
 from payonce.testing import ScratchServer
 from payonce.testing.crash import PROCESS_MODES, explore, explore_without, parse_point
 from payonce.testing.crash.on_cloudtasks import OnCloudTasks
@@ -17,7 +17,7 @@ QUICKLY_MISSED = ("the inbox", "the run token", "the intent of a payment", "no o
 
 @pytest.fixture(scope="module")
 def stand() -> OnCloudTasks:
-    return open_stand()
+    return open_backend()
 
 
 @pytest.mark.parametrize(

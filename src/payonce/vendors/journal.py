@@ -15,7 +15,7 @@ class Journal:
 
     def __init__(self, path: Path | None = None) -> None:
         self._file: BinaryIO | None = None
-        self.earlier: list[dict[str, Any]] = []
+        self.records: list[dict[str, Any]] = []
         """What was on record when it was opened."""
         if path is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,4 +50,4 @@ class Journal:
         # A process killed while it wrote leaves half a line, and had not answered anybody.
         whole = text.rfind(b"\n") + 1
         self._file.truncate(whole)
-        self.earlier = [msgspec.json.decode(line) for line in text[:whole].splitlines()]
+        self.records = [msgspec.json.decode(line) for line in text[:whole].splitlines()]

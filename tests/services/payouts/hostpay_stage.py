@@ -18,9 +18,9 @@ from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
 from payonce.queues.postgres import PostgresQueue
 from payonce.services.payouts import ledger
-from payonce.services.payouts.api.webhook import Asked
-from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.api.webhook import PayoutOrder
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, decision_action
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.handlers.estimator import price_payout
 from payonce.services.payouts.handlers.hostpay import pay_swap
 from payonce.services.payouts.handlers.next_messages import send_hostpay
@@ -80,7 +80,7 @@ class House:
     simulator: ChainSimulator
     wallet: EvmClient
     client: ChangeNowClient
-    terms: Terms
+    config: PayoutConfig
     host: HostWallet
     worker: Worker
     hooks: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class House:
         address, coin, network = (ETH_CLIENT, "eth", "eth") if direct else (BTC_CLIENT, "btc", "btc")
         if usdc_to is not None:
             address, coin, network = usdc_to, "usdc", "eth"
-        asked = Asked(
+        asked = PayoutOrder(
             f"pay-{number}",
             7_000_000_000 + number,
             f"-100{number}",
@@ -116,7 +116,7 @@ class House:
         return payout
 
     async def another_worker(self, *handlers: Handler, host: HostWallet | None = None) -> Worker:
-        return await braked_worker(self.s, handlers, [self.client, self.terms, host or self.host])
+        return await braked_worker(self.s, handlers, [self.client, self.config, host or self.host])
 
     async def run(self, patience_s: float = PATIENCE_S) -> None:
         await self.s.clock.run_to(await self.s.clock.now() + timedelta(seconds=patience_s), self.drain)
@@ -153,7 +153,7 @@ class House:
         kept = await self.payout(payout)
         asked = Decision(payout_id=payout.id, seen=kept.revision, verdict=verdict, note="go on", **said)
         async with self.s.begin() as tx:
-            await controls.submit(tx, deciding(self.s.admin), asked, by, "looked at it")
+            await controls.submit(tx, decision_action(self.s.admin), asked, by, "looked at it")
 
     async def message(self, payload: dict[str, Any]) -> None:
         await self.s.feed.put([Message(queue=HOSTPAY.queue, payload=payload)])
@@ -168,7 +168,7 @@ class House:
             assert granted.state is controls.ApprovalState.GRANTED, granted.result
 
     async def grant_one(self, approval_id: int, by: str = "bob") -> controls.Approval:
-        known = (wallet_limits.clearing(self.s.admin), deciding(self.s.admin))
+        known = (wallet_limits.clearance_action(self.s.admin), decision_action(self.s.admin))
         async with self.s.begin() as tx:
             return await controls.grant(tx, {action.name: action for action in known}, approval_id, by)
 
@@ -265,12 +265,12 @@ async def open_house(
                     EvmClient(to_node, key),
                     ChangeNowClient(to_exchange, "key", watch=call_observer("changenow")),
                 )
-                terms = Terms((b"key",), key.address)
+                config = PayoutConfig((b"key",), key.address)
                 host = HostWallet(wallet, s.database, "process-1", market_s=0.0, fee_cap_wei=fee_cap_wei)
-                worker = await braked_worker(s, HANDLERS, [client, terms, host])
+                worker = await braked_worker(s, HANDLERS, [client, config, host])
                 await keep_list(s)
                 yield House(
-                    s, clock, made, node, changenow, context, bridge, simulator, wallet, client, terms, host, worker
+                    s, clock, made, node, changenow, context, bridge, simulator, wallet, client, config, host, worker
                 )
 
 

@@ -14,15 +14,15 @@ from payonce.engine.ledger import Account, balance
 from payonce.engine.messages.process import Worker
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
-from payonce.services.payouts import INVARIANTS, ROLES, Terms, ledger
-from payonce.services.payouts.api.webhook import Asked, read_webhook
+from payonce.services.payouts import INVARIANTS, ROLES, PayoutConfig, ledger
+from payonce.services.payouts.api.webhook import PayoutOrder, read_webhook
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap, SwapState
 from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.store import payouts
 from payonce.services.payouts.store import swaps as swap_store
-from payonce.services.payouts.store.currencies import write_list
-from payonce.services.payouts.store.orders import Taken, check_currency, receive
+from payonce.services.payouts.store.currencies import replace_currencies
+from payonce.services.payouts.store.orders import Intake, check_currency, receive
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty
@@ -39,7 +39,7 @@ KEY: Final = b"a key that is agreed with the caller"
 HOST_WALLET: Final = "0x" + "ab" * 20
 CLIENT: Final = "0x" + "12" * 20
 BTC_CLIENT: Final = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
-TERMS: Final = Terms((KEY,), HOST_WALLET)
+TERMS: Final = PayoutConfig((KEY,), HOST_WALLET)
 PATIENCE_S: Final = 3_600.0
 TO_BTC: Final = Pair("eth", "eth", "btc", "btc")
 UP_TO_HOSTPAY: Final = ("orchestrator", "estimator", "swapper")
@@ -64,19 +64,19 @@ class Office:
     door: Faulty
     worker: Worker
     client: ChangeNowClient
-    terms: Terms = field(default=TERMS)
+    config: PayoutConfig = field(default=TERMS)
 
-    async def order(self, **fields: Any) -> Taken:
+    async def order(self, **fields: Any) -> Intake:
         """As the webhook does it."""
         asked = await self.asked(**fields)
         await check_currency(self.s.read, asked)
         async with self.s.begin() as tx:
             return await receive(tx, asked)
 
-    async def asked(self, **fields: Any) -> Asked:
+    async def asked(self, **fields: Any) -> PayoutOrder:
         now = await self.s.clock.now()
         body = webhook(now, **fields)
-        return read_webhook(self.terms, signed(body), body, now)
+        return read_webhook(self.config, signed(body), body, now)
 
     async def run(self, patience_s: float = PATIENCE_S) -> None:
         """From one due time to the next until nothing is left to do."""
@@ -87,13 +87,13 @@ class Office:
         await self.door.deliver()
         await self.s.drain(self.worker)
 
-    async def payout(self, taken: Taken | str) -> Payout:
+    async def payout(self, taken: Intake | str) -> Payout:
         return await payouts.payout(self.s.read, taken if isinstance(taken, str) else taken.payout.id)
 
-    async def state(self, taken: Taken | str) -> State:
+    async def state(self, taken: Intake | str) -> State:
         return (await self.payout(taken)).state
 
-    async def swaps(self, taken: Taken) -> list[Swap]:
+    async def swaps(self, taken: Intake) -> list[Swap]:
         return await swap_store.active_swaps(self.s.read, taken.payout.id)
 
     async def hostpay_told(self) -> list[dict[str, Any]]:
@@ -177,7 +177,7 @@ def usdt(text: str) -> Amount:
 async def keep_list(s: Stage) -> None:
     """What the exchange changes, as it was learned before, so that calls to it are those of the test."""
     async with s.begin() as tx:
-        await write_list(
+        await replace_currencies(
             tx, [Currency(each.ticker, each.network, each.name, each.has_extra_id) for each in LISTINGS.values()]
         )
 
@@ -187,7 +187,7 @@ async def open_office(
     stage: OpenStage,
     draws: Draws | None = None,
     *,
-    terms: Terms = TERMS,
+    config: PayoutConfig = TERMS,
     roles: Sequence[str] = UP_TO_HOSTPAY,
     listed: bool = True,
     external: Callable[[Stage], AbstractAsyncContextManager[object]] | None = None,
@@ -218,5 +218,5 @@ async def open_office(
                 payer: object = HostWallet(wallet, s.database, "office")
                 if external is not None:
                     payer = await stack.enter_async_context(external(s))
-                worker = await s.worker(*handlers, resources=[client, terms, payer])
-                yield Office(s, clock, simulator, door, worker, client, terms)
+                worker = await s.worker(*handlers, resources=[client, config, payer])
+                yield Office(s, clock, simulator, door, worker, client, config)

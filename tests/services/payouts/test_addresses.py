@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts.api.webhook import Asked, NotTaken
+from payonce.services.payouts.api.webhook import PayoutOrder, WebhookRefused
 from payonce.services.payouts.domain.addresses import checksummed, key_of, wrong_with
 from payonce.services.payouts.domain.checksums import BASE58, BECH32, BITCOIN, PAY_TO_KEY, TRON, base58check, segwit
 from payonce.services.payouts.model import USDT, Hold, State
 from payonce.services.payouts.store import queries
-from payonce.services.payouts.store.orders import Taken, receive
-from payonce.services.payouts.store.queries import Wanted
+from payonce.services.payouts.store.orders import Intake, receive
+from payonce.services.payouts.store.queries import PayoutFilter
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import TERMS, open_office
 
@@ -76,7 +76,7 @@ async def test_the_webhook_refuses_a_mistyped_address(
     stage: OpenStage, network: str, address: str, why: str | None
 ) -> None:
     async with open_office(stage) as office:
-        with pytest.raises(NotTaken, match=why or "wallet_address") as no:
+        with pytest.raises(WebhookRefused, match=why or "wallet_address") as no:
             await office.order(wallet_address=address, payout_currency=network, payout_network=network)
         assert no.value.status == 422
 
@@ -115,7 +115,7 @@ def test_only_hexadecimal_addresses_have_spellings() -> None:
 
 @pytest.mark.parametrize("other", SPELLINGS[1:])
 async def test_a_repeat_in_another_spelling_is_seen(stage: OpenStage, other: str) -> None:
-    async with open_office(stage, terms=replace(TERMS, allow_missing_payment_id=True)) as office:
+    async with open_office(stage, config=replace(TERMS, allow_missing_payment_id=True)) as office:
         first = await office.order(payment_id=None, wallet_address=MIXED, **COIN)
         second = await office.order(payment_id=None, wallet_address=other, **COIN)
         assert first.payout.state is State.RECEIVED
@@ -124,12 +124,12 @@ async def test_a_repeat_in_another_spelling_is_seen(stage: OpenStage, other: str
 
 async def test_of_the_same_order_at_the_same_moment_one_goes_on(stage: OpenStage) -> None:
     """By webhook and from an older service's token, which has its fee taken off, in every spelling."""
-    async with open_office(stage, terms=replace(TERMS, allow_missing_payment_id=True)) as office:
+    async with open_office(stage, config=replace(TERMS, allow_missing_payment_id=True)) as office:
         asked = [await office.asked(payment_id=None, wallet_address=spelled, **COIN) for spelled in SPELLINGS]
         asked += [replace(each, price=each.adjusted, fee=Amount.zero(USDT)) for each in asked]
         begun = asyncio.Barrier(len(asked))
 
-        async def take_in(each: Asked) -> Taken:
+        async def take_in(each: PayoutOrder) -> Intake:
             async with office.s.begin() as tx:
                 await tx.fetchval("select 1")
                 await begun.wait()
@@ -182,5 +182,8 @@ async def test_people_see_one_client_and_find_it_by_any_spelling(stage: OpenStag
         await office.run()
         [client] = await queries.accumulated(office.s.read)
         assert client.payouts == 2
-        found = [len(await queries.listed(office.s.read, Wanted(wallet=spelled), None, 10)) for spelled in SPELLINGS]
+        found = [
+            len(await queries.list_payouts(office.s.read, PayoutFilter(wallet=spelled), None, 10))
+            for spelled in SPELLINGS
+        ]
         assert found == [2, 2, 2]

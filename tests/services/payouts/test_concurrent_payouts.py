@@ -12,7 +12,7 @@ import pytest
 
 from payonce.engine import controls
 from payonce.kit.money import Amount
-from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.api.webhook import PayoutOrder
 from payonce.services.payouts.handlers import hostpay
 from payonce.services.payouts.handlers.accumulation import batch_client, look_for_batches
 from payonce.services.payouts.handlers.hostpay import pay_swap
@@ -43,7 +43,7 @@ FOR_THREE: Final = eth("0.14")
 
 async def order(house: House, number: int, price: str = PRICE, to: str = OTHER_CLIENT) -> Payout:
     direct = to.startswith("0x")
-    asked = Asked(
+    asked = PayoutOrder(
         f"pay-{number}",
         7_000_000_000 + number,
         f"-100{number}",
@@ -141,14 +141,14 @@ async def test_no_more_payments_are_signed_than_the_wallet_can_pay(stage: OpenSt
     async with open_house(stage, opening=FOR_THREE) as house:
         payouts = [await house.waiting_for_hostpay(number) for number in range(RUNS)]
         workers = [await house.another_worker(pay_swap) for _ in payouts]
-        looking, looked = asyncio.Barrier(RUNS), hostpay._has_funds
+        looking, looked = asyncio.Barrier(RUNS), hostpay._check_funds
 
         async def look_together(*about: Any) -> None:
             await looked(*about)
             await looking.wait()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hostpay, "_has_funds", look_together)
+            patch.setattr(hostpay, "_check_funds", look_together)
             await asyncio.gather(*(worker.step() for worker in workers))
         assert await house.s.owner.fetchval("select count(*) from payouts.wallet_payments") == 3
         await house.run()

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from payonce.engine.controls import submit
-from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, decision_action
 from payonce.services.payouts.model import Hold, Payout, State
-from payonce.services.payouts.store.currencies import write_list
+from payonce.services.payouts.store.currencies import replace_currencies
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.vendors.changenow.port import Currency
@@ -23,7 +23,7 @@ RIPPLE = {
 async def decide(office: Office, payout: Payout, **decision: Any) -> None:
     asked = Decision(payout_id=payout.id, seen=payout.revision, note="asked the client", **decision)
     async with office.s.begin() as tx:
-        await submit(tx, deciding(office.s.admin), asked, "ada", "asked the client")
+        await submit(tx, decision_action(office.s.admin), asked, "ada", "asked the client")
 
 
 async def test_a_payout_without_its_memo_is_held_when_it_came_before_the_list(stage: OpenStage) -> None:
@@ -84,7 +84,7 @@ async def test_what_is_switched_off_between_intake_and_price_is_held(stage: Open
     async with open_office(stage) as office:
         taken = await office.order()
         async with office.s.begin() as tx:
-            await write_list(tx, [Currency("btc", "btc", "Bitcoin", False, buy=False)])
+            await replace_currencies(tx, [Currency("btc", "btc", "Bitcoin", False, buy=False)])
         await office.run()
         payout = await office.payout(taken)
         assert (payout.state, payout.hold) == (State.HELD, Hold.PAIR_INACTIVE)

@@ -11,14 +11,14 @@ from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.payouts import ledger
-from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict, deciding
+from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict, decision_action
 from payonce.services.payouts.model import ETH, USDT, Hold, State
 from payonce.services.payouts.policies import KEEPING, SWAP, SWAPPED
 from payonce.services.payouts.schedules import CURRENCIES
 from payonce.services.payouts.store import swap_details
-from payonce.services.payouts.store.orders import Taken
-from payonce.services.payouts.store.swap_details import Seen
-from payonce.services.payouts.store.timeline import carried, open_verdicts
+from payonce.services.payouts.store.orders import Intake
+from payonce.services.payouts.store.swap_details import SwapDetails
+from payonce.services.payouts.store.timeline import available_verdicts, carrying_swaps
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, HOST_WALLET, TO_BTC, Office, eth, open_office, usdt
 
@@ -29,14 +29,14 @@ ETH_OLD, ETH_NEW = "0x" + "12" * 20, "0x" + "34" * 20
 XRP_CLIENT, XRP_ELSEWHERE = "r" + "N" * 30, "r" + "M" * 30
 
 
-async def decide(office: Office, taken: Taken, verdict: Verdict, **more: Any) -> Executed | Approval:
+async def decide(office: Office, taken: Intake, verdict: Verdict, **more: Any) -> Executed | Approval:
     seen = (await office.payout(taken)).revision
     asked = Decision(payout_id=taken.payout.id, seen=more.pop("seen", seen), verdict=verdict, note="looked", **more)
     async with office.s.begin() as tx:
-        return await submit(tx, deciding(office.s.admin), asked, "ada", "looked")
+        return await submit(tx, decision_action(office.s.admin), asked, "ada", "looked")
 
 
-async def held_for_its_address(office: Office) -> Taken:
+async def held_for_its_address(office: Office) -> Intake:
     taken = await office.order(wallet_address=BAD_ADDRESS)
     await office.run()
     assert await office.state(taken) is State.HELD
@@ -65,7 +65,7 @@ async def test_with_another_address_it_is_paid(stage: OpenStage) -> None:
         assert await office.broken() == {}
 
 
-async def priced(office: Office, **fields: Any) -> Taken:
+async def priced(office: Office, **fields: Any) -> Intake:
     """It has its price, and no exchange is ordered for it."""
     await office.s.admin.pause(SWAP.queue, "to stop it here")
     taken = await office.order(**fields)
@@ -75,7 +75,7 @@ async def priced(office: Office, **fields: Any) -> Taken:
     return taken
 
 
-async def went_elsewhere(office: Office, taken: Taken, address: str) -> None:
+async def went_elsewhere(office: Office, taken: Intake, address: str) -> None:
     """Hostpay was told of one swap, to the new address, and the exchange was asked for no other."""
     [swap] = await office.swaps(taken)
     assert (swap.address, swap.round) == (address, 2)
@@ -94,7 +94,7 @@ async def test_what_is_kept_before_anything_is_ordered_can_go_to_another_address
         taken = await priced(office, payout_currency=coin, payout_network=coin, wallet_address=old)
         await decide(office, taken, Verdict.HOLD)
         kept = await office.payout(taken)
-        assert Verdict.READDRESS in open_verdicts(kept, await carried(office.s.read, kept))
+        assert Verdict.READDRESS in available_verdicts(kept, await carrying_swaps(office.s.read, kept))
         await decide(office, taken, Verdict.READDRESS, address=new)
         await office.run()
         assert await office.state(taken) is State.SWAPPED
@@ -111,7 +111,7 @@ async def test_what_may_be_ordered_keeps_its_address(stage: OpenStage, order: st
         await office.s.owner.execute("update payouts.swaps set state = 'creating', cn_api_id = null")
         await office.s.owner.execute("update payonce.effects set state = $1 where kind = 'changenow.create'", order)
         kept = await office.payout(taken)
-        assert Verdict.READDRESS not in open_verdicts(kept, await carried(office.s.read, kept))
+        assert Verdict.READDRESS not in available_verdicts(kept, await carrying_swaps(office.s.read, kept))
         with pytest.raises(Invalid, match="has a swap"):
             await decide(office, taken, Verdict.READDRESS, address=BTC_ELSEWHERE)
 
@@ -123,16 +123,16 @@ async def test_a_run_that_had_read_the_old_address_orders_nothing_for_it(
     async with open_office(stage) as office:
         taken = await priced(office, payout_currency=coin, payout_network=coin, wallet_address=old)
 
-        see = swap_details.see_part
+        see = swap_details.details_of_part
 
-        async def seen_a_moment_before(read: Reader, unique_id: str, part: int) -> Seen | None:
+        async def seen_a_moment_before(read: Reader, unique_id: str, part: int) -> SwapDetails | None:
             seen = await see(read, unique_id, part)
             if (await office.payout(taken)).wallet_address == old:
                 await decide(office, taken, Verdict.HOLD)
                 await decide(office, taken, Verdict.READDRESS, address=new)
             return seen
 
-        monkeypatch.setattr(swap_details, "see_part", seen_a_moment_before)
+        monkeypatch.setattr(swap_details, "details_of_part", seen_a_moment_before)
         await office.run()
         assert await office.state(taken) is State.SWAPPED
         await went_elsewhere(office, taken, new)
@@ -170,7 +170,7 @@ async def test_the_wallet_that_pays_is_found_out_before_the_first_price(stage: O
         assert await office.state(taken) is State.SWAPPED
 
 
-async def held_with_a_memo(office: Office) -> Taken:
+async def held_with_a_memo(office: Office) -> Intake:
     taken = await office.order(payout_currency="xrp", payout_network="xrp", wallet_address=XRP_CLIENT, extra_id="777")
     await decide(office, taken, Verdict.HOLD)
     return taken
@@ -329,7 +329,7 @@ async def test_above_a_threshold_a_second_person_must_agree(stage: OpenStage) ->
         asked = await decide(office, taken, Verdict.REFUND)
         assert isinstance(asked, Approval)
         assert await office.state(taken) is State.HELD
-        actions = {ACTION: deciding(office.s.admin)}
+        actions = {ACTION: decision_action(office.s.admin)}
         with pytest.raises(Invalid, match="second person"):
             async with office.s.begin() as tx:
                 await grant(tx, actions, asked.id, "ada")

@@ -18,7 +18,9 @@ async def test_a_payout_that_a_person_has_is_waited_for_while_money_of_it_is_und
         first, second = await office.swaps(taken)
         await office.pay(first)
         async with office.s.begin() as tx:
-            await payouts.keep(tx, await payouts.locked(tx, taken.payout.id), Hold.VERIFYING, "papers are asked for")
+            await payouts.hold_payout(
+                tx, await payouts.locked(tx, taken.payout.id), Hold.VERIFYING, "papers are asked for"
+            )
         assert await office.s.read.fetchval(DONE, [], []) == 0
         assert await office.s.read.fetchval(DONE, [], [first.cn_api_id]) == 1
         await office.pay(second)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from payonce.engine.messages.model import Message
 from payonce.services.payouts.api.quotes import quote
-from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.api.webhook import PayoutOrder
 from payonce.services.payouts.handlers.accumulation import LOOK, batch_client, look_for_batches
 from payonce.services.payouts.model import Hold, Payout, State
 from payonce.services.payouts.policies import KEEPING
 from payonce.services.payouts.store import minimums
-from payonce.services.payouts.store.minimums import GAS_MULTIPLE, least_direct
+from payonce.services.payouts.store.minimums import GAS_MULTIPLE, least_direct_payment
 from payonce.services.payouts.store.orders import receive
 from payonce.testing import OpenStage
 from tests.services.payouts.hostpay_stage import ETH_CLIENT, HANDLERS, House, open_house, usdt
@@ -48,7 +48,7 @@ async def test_what_is_not_worth_its_gas_waits_and_leaves_with_the_rest_of_its_c
 async def test_the_bound_is_a_multiple_of_what_the_gas_costs_now(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         await batching(house)
-        before = await least_direct(house.host)
+        before = await least_direct_payment(house.host)
         assert before == (await house.host.market(before.asset)).fees.most * GAS_MULTIPLE
         cheap = await house.order(1, "100", direct=True)
         await house.run()
@@ -65,13 +65,13 @@ async def test_the_bound_is_a_multiple_of_what_the_gas_costs_now(stage: OpenStag
 
 async def test_people_are_told_of_the_bound(stage: OpenStage) -> None:
     async with open_house(stage) as house:
-        least = await least_direct(house.host)
+        least = await least_direct_payment(house.host)
         assert await minimums.minimums([house.client, house.host], [COIN]) == {COIN: least}
         assert await minimums.minimums([house.client], [COIN]) == {}, "a process without a wallet"
-        told = await quote(house.client, house.host, house.terms, usdt("100"), *COIN)
+        told = await quote(house.client, house.host, house.config, usdt("100"), *COIN)
         assert (told["minimum_eth"], told["maximum_eth"]) == (format(least.to_decimal(), "f"), None)
         assert (told["accumulates"], told["client_gets"], told["reason"]) == (False, told["value_eth"], None)
-        told = await quote(house.client, house.host, house.terms, usdt("0.01"), *COIN)
+        told = await quote(house.client, house.host, house.config, usdt("0.01"), *COIN)
         assert (told["accumulates"], told["client_gets"]) == (True, None)
         assert told["reason"] == "it is below 20 times its gas: it would wait for more of the same client"
 
@@ -81,10 +81,10 @@ async def test_a_payment_to_the_wallet_itself_is_never_made(stage: OpenStage) ->
     wallet than the one that pays, hostpay refuses."""
     async with open_house(stage) as house:
         for known, hold, reason in (
-            (house.terms, Hold.BAD_ADDRESS, "cannot pay itself"),
-            (replace(house.terms, host_wallet=ETH_CLIENT), Hold.MISMATCH, "was told to pay itself"),
+            (house.config, Hold.BAD_ADDRESS, "cannot pay itself"),
+            (replace(house.config, host_wallet=ETH_CLIENT), Hold.MISMATCH, "was told to pay itself"),
         ):
-            house.terms = known
+            house.config = known
             house.worker = await house.another_worker(*HANDLERS)
             kept = await paying_itself(house, hold.value)
             assert (kept.state, kept.hold) == (State.HELD, hold)
@@ -95,7 +95,7 @@ async def test_a_payment_to_the_wallet_itself_is_never_made(stage: OpenStage) ->
 
 async def paying_itself(house: House, unique_id: str) -> Payout:
     async with house.s.begin() as tx:
-        asked = Asked(
+        asked = PayoutOrder(
             unique_id, 7, "-100", house.wallet.address, None, False, "eth", "eth", usdt("100"), usdt("0"), usdt("100")
         )
         payout = (await receive(tx, asked)).payout

@@ -17,7 +17,7 @@ from payonce.services.payouts.model import State, payout_from
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, KEEPING, QUEUES, SWAP, SWAPPED
 from payonce.services.payouts.store import payouts
 from payonce.services.payouts.store import swaps as swap_store
-from payonce.services.payouts.store.orders import Taken
+from payonce.services.payouts.store.orders import Intake
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.port import Estimate
 from payonce.vendors.changenow.port import Swap as Made
@@ -45,7 +45,7 @@ async def snapshot(office: Office) -> dict[str, Any]:
     return {**{table: [tuple(row) for row in rows] for table, rows in found.items()}, "hostpay": told}
 
 
-async def again(office: Office, taken: Taken, kinds: Sequence[str], put: int = 77) -> None:
+async def again(office: Office, taken: Intake, kinds: Sequence[str], put: int = 77) -> None:
     """Messages of the flow as they were, or as an attacker with a key would like them to have been."""
     payout = await office.payout(taken)
     swaps = await swap_store.active_swaps(office.s.read, payout.id)
@@ -180,7 +180,7 @@ async def test_a_swap_that_no_payout_asks_for_is_not_ordered_and_its_message_is_
 async def test_a_swap_that_nobody_knows_is_not_handed_over_and_its_message_is_parked(
     stage: OpenStage, action: str
 ) -> None:
-    async with open_office(stage, terms=replace(TERMS, external_hostpay=True)) as office:
+    async with open_office(stage, config=replace(TERMS, external_hostpay=True)) as office:
         await office.s.feed.put([Message(queue=EXTERNAL.queue, action=action, payload={"swap_id": "nobody/1/1"})])
         await office.run(600)
         assert "there is no swap 'nobody/1/1'" in await parked(office, EXTERNAL.queue)
@@ -259,7 +259,7 @@ async def test_hostpay_is_told_what_is_on_record_and_not_what_a_message_says(sta
         assert await office.s.owner.fetchval("select payout_address from payouts.split_payout_que") == BTC_CLIENT
 
 
-async def _row(office: Office, taken: Taken) -> dict[str, Any]:
+async def _row(office: Office, taken: Intake) -> dict[str, Any]:
     row = await office.s.owner.fetchrow("select * from payouts.payouts where id = $1", taken.payout.id)
     assert row is not None
     assert await payouts.find(office.s.read, taken.payout.id) is not None

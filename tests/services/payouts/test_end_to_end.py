@@ -21,7 +21,7 @@ from payonce.engine.ledger import Account, balance
 from payonce.http.server import listening
 from payonce.kit.http import HttpClient, Response
 from payonce.services.payouts import ledger
-from payonce.services.payouts.demo.simulators import OPENING, Manner, StandIns, open_stand_ins
+from payonce.services.payouts.demo.simulators import OPENING, DemoSimulators, SimulatorOptions, open_simulators
 from payonce.services.payouts.model import ETH
 from payonce.settings import load_settings
 from payonce.testing import Clock, ScratchDatabase, Servers
@@ -53,7 +53,7 @@ def database(servers: Servers) -> Iterator[ScratchDatabase]:
 class House:
     """A process of all roles, and the world around it."""
 
-    def __init__(self, app: App, world: StandIns, clock: Clock, http: HttpClient) -> None:
+    def __init__(self, app: App, world: DemoSimulators, clock: Clock, http: HttpClient) -> None:
         self.app = app
         self.world = world
         self.clock = clock
@@ -100,7 +100,7 @@ async def open_house(database: ScratchDatabase, folder: Path, monkeypatch: pytes
         await migrate(owner, all_migrations())
     finally:
         await owner.close()
-    async with open_stand_ins(Manner(pace=AT_ONCE)) as world, Clock.open(database.owner_url) as clock:
+    async with open_simulators(SimulatorOptions(pace=AT_ONCE)) as world, Clock.open(database.owner_url) as clock:
         for name, value in {**world.environment, "DATABASE_URL": database.service_url}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("PAYONCE_DATA_DIR", str(folder))

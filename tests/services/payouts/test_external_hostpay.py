@@ -16,16 +16,16 @@ from payonce.kit.webhooks.secrets import Secret
 from payonce.queues.cloudtasks.client import CallStatus, Config, QueueNumbers, TaskRequest, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, ProjectLocation
 from payonce.services.payouts import ledger
-from payonce.services.payouts.api.webhook import NotTaken
-from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
-from payonce.services.payouts.handlers.external_hostpay import NAME_KNOWN_S, ExternalHostPay, HandOver
+from payonce.services.payouts.api.webhook import WebhookRefused
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, decision_action
+from payonce.services.payouts.handlers.external_hostpay import NAME_KNOWN_S, CreateHostpayTask, ExternalHostPay
 from payonce.services.payouts.handlers.next_messages import hostpay_fields
 from payonce.services.payouts.messages.tokens import plain
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import HOSTPAY
 from payonce.services.payouts.resources import external_hostpay
 from payonce.services.payouts.store.lookup import find_payouts
-from payonce.services.payouts.store.orders import Taken
+from payonce.services.payouts.store.orders import Intake
 from payonce.taskserver.server import CloudTasksServer, open_server
 from payonce.testing import OpenStage, Stage
 from payonce.vendors.changenow import prices
@@ -87,9 +87,9 @@ class Yard:
     async def effects(self) -> list[Any]:
         return list(await self.office.s.owner.fetch("select * from payonce.effects where kind = 'hostpay.task'"))
 
-    async def decide(self, taken: Taken, verdict: Verdict) -> None:
+    async def decide(self, taken: Intake, verdict: Verdict) -> None:
         office = self.office
-        action = deciding(office.s.admin)
+        action = decision_action(office.s.admin)
         payout = await office.payout(taken)
         decision = Decision(payout_id=payout.id, seen=payout.revision, verdict=verdict, note="looked into it")
         async with office.s.begin() as tx:
@@ -115,7 +115,7 @@ async def open_yard(stage: OpenStage, **how: Any) -> AsyncIterator[Yard]:
             finally:
                 await service.close()
 
-    async with open_office(stage, terms=EXTERNAL, external=opened, **how) as office:
+    async with open_office(stage, config=EXTERNAL, external=opened, **how) as office:
         yield Yard(office, **found)
 
 
@@ -289,15 +289,15 @@ async def test_a_lost_answer_is_not_asked_for_again_when_the_exchange_is_over(st
 
 async def test_what_is_on_record_before_the_task_leaves(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_yard(stage) as yard:
-        perform = HandOver.perform
+        perform = CreateHostpayTask.perform
 
-        async def looked_at(self: HandOver, request: Any) -> Any:
+        async def looked_at(self: CreateHostpayTask, request: Any) -> Any:
             [effect] = await yard.effects()
             handed = await yard.office.s.owner.fetchval("select handed_over_at from payouts.swaps")
             yard.seen.append((effect["state"], effect["attempt"] > 0, handed is not None, list(yard.own.calls)))
             return await perform(self, request)
 
-        monkeypatch.setattr(HandOver, "perform", looked_at)
+        monkeypatch.setattr(CreateHostpayTask, "perform", looked_at)
         await yard.office.order()
         await yard.run()
         assert yard.seen == [("intended", True, True, [])]
@@ -390,9 +390,9 @@ async def test_people_cannot_say_unpaid_of_what_the_exchange_has_seen(stage: Ope
 
 async def test_ether_that_needs_no_exchange_is_refused_and_held_if_it_was_taken_before(stage: OpenStage) -> None:
     async with open_yard(stage) as yard:
-        with pytest.raises(NotTaken, match="PAYOUTS_HOSTPAY=external"):
+        with pytest.raises(WebhookRefused, match="PAYOUTS_HOSTPAY=external"):
             await yard.office.order(payout_currency="eth", payout_network="eth", wallet_address=CLIENT)
-        yard.office.terms = TERMS
+        yard.office.config = TERMS
         taken = await yard.office.order(payout_currency="eth", payout_network="eth", wallet_address=CLIENT)
         await yard.run()
         payout = await yard.office.payout(taken)

@@ -13,7 +13,7 @@ from payonce.services.payouts.api.webhook import unique_id_of
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import SWAPPED
 from payonce.services.payouts.store import payouts, swaps
-from payonce.services.payouts.store.orders import Collision
+from payonce.services.payouts.store.orders import UniqueIdCollision
 from payonce.testing import OpenStage, eventually
 from tests.services.payouts.payouts_stage import TO_BTC, open_office
 
@@ -27,10 +27,10 @@ async def test_a_payout_that_has_moved_on_is_not_moved_by_a_stale_read(stage: Op
         taken = await office.order()
         stale = taken.payout
         async with office.s.begin() as tx:
-            await payouts.keep(tx, stale, Hold.PERSON, "first")
+            await payouts.hold_payout(tx, stale, Hold.PERSON, "first")
         with pytest.raises(Retry, match="no longer received"):
             async with office.s.begin() as tx:
-                await payouts.keep(tx, stale, Hold.PERSON, "second")
+                await payouts.hold_payout(tx, stale, Hold.PERSON, "second")
         assert (await office.payout(taken)).reason == "first"
 
 
@@ -89,7 +89,7 @@ async def test_two_payments_never_have_one_unique_id(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         taken = await office.order()
         await office.s.owner.execute("update payouts.payouts set unique_id = $1", unique_id_of("payment pay-2"))
-        with pytest.raises(Collision, match="another payment"):
+        with pytest.raises(UniqueIdCollision, match="another payment"):
             await office.order(payment_id="pay-2")
         assert await office.s.owner.fetchval("select id from payouts.payouts") == taken.payout.id
 

@@ -178,7 +178,7 @@ async def test_what_a_person_has_is_not_paid_until_they_let_it_go_on(stage: Open
     async with open_house(stage) as house:
         payout = await house.waiting_for_hostpay()
         async with house.s.begin() as tx:
-            await store.keep(tx, await house.payout(payout), Hold.PERSON, "let me look")
+            await store.hold_payout(tx, await house.payout(payout), Hold.PERSON, "let me look")
         await house.run(600.0)
         assert not house.transfers(final=False)
         held = await house.payout(payout)

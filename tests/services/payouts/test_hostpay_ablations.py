@@ -62,7 +62,7 @@ async def sign_behind_all_pending(tx: Any, wallet: Any, request: Any) -> Any:
 @contextmanager
 def no_look_at_nonces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hostpay, "_nonce_is_free", no_row)
+        patch.setattr(hostpay, "_check_nonce", no_row)
         patch.setattr(wallet_store, "sign_payment", sign_behind_all_pending)
         yield
 
@@ -76,7 +76,7 @@ async def never_exceeded(*_: Any) -> str:
 
 
 async def nobody_involved(*_: Any) -> str:
-    return wallet_limits.ASKER
+    return wallet_limits.REQUESTER
 
 
 async def never_counted_before(*_: Any) -> str | None:
@@ -136,7 +136,7 @@ ABLATIONS: Ablations = {
         [test_hostpay_writers.test_row_nonce_and_bytes_are_on_record_before_the_first_byte_leaves],
     ),
     "the look whether it waits": (
-        patched(hostpay, "waits_for_us", always_waits),
+        patched(hostpay, "expects_deposit", always_waits),
         [
             test_hostpay.test_an_exchange_that_expired_unpaid_is_replaced_by_another,
             test_hostpay.test_an_exchange_that_somebody_else_paid_goes_before_a_person,
@@ -144,7 +144,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the second look at whom a person has": (
-        patched(hostpay, "_still_to_be_paid", no_row),
+        patched(hostpay, "_lock_payouts", no_row),
         [
             given(
                 test_hostpay_in_doubt.test_what_a_person_stops_while_the_exchange_or_the_chain_is_asked_is_not_paid,
@@ -192,29 +192,29 @@ ABLATIONS: Ablations = {
         ],
     ),
     "who is involved does not agree": (
-        patched(wallet_limits, "_asker", nobody_involved),
+        patched(wallet_limits, "_requester", nobody_involved),
         [
             test_hostpay_clearances.test_whoever_gave_the_address_does_not_agree_to_its_payment,
             test_hostpay_clearances.test_whoever_let_it_go_on_does_not_agree_to_its_payment,
         ],
     ),
     "a refund is the deposit": (
-        patched(refunds, "may_keep", lambda swap: swap.amount),
+        patched(refunds, "tolerated_shortfall", lambda swap: swap.amount),
         [given(test_refunds.test_a_refund_that_is_not_the_deposit_goes_before_a_person_and_is_not_paid_again, "5")],
     ),
     "a transaction is counted once": (
-        patched(refunds, "_written", never_counted_before),
+        patched(refunds, "_insert_refund", never_counted_before),
         [test_refunds.test_one_transaction_is_not_the_refund_of_two_deposits],
     ),
     "a return comes after the payment, and from others": (
-        patched(refunds, "is_no_return", never_exceeded),
+        patched(refunds, "refund_objection", never_exceeded),
         [
             test_refunds.test_what_reached_the_wallet_before_the_payment_is_not_its_return,
             test_refunds.test_what_a_wallet_of_ours_sent_is_not_the_return_of_a_deposit,
         ],
     ),
     "the exchange's word before a deposit is back": (
-        patched(payment_follow, "_still_at_exchange", never_exceeded),
+        patched(payment_follow, "_exchange_objection", never_exceeded),
         [test_refunds.test_what_the_exchange_still_works_on_is_not_back_whatever_arrives],
     ),
     "the second person": (
@@ -230,11 +230,11 @@ ABLATIONS: Ablations = {
         [given(test_hostpay_chain.test_a_receipt_that_a_node_does_not_show_for_a_while_is_waited_for, 2, True)],
     ),
     "the exchange's word before a payment is lost": (
-        patched(payment_follow, "_seen", no_row),
+        patched(payment_follow, "_funded_exchange", no_row),
         [test_hostpay_chain.test_what_the_exchange_has_seen_is_not_lost_whatever_the_node_shows],
     ),
     "the look at earlier rounds": (
-        patched(prior_attempts, "paid_after_all", never_exceeded),
+        patched(prior_attempts, "find_prior_payment", never_exceeded),
         [earlier_round_direct],
     ),
     "what has ended stays": (

@@ -209,7 +209,7 @@ async def test_an_earlier_round_that_was_paid_after_all_keeps_the_next_from_bein
         payout = await house.waiting_for_hostpay(direct=direct)
         with monkeypatch.context() as patch:
             patch.setattr(payment_follow, "LOST_LOOKS", 1)
-            patch.setattr(payment_follow, "_seen", nothing_seen)
+            patch.setattr(payment_follow, "_funded_exchange", nothing_seen)
             hiding_receipts(house, 1)
             await house.run(1_200.0)
         kept = await house.payout(payout)

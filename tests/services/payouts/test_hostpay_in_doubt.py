@@ -9,7 +9,7 @@ import pytest
 
 from payonce.engine import controls
 from payonce.engine.audit import Severity, notes
-from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, decision_action
 from payonce.services.payouts.handlers.hostpay import PAID_IN_WITHIN_S, pay_swap
 from payonce.services.payouts.model import ETH, Hold, Payout, State, SwapState
 from payonce.services.payouts.policies import HOSTPAY
@@ -59,7 +59,7 @@ async def hold(house: House, payout: Payout) -> None:
     seen = await house.payout(payout)
     asked = Decision(payout_id=seen.id, seen=seen.revision, verdict=Verdict.HOLD, note="a stolen wallet")
     async with house.s.begin() as tx:
-        await controls.submit(tx, deciding(house.s.admin), asked, "ann", "stop it")
+        await controls.submit(tx, decision_action(house.s.admin), asked, "ann", "stop it")
     assert await house.state(payout) is State.HELD
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from payonce.app.process import App
 from payonce.http.application import build_web
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts.api.webhook import Asked, NotTaken, read_webhook, unique_id_of
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.api.webhook import PayoutOrder, WebhookRefused, read_webhook, unique_id_of
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.domain.pricing import fee_and_rest, market_value
 from payonce.services.payouts.model import USDT, Hold, State
 from payonce.settings import load_settings
@@ -237,8 +237,8 @@ async def test_a_payment_on_record_is_answered_whatever_the_list_says_now(door: 
 
 
 async def test_without_a_payment_id_a_repetition_within_a_day_is_reviewed(stage: OpenStage) -> None:
-    terms = Terms((KEY,), HOST_WALLET, allow_missing_payment_id=True)
-    async with open_office(stage, terms=terms) as office:
+    config = PayoutConfig((KEY,), HOST_WALLET, allow_missing_payment_id=True)
+    async with open_office(stage, config=config) as office:
         first = await office.order(payment_id=None)
         again = await office.order(payment_id=None)
         assert again.new
@@ -257,8 +257,8 @@ async def test_without_a_payment_id_a_repetition_within_a_day_is_reviewed(stage:
 async def test_the_same_once_with_and_once_without_a_payment_id_is_reviewed(
     stage: OpenStage, ids: tuple[str | None, str | None]
 ) -> None:
-    terms = Terms((KEY,), HOST_WALLET, allow_missing_payment_id=True)
-    async with open_office(stage, terms=terms) as office:
+    config = PayoutConfig((KEY,), HOST_WALLET, allow_missing_payment_id=True)
+    async with open_office(stage, config=config) as office:
         first, second = [await office.order(payment_id=each) for each in ids]
         payout = await office.payout(second)
         assert (payout.state, payout.hold, payout.held_from) == (State.REVIEW, Hold.REPEATED, State.RECEIVED)
@@ -300,22 +300,22 @@ async def test_a_process_without_the_role_says_where_to_go(environment: Any, scr
 
 def test_a_missing_signing_key_stops_the_start() -> None:
     with pytest.raises(Invalid, match="signing key"):
-        Terms((), HOST_WALLET)
+        PayoutConfig((), HOST_WALLET)
     with pytest.raises(Invalid, match="signing key"):
-        Terms((b"",), HOST_WALLET)
+        PayoutConfig((b"",), HOST_WALLET)
 
 
 @pytest.mark.parametrize("percent", ["-1", "100", "NaN", "Infinity"])
 def test_a_fee_that_is_none_stops_the_start(percent: str) -> None:
     with pytest.raises(Invalid, match="fee"):
-        Terms((KEY,), HOST_WALLET, Decimal(percent))
+        PayoutConfig((KEY,), HOST_WALLET, Decimal(percent))
 
 
-def taken_or_not(signature: str | None, body: bytes) -> Asked | int:
+def taken_or_not(signature: str | None, body: bytes) -> PayoutOrder | int:
     """What it asks for, or the status of the one clear no."""
     try:
         return read_webhook(TERMS, signature, body, NOW)
-    except NotTaken as no:
+    except WebhookRefused as no:
         return int(no.status) if str(no) else 0
 
 
@@ -324,7 +324,7 @@ def taken_or_not(signature: str | None, body: bytes) -> Asked | int:
 def test_any_bytes_are_a_payout_or_one_clear_no(body: bytes, signature: str | None) -> None:
     for given_signature in (signature, signed(body)):
         read = taken_or_not(given_signature, body)
-        assert isinstance(read, Asked) or read in (400, 401, 422)
+        assert isinstance(read, PayoutOrder) or read in (400, 401, 422)
 
 
 JSON = st.recursive(
@@ -337,7 +337,7 @@ JSON = st.recursive(
 def test_any_value_of_any_field_is_a_payout_or_one_clear_no(name: str, value: Any) -> None:
     body = json.dumps({**json.loads(webhook(NOW)), name: value}).encode()
     read = taken_or_not(signed(body), body)
-    assert read.fee + read.adjusted == read.price if isinstance(read, Asked) else read in (400, 422)
+    assert read.fee + read.adjusted == read.price if isinstance(read, PayoutOrder) else read in (400, 422)
 
 
 PRICES = st.integers(1, 10**15).map(lambda minor: usdt("0.000001") * minor)
@@ -413,6 +413,6 @@ def test_an_address_with_its_checksum_or_without_one_is_taken(address: str) -> N
 )
 def test_an_address_whose_checksum_is_wrong_is_refused(address: str, network: str) -> None:
     body = ordered_to(address, network)
-    with pytest.raises(NotTaken, match="EIP-55") as refused:
+    with pytest.raises(WebhookRefused, match="EIP-55") as refused:
         read_webhook(TERMS, signed(body), body, NOW)
     assert refused.value.status == 422

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from payonce.engine import controls
-from payonce.services.payouts.api.webhook import Asked, NotTaken, read_webhook
-from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.api.webhook import PayoutOrder, WebhookRefused, read_webhook
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, decision_action
 from payonce.services.payouts.domain.addresses import SHAPES, in_one_spelling, wrong_with
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, CLIENT, HOST_WALLET, TERMS, open_office, signed, webhook
@@ -21,12 +21,12 @@ TO_ETH = {"payout_currency": "eth", "payout_network": "eth", "wallet_address": C
 LTC_CLIENT = "ltc1qw508d6qejxtdg4y5r3zarvary0c5xw7kgmn4n9"
 
 
-def read(body: bytes) -> Asked:
+def read(body: bytes) -> PayoutOrder:
     return read_webhook(TERMS, signed(body), body, NOW)
 
 
 def refused(body: bytes) -> tuple[int, str]:
-    with pytest.raises(NotTaken) as no:
+    with pytest.raises(WebhookRefused) as no:
         read(body)
     return int(no.value.status), str(no.value)
 
@@ -135,5 +135,5 @@ async def test_another_address_by_a_person_is_kept_in_the_same_spelling(stage: O
             payout_id=held.id, seen=held.revision, verdict=Verdict.READDRESS, note="told", address=BTC_CLIENT.upper()
         )
         async with office.s.begin() as tx:
-            await controls.submit(tx, deciding(office.s.admin), asked, "ann", "told")
+            await controls.submit(tx, decision_action(office.s.admin), asked, "ann", "told")
         assert (await office.payout(taken)).wallet_address == BTC_CLIENT

@@ -7,7 +7,7 @@ import pytest
 
 from payonce.engine.controls import submit
 from payonce.engine.messages.model import Message
-from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, decision_action
 from payonce.services.payouts.handlers.accumulation import LOOK
 from payonce.services.payouts.invariants.payouts import INVARIANTS
 from payonce.services.payouts.model import Hold, Payout, State
@@ -83,7 +83,7 @@ async def test_a_payout_whose_message_is_parked_is_before_a_person_too(stage: Op
         assert (payout.state, payout.hold, payout.held_from) == (State.REVIEW, Hold.GAVE_UP, State.PRICED)
         asked = Decision(payout_id=payout.id, seen=payout.revision, verdict=Verdict.RELEASE, note="repaired")
         async with office.s.begin() as tx:
-            await submit(tx, deciding(office.s.admin), asked, "ada", "repaired")
+            await submit(tx, decision_action(office.s.admin), asked, "ada", "repaired")
         await office.run()
         assert await office.state(taken) is State.SWAPPED
         assert len(await office.hostpay_told()) == 1

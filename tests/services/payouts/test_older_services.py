@@ -92,7 +92,7 @@ async def test_the_same_task_is_one_payout_and_another_like_it_goes_to_review(st
 
 
 async def test_what_an_older_service_handed_over_is_not_paid_again_by_webhook(stage: OpenStage) -> None:
-    async with open_office(stage, terms=terms_without_payment_ids()) as office:
+    async with open_office(stage, config=terms_without_payment_ids()) as office:
         await bring(office, ESTIMATE_REQUEST)
         await office.run()
         taken = await office.order(
@@ -211,7 +211,7 @@ async def test_an_older_estimator_is_not_asked_again_once_it_has_answered(
         [other] = await runs.put({"as": "it was sent"}, correlation_id="another payout")
         if taken_elsewhere:
             async with office.s.begin() as tx:
-                await store.keep(tx, taken.payout, Hold.PERSON, "ann: looked into it")
+                await store.hold_payout(tx, taken.payout, Hold.PERSON, "ann: looked into it")
         await bring(office, ESTIMATE_RESPONSE, v1="emit")
         await office.run()
         assert await office.state(taken) is (State.HELD if taken_elsewhere else State.SWAPPED)
@@ -225,7 +225,7 @@ async def test_an_estimate_for_another_services_payout_is_not_lost_to_one_of_our
     stage: OpenStage, v1: str, answered_s_before: int
 ) -> None:
     """Nobody was asked by us, or only after the answer was made: it is about a payment that the older service took."""
-    async with open_office(stage, terms=terms_without_payment_ids()) as office:
+    async with open_office(stage, config=terms_without_payment_ids()) as office:
         await office.s.admin.pause(ESTIMATE.queue, "so that ours waits for its price")
         answer = await made_by_older_service(office, ESTIMATE_RESPONSE, v1=v1)
         await office.s.clock.advance(answered_s_before)

@@ -107,7 +107,7 @@ ABLATIONS: Ablations = {
         patched(minimums, "GAS_MULTIPLE", 0),
         [test_direct_minimum.test_what_is_not_worth_its_gas_waits_and_leaves_with_the_rest_of_its_client],
     ),
-    "each name once": (patched(webhook, "_check_said_once", lambda *_: None), [said_twice]),
+    "each name once": (patched(webhook, "_check_duplicates", lambda *_: None), [said_twice]),
     "the postings": (patched(Tx, "post", post_nothing), [test_flow.test_the_books_close_at_every_step]),
     "the state of a payout": (
         lambda: without(r"and state = \$2 returning", "and $2::text <> '' returning", within="payouts.payouts"),
@@ -130,11 +130,11 @@ ABLATIONS: Ablations = {
         [test_guards.test_of_two_parts_that_move_at_once_the_later_sees_the_earlier],
     ),
     "waiting for every part": (
-        patched(orchestrator, "tell_hostpay", tell_what_is_created),
+        patched(orchestrator, "trigger_hostpay", tell_what_is_created),
         [test_refusals.test_hostpay_hears_of_no_part_before_all_have_an_exchange],
     ),
     "the look at the list before the price": (
-        patched(estimator, "_is_kept_or_put_back", never),
+        patched(estimator, "_is_held_or_requeued", never),
         [test_currencies.test_a_payout_without_its_memo_is_held_when_it_came_before_the_list],
     ),
     "the count of refusals alone": (
@@ -155,7 +155,7 @@ ABLATIONS: Ablations = {
         [test_keeping.test_a_payout_that_has_a_message_is_left_alone],
     ),
     "the look at payments whose payouts a person has": (
-        patched(schedules, "_look_at_what_is_paid", never),
+        patched(schedules, "_follow_paid_swaps", never),
         [
             given(
                 test_keeping.test_a_payment_is_followed_to_its_end_although_a_person_has_its_payout,

@@ -1,4 +1,4 @@
-"""What the README says to be shown by a test is shown by one that there is."""
+"""Every test and metric that the README names exists."""
 
 import re
 from importlib.resources import files
@@ -14,10 +14,10 @@ CRITERIA, NOTES, METRICS = 8, 6, 5
 
 
 def promises() -> dict[str, str]:
-    """By what was asked for, the rest of its row."""
+    """By requirement, the rest of its row."""
     readme = (files("payonce.services.payouts") / "README.md").read_text(encoding="utf-8")
-    asked = readme.partition("## What was asked for")[2]
-    rows = re.findall(r"^\| (?!success criterion|note |metric )([^|]+?) \| (.+) \|$", asked, re.MULTILINE)
+    table = readme.partition("## Requirements and their tests")[2]
+    rows = re.findall(r"^\| (?!success criterion|note |metric )([^|]+?) \| (.+) \|$", table, re.MULTILINE)
     return dict(rows)
 
 
@@ -33,17 +33,17 @@ def written() -> set[str]:
     }
 
 
-def test_everything_that_was_asked_for_has_a_row() -> None:
+def test_every_requirement_has_a_row() -> None:
     numbers = [int(name.split()[0]) for name in PROMISES if name[0].isdigit()]
     assert numbers == [*range(1, CRITERIA + 1), *range(1, NOTES + 1)]
     assert len(PROMISES) == CRITERIA + NOTES + METRICS
 
 
-@pytest.mark.parametrize("asked", PROMISES)
-def test_a_promise_names_tests_and_metrics_that_there_are(asked: str, written: set[str]) -> None:
-    named = re.findall(r"`(\w+)`", PROMISES[asked])
+@pytest.mark.parametrize("requirement", PROMISES)
+def test_a_promise_names_existing_tests_and_metrics(requirement: str, written: set[str]) -> None:
+    named = re.findall(r"`(\w+)`", PROMISES[requirement])
     tests = {name for name in named if name.startswith("test_")}
-    assert tests, f"{asked} names no test"
+    assert tests, f"{requirement} names no test"
     assert tests <= written
     metrics = {name.removesuffix("_total") for name in set(named) - tests}
     assert metrics <= {family.name for family in REGISTRY.collect()}

@@ -12,7 +12,7 @@ from payonce.engine.ledger import Account, balance
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts import ledger
-from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict, deciding
+from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict, decision_action
 from payonce.services.payouts.handlers.payment_follow import REFUND_WITHIN_S
 from payonce.services.payouts.model import ETH, Hold, Payout, State
 from payonce.services.payouts.policies import HOSTPAY
@@ -80,7 +80,7 @@ async def test_a_refund_less_the_fee_of_sending_it_is_followed_by_another_swap(s
         house.changenow.decide(first.cn_api_id, Fate.REFUND)
         await house.run()
         await house.sound(payout)
-        assert eth("0") < await lost(house) <= refunds.may_keep(first)
+        assert eth("0") < await lost(house) <= refunds.tolerated_shortfall(first)
 
 
 async def test_one_transaction_is_not_the_refund_of_two_deposits(stage: OpenStage) -> None:
@@ -112,7 +112,7 @@ async def decide(house: House, payout: Payout, verdict: Verdict, **more: Any) ->
     seen = (await house.payout(payout)).revision
     asked = Decision(payout_id=payout.id, seen=seen, verdict=verdict, note="asked their support", **more)
     async with house.s.begin() as tx:
-        return await submit(tx, deciding(house.s.admin), asked, "ann", "asked their support")
+        return await submit(tx, decision_action(house.s.admin), asked, "ann", "asked their support")
 
 
 async def agree(house: House, payout: Payout, verdict: Verdict, **more: Any) -> None:
@@ -120,7 +120,7 @@ async def agree(house: House, payout: Payout, verdict: Verdict, **more: Any) -> 
     asked = await decide(house, payout, verdict, **more)
     assert isinstance(asked, Approval)
     async with house.s.begin() as tx:
-        granted = await grant(tx, {ACTION: deciding(house.s.admin)}, asked.id, "bob")
+        granted = await grant(tx, {ACTION: decision_action(house.s.admin)}, asked.id, "bob")
     assert granted.state is Granted.GRANTED, granted.result
 
 
@@ -292,7 +292,7 @@ async def test_a_deposit_is_written_off_by_two_people_and_then_the_payout_can_be
         await house.run()
         assert not await lost(house)
         async with house.s.begin() as tx:
-            await grant(tx, {ACTION: deciding(house.s.admin)}, asked.id, "bob")
+            await grant(tx, {ACTION: decision_action(house.s.admin)}, asked.id, "bob")
         await house.run()
         assert await lost(house) == eth("0.04")
         await decide(house, payout, Verdict.REFUND)
@@ -307,7 +307,7 @@ async def test_a_write_off_waits_while_the_exchange_does_not_accept_our_key(stag
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ChangeNowClient, "exchange", refusing(Code.NOT_ALLOWED))
             async with house.s.begin() as tx:
-                await grant(tx, {ACTION: deciding(house.s.admin)}, asked.id, "bob")  # type: ignore[union-attr]
+                await grant(tx, {ACTION: decision_action(house.s.admin)}, asked.id, "bob")  # type: ignore[union-attr]
             await house.run(1_800.0)
             assert not await lost(house)
             assert await paused(house) == [HOSTPAY.queue]
@@ -325,7 +325,7 @@ async def test_what_the_exchange_still_works_on_is_not_written_off(stage: OpenSt
         await house.run()
         asked = await decide(house, payout, Verdict.WRITE_OFF)
         async with house.s.begin() as tx:
-            await grant(tx, {ACTION: deciding(house.s.admin)}, asked.id, "bob")  # type: ignore[union-attr]
+            await grant(tx, {ACTION: decision_action(house.s.admin)}, asked.id, "bob")  # type: ignore[union-attr]
         await house.run()
         kept = await house.payout(payout)
         assert (kept.held_from, "not written off" in (kept.reason or "")) == (State.PAID_IN, True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from payonce.services.payouts.api.webhook import Asked, NotTaken, read_webhook
+from payonce.services.payouts.api.webhook import PayoutOrder, WebhookRefused, read_webhook
 from payonce.services.payouts.model import Hold, State
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, TERMS, open_office, signed, usdt
@@ -25,20 +25,20 @@ BODY: dict[str, Any] = {
 NONE = {"payment_id": None, "timestamp": None}
 
 
-def told(terms: Any = SIX, text: bytes | None = None, **fields: Any) -> Asked:
+def told(config: Any = SIX, text: bytes | None = None, **fields: Any) -> PayoutOrder:
     body = text or json.dumps({**BODY, **fields}).encode()
-    return read_webhook(terms, signed(body), body, NOW)
+    return read_webhook(config, signed(body), body, NOW)
 
 
 def test_six_fields_are_enough_with_the_switch_and_refused_without() -> None:
     assert told().price == usdt("29.99")
     assert told().derives_payment_id
     assert told(payment_id=None, timestamp=None) == told(), "null is as good as missing"
-    with pytest.raises(NotTaken, match="timestamp"):
+    with pytest.raises(WebhookRefused, match="timestamp"):
         told(TERMS)
-    with pytest.raises(NotTaken, match="timestamp is more than 300 s away"):
+    with pytest.raises(WebhookRefused, match="timestamp is more than 300 s away"):
         told(timestamp=int(NOW.timestamp()) - 301)
-    with pytest.raises(NotTaken, match="X-Webhook-Signature is not"):
+    with pytest.raises(WebhookRefused, match="X-Webhook-Signature is not"):
         read_webhook(SIX, "0" * 64, b"{}", NOW)
 
 
@@ -49,13 +49,13 @@ def test_six_fields_are_enough_with_the_switch_and_refused_without() -> None:
 def test_a_price_that_is_a_json_number_is_the_amount_nearest_to_it(written: str, price: str) -> None:
     body = json.dumps(BODY).replace('"29.99"', written).encode()
     assert told(text=body).price == usdt(price)
-    with pytest.raises(NotTaken):
+    with pytest.raises(WebhookRefused):
         told(TERMS, text=body)
 
 
 @pytest.mark.parametrize("price", ["0", "-1", "1e30", "true", "null", '"x"', "1e-9"])
 def test_a_price_that_is_none_is_refused(price: str) -> None:
-    with pytest.raises(NotTaken, match="subscription_price"):
+    with pytest.raises(WebhookRefused, match="subscription_price"):
         told(text=json.dumps(BODY).replace('"29.99"', price).encode())
 
 
@@ -64,12 +64,12 @@ def test_a_user_may_be_written_as_text() -> None:
 
 
 def test_no_caller_chooses_an_id_that_looks_derived() -> None:
-    with pytest.raises(NotTaken, match="payment_id begins with derived:"):
+    with pytest.raises(WebhookRefused, match="payment_id begins with derived:"):
         told(payment_id="derived:1")
 
 
 async def test_the_payment_gets_an_id_and_a_repeat_within_a_day_goes_to_review(stage: OpenStage) -> None:
-    async with open_office(stage, terms=SIX) as office:
+    async with open_office(stage, config=SIX) as office:
         first, again = [await office.order(**NONE) for _ in range(2)]
         assert first.payout.state is State.RECEIVED
         assert (again.payout.state, again.payout.hold) == (State.REVIEW, Hold.REPEATED)

@@ -28,7 +28,7 @@ from payonce.services.payouts.messages.tokens import (
 from payonce.services.payouts.messages.tokens.codec import TokenCodec
 from payonce.services.payouts.messages.tokens.hops import MADE_AT, OLDER
 from payonce.services.payouts.messages.tokens.packed import from_double, to_double
-from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
+from payonce.services.payouts.messages.tokens.refusal import BadToken, BadTokenReason
 from payonce.services.payouts.metrics import HOP_TOKEN_FAILURES
 from tests.services.payouts.tokens_made import (
     FIELDS,
@@ -46,10 +46,10 @@ DAY_S = 86_400
 every_hop = pytest.mark.parametrize("hop", HOPS, ids=lambda hop: hop.name)
 
 
-def refused(tokens: Codec, body: bytes, why: Why, headers: Any = TASK) -> None:
+def refused(tokens: Codec, body: bytes, why: BadTokenReason, headers: Any = TASK) -> None:
     with pytest.raises(BadToken) as no:
         tokens.decode(body, headers)
-    assert no.value.why is why
+    assert no.value.reason is why
 
 
 def as_older_services_send(hop: Hop, clock: Clock | None = None, **changes: Any) -> bytes:
@@ -71,7 +71,7 @@ def test_a_token_of_version_2_opens_at_its_own_hop_alone(made: Hop, tried: Hop) 
     if made is tried:
         assert codec(tried, [KEY]).decode(body, TASK).id == MESSAGE_ID
     else:
-        refused(codec(tried, [KEY], v1="accept"), body, Why.FORGED)
+        refused(codec(tried, [KEY], v1="accept"), body, BadTokenReason.FORGED)
 
 
 @pytest.mark.parametrize("made", HOPS, ids=lambda hop: hop.name)
@@ -79,12 +79,12 @@ def test_a_token_of_version_2_opens_at_its_own_hop_alone(made: Hop, tried: Hop) 
 def test_a_token_of_version_1_fits_no_other_layout(made: Hop, tried: Hop) -> None:
     body = json.dumps({"token": json.loads(codec(made, [KEY], v1="emit").encode(message(made)))["token"]}).encode()
     if made is not tried:
-        refused(codec(tried, [KEY], v1="accept"), body, Why.MALFORMED)
+        refused(codec(tried, [KEY], v1="accept"), body, BadTokenReason.MALFORMED)
 
 
 def test_the_payload_of_another_audience_does_not_open() -> None:
     elsewhere = replace(ESTIMATE_REQUEST, role="hostpay")
-    refused(codec(elsewhere), codec(ESTIMATE_REQUEST).encode(message(ESTIMATE_REQUEST)), Why.FORGED)
+    refused(codec(elsewhere), codec(ESTIMATE_REQUEST).encode(message(ESTIMATE_REQUEST)), BadTokenReason.FORGED)
 
 
 def test_version_2_lives_31_days_and_no_longer() -> None:
@@ -93,23 +93,24 @@ def test_version_2_lives_31_days_and_no_longer() -> None:
     clock.now_s = NOW_S + 31 * DAY_S - 1
     assert codec(ESTIMATE_REQUEST, clock=clock).decode(body, {}).id == MESSAGE_ID
     clock.now_s = NOW_S + 31 * DAY_S
-    refused(codec(ESTIMATE_REQUEST, clock=clock), body, Why.EXPIRED)
+    refused(codec(ESTIMATE_REQUEST, clock=clock), body, BadTokenReason.EXPIRED)
     clock.now_s = NOW_S - 301
-    refused(codec(ESTIMATE_REQUEST, clock=clock, v1="accept"), body, Why.EARLY)
+    refused(codec(ESTIMATE_REQUEST, clock=clock, v1="accept"), body, BadTokenReason.EARLY)
 
 
 @pytest.mark.parametrize(
-    ("passed_s", "why"), [(DAY_S, None), (DAY_S + 1, Why.EXPIRED), (-300, None), (-301, Why.EARLY)]
+    ("passed_s", "why"),
+    [(DAY_S, None), (DAY_S + 1, BadTokenReason.EXPIRED), (-300, None), (-301, BadTokenReason.EARLY)],
 )
-def test_version_1_is_accepted_for_a_day_and_five_minutes_ahead(passed_s: int, why: Why | None) -> None:
+def test_version_1_is_accepted_for_a_day_and_five_minutes_ahead(passed_s: int, why: BadTokenReason | None) -> None:
     body = as_older_services_send(ESTIMATE_REQUEST)
     tokens = codec(ESTIMATE_REQUEST, clock=Clock(NOW_S + passed_s), v1="accept")
     if why is None:
         assert tokens.decode(body, TASK).message is not None
-    elif why is Why.EXPIRED:
+    elif why is BadTokenReason.EXPIRED:
         known_as = codec(ESTIMATE_REQUEST, v1="accept").decode(body, TASK).id
         assert tokens.decode(body, TASK) == DecodedTask(known_as), "it begins nothing, and brings what it has begun"
-        refused(tokens, body, Why.UNNAMED, headers={})
+        refused(tokens, body, BadTokenReason.UNNAMED, headers={})
     else:
         refused(tokens, body, why)
 
@@ -117,7 +118,7 @@ def test_version_1_is_accepted_for_a_day_and_five_minutes_ahead(passed_s: int, w
 @every_hop
 def test_version_1_is_refused_unless_it_is_enabled(hop: Hop) -> None:
     body = as_older_services_send(hop)
-    refused(codec(hop), body, Why.FORGED)
+    refused(codec(hop), body, BadTokenReason.FORGED)
     assert codec(hop, v1="accept").decode(body, TASK).message is not None
 
 
@@ -128,10 +129,10 @@ def test_after_a_rotation_both_keys_open_and_the_new_one_makes(hop: Hop) -> None
         before, between, after = (codec(hop, keys, v1=v1) for keys in ([old], [new, old], [new]))
         assert between.decode(before.encode(message(hop)), TASK).id == MESSAGE_ID
         assert after.decode(between.encode(message(hop)), TASK).id == MESSAGE_ID
-        refused(before, between.encode(message(hop)), Why.FORGED)
+        refused(before, between.encode(message(hop)), BadTokenReason.FORGED)
     older = as_older_services_send(hop)
     assert codec(hop, [new, old], v1="accept").decode(older, TASK).message is not None
-    refused(codec(hop, [new], v1="accept"), older, Why.FORGED)
+    refused(codec(hop, [new], v1="accept"), older, BadTokenReason.FORGED)
 
 
 def test_keys_are_asked_for_with_the_first_token() -> None:
@@ -170,7 +171,7 @@ def test_two_hops_may_have_tasks_of_one_name() -> None:
 
 def test_version_1_without_a_tasks_name_is_refused() -> None:
     body = as_older_services_send(ESTIMATE_REQUEST)
-    refused(codec(ESTIMATE_REQUEST, v1="accept"), body, Why.UNNAMED, headers={})
+    refused(codec(ESTIMATE_REQUEST, v1="accept"), body, BadTokenReason.UNNAMED, headers={})
 
 
 @every_hop
@@ -184,7 +185,7 @@ def test_what_we_emit_as_version_1_finds_its_own_record_after_days(hop: Hop) -> 
 def test_a_record_that_is_forged_is_not_made_good_by_a_good_token() -> None:
     body = json.loads(codec(ESTIMATE_REQUEST, v1="emit").encode(message(ESTIMATE_REQUEST)))
     record = json.loads(codec(ESTIMATE_RESPONSE).encode(message(ESTIMATE_RESPONSE)))["token"]
-    refused(codec(ESTIMATE_REQUEST, v1="emit"), json.dumps({**body, "record": record}).encode(), Why.FORGED)
+    refused(codec(ESTIMATE_REQUEST, v1="emit"), json.dumps({**body, "record": record}).encode(), BadTokenReason.FORGED)
 
 
 def test_a_reminder_without_the_hops_fields_travels_as_its_id() -> None:
@@ -216,7 +217,7 @@ def test_version_1_refuses_what_it_would_have_to_cut_and_takes_every_amount(
         return
     with pytest.raises(BadToken, match=named) as no:
         codec(hop, v1="emit").encode(message(hop, **changes))
-    assert no.value.why is Why.UNFIT
+    assert no.value.reason is BadTokenReason.UNFIT
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_version_1_refuses_what_it_would_have_to_cut_and_takes_every_amount(
 def test_a_payload_that_is_not_the_hops_makes_no_token(changes: dict[str, Any]) -> None:
     with pytest.raises(BadToken) as no:
         codec(ESTIMATE_REQUEST).encode(message(ESTIMATE_REQUEST, **changes))
-    assert no.value.why is Why.UNFIT
+    assert no.value.reason is BadTokenReason.UNFIT
 
 
 def test_a_field_that_is_missing_is_named() -> None:
@@ -277,7 +278,7 @@ def test_a_double_that_is_no_amount_is_refused(double: float) -> None:
         from_double("amount", double)
 
 
-def counted(hop: Hop, operation: str, why: Why) -> float:
+def counted(hop: Hop, operation: str, why: BadTokenReason) -> float:
     found: float = HOP_TOKEN_FAILURES.labels(hop.name, operation, why.value)._value.get()
     return found
 
@@ -287,13 +288,16 @@ def test_failures_are_counted_and_told_without_a_secret_or_a_field() -> None:
     sealed, packed = (
         json.loads(codec(HOST_PAY, [KEY], v1=v1).encode(message(HOST_PAY)))["token"] for v1 in ("off", "emit")
     )
-    before = counted(HOST_PAY, "decrypt", Why.FORGED), counted(HOST_PAY, "encrypt", Why.UNFIT)
+    before = counted(HOST_PAY, "decrypt", BadTokenReason.FORGED), counted(HOST_PAY, "encrypt", BadTokenReason.UNFIT)
     with capture_logs() as told:
         for token in (sealed, packed):
-            refused(tokens, json.dumps({"token": token}).encode(), Why.FORGED)
+            refused(tokens, json.dumps({"token": token}).encode(), BadTokenReason.FORGED)
         with pytest.raises(BadToken):
             tokens.encode(message(HOST_PAY, unique_id="A1B2C3D4E5F6G7H8I"))
-    assert (counted(HOST_PAY, "decrypt", Why.FORGED), counted(HOST_PAY, "encrypt", Why.UNFIT)) == (
+    assert (
+        counted(HOST_PAY, "decrypt", BadTokenReason.FORGED),
+        counted(HOST_PAY, "encrypt", BadTokenReason.UNFIT),
+    ) == (
         before[0] + 2,
         before[1] + 1,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from payonce.kit.crypto import derive_key
 from payonce.services.payouts.messages.tokens import ESTIMATE_REQUEST, SWAP_REQUEST, codec, packed, sealed
-from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
+from payonce.services.payouts.messages.tokens.refusal import BadToken, BadTokenReason
 from payonce.services.payouts.messages.tokens.sealed import Sealer
 from tests.ablations import Ablation, patched
 from tests.services.payouts import test_tokens
@@ -52,7 +52,7 @@ ABLATIONS: dict[str, tuple[list[Ablation], Callable[[], None]]] = {
     ),
     "the day that version 1 is accepted": (
         [patched(packed, "BEHIND_S", 10**9)],
-        lambda: test_tokens.test_version_1_is_accepted_for_a_day_and_five_minutes_ahead(86_401, Why.EXPIRED),
+        lambda: test_tokens.test_version_1_is_accepted_for_a_day_and_five_minutes_ahead(86_401, BadTokenReason.EXPIRED),
     ),
     "the signature of version 1": (
         [patched(hmac, "compare_digest", lambda *_: True)],

@@ -15,7 +15,7 @@ from payonce.testing.faulty import Faulty
 from payonce.testing.server import serving
 from payonce.vendors.changenow.books import AT_ONCE, Fate
 from payonce.vendors.changenow.client import ChangeNowClient
-from payonce.vendors.changenow.conduct import Fates
+from payonce.vendors.changenow.fates import Fates
 from payonce.vendors.changenow.port import Exchange, Order, Range, Status, Swap
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
 from tests.vendors.changenow.at import ETH_BTC, HOST, TX, AtChangeNow, OpenChangeNow, order

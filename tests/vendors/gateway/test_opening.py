@@ -20,7 +20,7 @@ from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty
 from payonce.testing.server import serving
 from payonce.vendors.gateway.client import GatewayClient
-from payonce.vendors.gateway.outbox import Post
+from payonce.vendors.gateway.outbox import WebhookFaults
 from payonce.vendors.gateway.port import BUDGET_BURST, BUDGET_PER_S, Gateway
 from payonce.vendors.gateway.simulator import GatewaySimulator
 from tests.vendors.gateway.at import KEY, PAYS, order
@@ -160,7 +160,9 @@ async def test_the_stand_in_serves_other_processes_on_a_bad_day_and_tells_of_wha
     receiver = Receiver()
     async with (
         serving(receiver) as url,
-        open_gateway_stand_in(5, 0.4, webhooks_to=f"{url}/v1/webhooks/gateway", post=Post(duplicate=1.0)) as stand_in,
+        open_gateway_stand_in(
+            5, 0.4, webhooks_to=f"{url}/v1/webhooks/gateway", post=WebhookFaults(duplicate=1.0)
+        ) as stand_in,
         stage() as s,
     ):
         for name, value in stand_in.environment.items():

@@ -12,7 +12,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Verified, new_secret, verify
-from payonce.vendors.gateway.outbox import AGAIN_AFTER_S, LATE_S, Post
+from payonce.vendors.gateway.outbox import AGAIN_AFTER_S, LATE_S, WebhookFaults
 from payonce.vendors.gateway.port import Declined, EventType, GatewayEvent
 from payonce.vendors.gateway.simulator import GatewaySimulator
 from tests.vendors.gateway.at import DECLINES, AtGateway, at_gateway, order, refund_of
@@ -96,7 +96,7 @@ async def test_the_signature_is_that_of_standard_webhooks_and_of_no_other_secret
 
 async def test_some_events_come_twice_and_some_late_by_seed() -> None:
     receiver, secret = Receiver(), new_secret()
-    post = Post(seed=5, duplicate=0.3, late=0.3)
+    post = WebhookFaults(seed=5, duplicate=0.3, late=0.3)
     async with at_gateway(False, post=post) as at, receiver.at() as http:
         for number in range(40):
             await at.client.charge(order(at.token, f"inv-{number}:1"))
@@ -133,7 +133,7 @@ async def test_an_event_that_is_not_taken_comes_again_signed_anew_until_the_gate
             at.clock.advance(max(AGAIN_AFTER_S))
             await at.simulator.deliver(http, [secret])
         assert len(receiver.came) == 4 + len(AGAIN_AFTER_S) + 1
-        assert [letter.given_up for letter in at.simulator.outbox.letters] == [False, True]
+        assert [webhook.given_up for webhook in at.simulator.outbox.webhooks] == [False, True]
 
 
 async def test_what_was_told_is_remembered_across_a_restart_and_the_rest_is_told_then(tmp_path: Path) -> None:

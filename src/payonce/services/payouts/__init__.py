@@ -1,12 +1,12 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
 from payonce.service import Demo, Option, Service, Simulators, lazily
-from payonce.services.payouts.decisions.payouts import deciding
-from payonce.services.payouts.decisions.wallet_limits import limiting
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.decisions.payouts import decision_action
+from payonce.services.payouts.decisions.wallet_limits import limit_action
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.handlers.accumulation import batch_client, look_for_batches
 from payonce.services.payouts.handlers.estimator import price_payout
-from payonce.services.payouts.handlers.external_hostpay import follow_exchange, hand_over_swap
+from payonce.services.payouts.handlers.external_hostpay import create_hostpay_task, follow_exchange
 from payonce.services.payouts.handlers.hostpay import pay_swap
 from payonce.services.payouts.handlers.orchestrator import record_swap, value_payout
 from payonce.services.payouts.handlers.payment_follow import follow_payment
@@ -20,7 +20,7 @@ from payonce.services.payouts.scopes import SCOPES
 from payonce.services.payouts.settings import PayoutsSettings
 from payonce.services.payouts.store.lookup import find_payouts, waiting_payouts
 from payonce.services.payouts.store.payouts import NAMES, REFERENCES
-from payonce.services.payouts.store.wallet_limits import clearing
+from payonce.services.payouts.store.wallet_limits import clearance_action
 
 ROLES = {
     "orchestrator": (
@@ -31,7 +31,7 @@ ROLES = {
         batch_client,
         put_back_payouts,
         compare_exchanges,
-        hand_over_swap,
+        create_hostpay_task,
         follow_exchange,
     ),
     "estimator": (price_payout,),
@@ -63,7 +63,7 @@ SERVICE = Service(
     lookups=LOOKUPS,
     attention=waiting_payouts,
     console=lazily("payonce.services.payouts.console.pages:service_pages"),
-    actions=(deciding, clearing, limiting),
+    actions=(decision_action, clearance_action, limit_action),
     demos=(
         Demo(
             "payouts",
@@ -97,10 +97,10 @@ __all__ = [
     "SCHEDULES",
     "SCOPES",
     "SERVICE",
-    "Terms",
-    "clearing",
-    "deciding",
-    "limiting",
+    "PayoutConfig",
+    "clearance_action",
+    "decision_action",
+    "limit_action",
     "observe_payouts",
     "statements",
     "waiting_payouts",

@@ -49,9 +49,9 @@ class CreateSwap(Effect[Order, Made]):
     async def perform(self, request: Order) -> Made:
         try:
             return await self.changenow.create(request)
-        except ExchangeRefused as no:
+        except ExchangeRefused as refusal:
             # The record keeps the sentence alone, and what follows depends on the vendor's word.
-            raise Refused(f"{no.code}{_MARK}{no.reason}") from no
+            raise Refused(f"{refusal.code}{_MARK}{refusal.reason}") from refusal
 
     def vendor_ref(self, outcome: Made) -> str:
         return outcome.id
@@ -61,7 +61,7 @@ def pair_of(swap: Swap) -> Pair:
     return Pair(ETH_TICKER, ETH_NETWORK, swap.currency, swap.network)
 
 
-def code_of(no: Refused) -> Code:
+def code_of(refusal: Refused) -> Code:
     """The vendor's word in a refusal, fresh or from the record. A brake of ours refuses without one."""
-    word = no.reason.partition(_MARK)[0]
+    word = refusal.reason.partition(_MARK)[0]
     return Code(word) if word in set(Code) else Code.OTHER

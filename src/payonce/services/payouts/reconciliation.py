@@ -51,7 +51,7 @@ class ExchangesStatement(StatementSource):
         self._changenow = changenow
 
     async def entries(self, since: datetime, until: datetime) -> AsyncIterator[Entry]:
-        async for found in listed(self._changenow, since, until):
+        async for found in list_exchanges(self._changenow, since, until):
             if found.status in UNFUNDED or found.pair.from_currency != ETH_TICKER or not found.amount_from:
                 continue
             yield Entry(found.id, found.payload or None, CreateSwap.kind, _wei(found.amount_from), found.created_at)
@@ -65,7 +65,7 @@ def statements(resources: Sequence[object]) -> list[StatementSource]:
     return [ExchangesStatement(each) for each in resources if isinstance(each, ChangeNow)]
 
 
-async def listed(changenow: ChangeNow, since: datetime, until: datetime) -> AsyncIterator[Exchange]:
+async def list_exchanges(changenow: ChangeNow, since: datetime, until: datetime) -> AsyncIterator[Exchange]:
     offset = 0
     while page := await changenow.exchanges(since, until, offset, PAGE_MAX):
         for found in page:
@@ -97,7 +97,7 @@ async def compare_exchanges(work: Work, changenow: ChangeNow) -> None:
     if not rows:
         return
     since, until = rows[0]["created_at"] - timedelta(hours=1), rows[0]["now"]
-    shown = {found.id: found async for found in listed(changenow, since, until)}
+    shown = {found.id: found async for found in list_exchanges(changenow, since, until)}
     wrong = [(row, why) for row in rows if (why := disagreement(row, shown.get(row["cn_api_id"]))) is not None]
     async with work.commit() as tx:
         for row, why in wrong:

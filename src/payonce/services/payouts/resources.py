@@ -17,7 +17,7 @@ from payonce.engine.monitoring.vendor_calls import call_observer
 from payonce.kit.ids import process_name
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent, Unavailable, Unknown
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.handlers.external_hostpay import ExternalHostPay
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH
@@ -71,8 +71,8 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
         changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
         wallet: EvmClient | None = None
         if payouts.external_hostpay:
-            await _refuse_unpaid(database)
-            yield [changenow, _terms(settings), await stack.enter_async_context(_external_hostpay(settings))]
+            await _refuse_pending_payments(database)
+            yield [changenow, _config(settings), await stack.enter_async_context(_external_hostpay(settings))]
             return
         if payouts.chain_url is not None:
             if payouts.changenow_url is None:
@@ -98,7 +98,7 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
             await _warn_of_no_limit(database)
         yield [
             changenow,
-            _terms(settings, address),
+            _config(settings, address),
             *([] if wallet is None else [HostWallet(wallet, database, process_name())]),
         ]
 
@@ -145,9 +145,9 @@ def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
         yield simulator
 
 
-def _terms(settings: Settings, host_wallet: str | None = None) -> Terms:
+def _config(settings: Settings, host_wallet: str | None = None) -> PayoutConfig:
     payouts = settings.of(PayoutsSettings)
-    return Terms(
+    return PayoutConfig(
         [secret.key for secret in payouts.signing_keys(settings)],
         host_wallet or payouts.host_wallet_address or "",
         payouts.fee_percent,
@@ -157,7 +157,7 @@ def _terms(settings: Settings, host_wallet: str | None = None) -> Terms:
     )
 
 
-async def _refuse_unpaid(database: Database) -> None:
+async def _refuse_pending_payments(database: Database) -> None:
     """What our own hostpay was told of is its to finish: nobody else knows how far it came."""
     left = await database.engine.fetchval(
         "select count(*) from payonce.live_messages where queue = any($1) and state <> 'parked'",

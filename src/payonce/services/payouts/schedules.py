@@ -14,7 +14,7 @@ from payonce.services.payouts.model import UNDER_WAY, Hold, State, payout_from
 from payonce.services.payouts.policies import KEEPING
 from payonce.services.payouts.reconciliation import COMPARE
 from payonce.services.payouts.store import payouts, swaps
-from payonce.services.payouts.store.currencies import ask_for_list, write_list
+from payonce.services.payouts.store.currencies import fetch_currencies, replace_currencies
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
 
 FORGOTTEN_AFTER_S: Final = 300.0
@@ -39,11 +39,11 @@ log = get_logger(__name__)
 async def refresh_currencies(work: Work, changenow: ChangeNow) -> None:
     """What the exchange changes now. Before the first time the estimator asks for it, as no payout is priced unseen."""
     try:
-        found = await ask_for_list(changenow)
-    except ExchangeRefused as no:
-        raise Retry(f"the exchange does not say what it changes: {no.reason}") from no
+        found = await fetch_currencies(changenow)
+    except ExchangeRefused as refusal:
+        raise Retry(f"the exchange does not say what it changes: {refusal.reason}") from refusal
     async with work.commit() as tx:
-        await write_list(tx, found)
+        await replace_currencies(tx, found)
 
 
 @handles(KEEPING, PUT_BACK)
@@ -51,7 +51,7 @@ async def put_back_payouts(work: Work) -> None:
     """A task service may lose a task, and a person purge a queue: what is under way without a message gets one. What
     has none but parked ones is before a person already, and so is the payout then."""
     async with work.commit() as tx:
-        await _keep_what_is_parked(tx)
+        await _hold_parked(tx)
         rows = await tx.fetch(
             f"""
             select p.id from payouts.payouts p
@@ -76,10 +76,10 @@ async def put_back_payouts(work: Work) -> None:
                 actor="payouts",
                 severity=Severity.WARNING,
             )
-        await _look_at_what_is_paid(tx)
+        await _follow_paid_swaps(tx)
 
 
-async def _look_at_what_is_paid(tx: Tx) -> None:
+async def _follow_paid_swaps(tx: Tx) -> None:
     """A person has the payout, and its payment goes its way all the same: only the looking at it is put back. What may
     not have been sent is left to whoever lets it go on."""
     rows = await tx.fetch(
@@ -100,7 +100,7 @@ async def _look_at_what_is_paid(tx: Tx) -> None:
     for swap_id in dict.fromkeys(row["id"] for row in rows):
         swap = await swaps.swap(tx, swap_id)
         lead = await payouts.payout_by_unique_id(tx, swap.unique_id)
-        await next_messages.send_look(tx, lead, swap)
+        await next_messages.send_follow_up(tx, lead, swap)
         log.warning("payout_put_back", payout=lead.id, swap=swap.id)
         await note(
             tx.connection,
@@ -112,7 +112,7 @@ async def _look_at_what_is_paid(tx: Tx) -> None:
         )
 
 
-async def _keep_what_is_parked(tx: Tx) -> None:
+async def _hold_parked(tx: Tx) -> None:
     rows = await tx.fetch(
         f"""
         select p.*, (select m.last_error {_MESSAGES} and m.state = 'parked' limit 1) as cause from payouts.payouts p
@@ -126,7 +126,7 @@ async def _keep_what_is_parked(tx: Tx) -> None:
     for row in rows:
         cause = (row["cause"] or "no reason given")[: payouts.CAUSE_MAX_LENGTH]
         reason = f"{cause}; its message is parked: release it when the cause is gone"
-        await payouts.keep(tx, payout_from(row), Hold.GAVE_UP, reason, as_state=State.REVIEW)
+        await payouts.hold_payout(tx, payout_from(row), Hold.GAVE_UP, reason, as_state=State.REVIEW)
 
 
 _MESSAGES: Final = f"""

@@ -112,7 +112,7 @@ class ChangeNowClient:
         if answer.status == 429:
             raise NotSent(f"{answer.source} was turned away: too many requests")
         if not answer.is_success:
-            raise _no(answer) or Unknown(f"{answer.source} answered {answer.status}: {answer.excerpt()}")
+            raise _error_of(answer) or Unknown(f"{answer.source} answered {answer.status}: {answer.excerpt()}")
         try:
             return wire.swap(wire.decoded(answer.body, wire.WireSwap), order)
         except Unknown as problem:
@@ -190,7 +190,7 @@ def _ok(answer: Response) -> Response:
     """The answer to a question, or what its being none means."""
     if answer.status == 200:
         return answer
-    raise _no(answer) or Retry(f"{answer.source} answered {answer.status}: {answer.excerpt()}", _rest_s(answer))
+    raise _error_of(answer) or Retry(f"{answer.source} answered {answer.status}: {answer.excerpt()}", _rest_s(answer))
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def _usable(answer: Response) -> Iterator[None]:
         raise Retry(f"{answer.source}: the answer cannot be used: it {problem.reason}") from None
 
 
-def _no(answer: Response) -> Refused | None:
+def _error_of(answer: Response) -> Refused | None:
     """The vendor's definite no, if the answer is one."""
     status = answer.status
     if not 400 <= status < 500 or status in TRANSIENT:

@@ -12,13 +12,13 @@ from payonce.kit.outcomes import Invalid
 from payonce.vendors.changenow import documents
 from payonce.vendors.changenow.books import Fate
 from payonce.vendors.changenow.port import Pair
-from payonce.vendors.switches import said, told
+from payonce.vendors.simulator_http import control_endpoint, json_response
 
 if TYPE_CHECKING:
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
 
 
-class TellDeposit(msgspec.Struct, frozen=True, rename="camel"):
+class DepositCommand(msgspec.Struct, frozen=True, rename="camel"):
     payin_address: str
     asset: str
     amount: str
@@ -26,22 +26,22 @@ class TellDeposit(msgspec.Struct, frozen=True, rename="camel"):
     network: str = "eth"
 
 
-class TellOutage(msgspec.Struct, frozen=True, rename="camel"):
+class OutageCommand(msgspec.Struct, frozen=True, rename="camel"):
     down: bool
     for_s: float | None = None
 
 
-class TellClock(msgspec.Struct, frozen=True, rename="camel"):
+class ClockCommand(msgspec.Struct, frozen=True, rename="camel"):
     advance_s: float
 
 
-class TellFate(msgspec.Struct, frozen=True):
+class FateCommand(msgspec.Struct, frozen=True):
     id: str
     fate: Fate | None = None
     """None: the next status now."""
 
 
-class TellPair(msgspec.Struct, frozen=True, rename="camel"):
+class PairCommand(msgspec.Struct, frozen=True, rename="camel"):
     from_currency: str
     from_network: str
     to_currency: str
@@ -52,7 +52,7 @@ class TellPair(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def control_routes(simulator: "ChangeNowSimulator") -> list[Route]:
-    def deposit(asked: TellDeposit) -> Any:
+    def deposit(asked: DepositCommand) -> Any:
         try:
             amount = Decimal(asked.amount)
         except ArithmeticError:
@@ -61,21 +61,21 @@ def control_routes(simulator: "ChangeNowSimulator") -> list[Route]:
             simulator.deposit(asked.payin_address, asked.asset, amount, asked.tx_hash, asked.network)
         )
 
-    def outage(asked: TellOutage) -> Any:
+    def outage(asked: OutageCommand) -> Any:
         if asked.down:
             simulator.take_down(asked.for_s)
         else:
             simulator.bring_up()
         return {}
 
-    def clock(asked: TellClock) -> Any:
+    def clock(asked: ClockCommand) -> Any:
         simulator.advance(asked.advance_s)
         return {"now": documents.moment(simulator.now)}
 
-    def fate(asked: TellFate) -> Any:
+    def fate(asked: FateCommand) -> Any:
         return {"status": simulator.step(asked.id) if asked.fate is None else simulator.decide(asked.id, asked.fate)}
 
-    def pair(asked: TellPair) -> Any:
+    def pair(asked: PairCommand) -> Any:
         named = Pair(asked.from_currency, asked.from_network, asked.to_currency, asked.to_network)
         if asked.active is not None:
             simulator.switch(named, active=asked.active)
@@ -90,13 +90,13 @@ def control_routes(simulator: "ChangeNowSimulator") -> list[Route]:
             "turnedAway": meter.turned_away,
             "peakPerS": meter.peak_per_s,
         }
-        return said(shown)
+        return json_response(shown)
 
     return [
         Route("/simulator/books", books),
-        Route("/simulator/deposits", told(TellDeposit, deposit), methods=["POST"]),
-        Route("/simulator/outage", told(TellOutage, outage), methods=["POST"]),
-        Route("/simulator/clock", told(TellClock, clock), methods=["POST"]),
-        Route("/simulator/fates", told(TellFate, fate), methods=["POST"]),
-        Route("/simulator/pairs", told(TellPair, pair), methods=["POST"]),
+        Route("/simulator/deposits", control_endpoint(DepositCommand, deposit), methods=["POST"]),
+        Route("/simulator/outage", control_endpoint(OutageCommand, outage), methods=["POST"]),
+        Route("/simulator/clock", control_endpoint(ClockCommand, clock), methods=["POST"]),
+        Route("/simulator/fates", control_endpoint(FateCommand, fate), methods=["POST"]),
+        Route("/simulator/pairs", control_endpoint(PairCommand, pair), methods=["POST"]),
     ]

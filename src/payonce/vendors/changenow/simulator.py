@@ -20,7 +20,12 @@ from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid
 from payonce.vendors.books import Denied, system_clock
 from payonce.vendors.changenow import documents
-from payonce.vendors.changenow.asking import (
+from payonce.vendors.changenow.books import Deposit, Entry, ExchangeBooks, Fate, Pace
+from payonce.vendors.changenow.controls import control_routes
+from payonce.vendors.changenow.fates import Fates
+from payonce.vendors.changenow.port import PAGE_MAX, REQUESTS_PER_S, Pair, Range, Status
+from payonce.vendors.changenow.prices import Listing, both, is_address, listing, quote
+from payonce.vendors.changenow.requests import (
     amount_asked,
     free_fields,
     moment_or_none,
@@ -29,14 +34,9 @@ from payonce.vendors.changenow.asking import (
     payin_address,
     whole_number,
 )
-from payonce.vendors.changenow.books import Deposit, Entry, ExchangeBooks, Fate, Pace
-from payonce.vendors.changenow.conduct import Fates
-from payonce.vendors.changenow.controls import control_routes
-from payonce.vendors.changenow.port import PAGE_MAX, REQUESTS_PER_S, Pair, Range, Status
-from payonce.vendors.changenow.prices import Listing, both, is_address, listing, quote
 from payonce.vendors.journal import Journal
 from payonce.vendors.meter import Meter
-from payonce.vendors.switches import Paths
+from payonce.vendors.simulator_http import Paths
 
 ID_BYTES: Final = 7
 DOUBLE_DIGITS: Final = 16
@@ -83,7 +83,7 @@ class ChangeNowSimulator:
         self._digits = digits
         self._keys = (api_key, private_key)
         self._journal = Journal(journal)
-        for record in self._journal.earlier:
+        for record in self._journal.records:
             self._apply(record)
         self._routes = Paths(
             [
@@ -334,8 +334,8 @@ class ChangeNowSimulator:
             try:
                 self._check_key(request)
                 document, status = await answer(request), 200
-            except Denied as no:
-                document, status = {"error": no.code, "message": no.text}, STATUS.get(no.code, 400)
+            except Denied as refusal:
+                document, status = {"error": refusal.code, "message": refusal.text}, STATUS.get(refusal.code, 400)
             return Response(documents.encoded(document, self._digits), status, media_type="application/json")
 
         return endpoint

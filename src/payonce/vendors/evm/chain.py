@@ -127,7 +127,7 @@ class Chain:
         self._conditions = conditions or Conditions()
         self._mined_at: datetime | None = None
         self._journal = Journal(journal)
-        for record in self._journal.earlier:
+        for record in self._journal.records:
             self._apply(record)
 
     def close(self) -> None:

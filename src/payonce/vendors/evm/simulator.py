@@ -15,7 +15,7 @@ from payonce.kit.redact import redact
 from payonce.vendors.books import Denied
 from payonce.vendors.evm.chain import TIP_WEI, Chain, Mined
 from payonce.vendors.evm.port import ETH
-from payonce.vendors.switches import Paths, said
+from payonce.vendors.simulator_http import Paths, json_response
 
 BATCH_MAX: Final = 100
 BALANCE_OF: Final = "0x70a08231"
@@ -89,12 +89,12 @@ class ChainSimulator:
         try:
             asked = loads_exact(await request.body())
         except Invalid:
-            return said(_problem(None, -32700, "parse error"), 400)
+            return json_response(_problem(None, -32700, "parse error"), 400)
         if isinstance(asked, list):
             if not 0 < len(asked) <= BATCH_MAX:
-                return said(_problem(None, -32600, f"a batch has 1 to {BATCH_MAX} requests"), 400)
-            return said([self._answered(each) for each in asked])
-        return said(self._answered(asked))
+                return json_response(_problem(None, -32600, f"a batch has 1 to {BATCH_MAX} requests"), 400)
+            return json_response([self._answered(each) for each in asked])
+        return json_response(self._answered(asked))
 
     def _answered(self, asked: Any) -> dict[str, Any]:
         if not isinstance(asked, dict) or not isinstance(asked.get("method"), str):
@@ -192,12 +192,12 @@ class ChainSimulator:
             {"address": address, "asset": asset.code, "balance": Amount(minor, asset).to_text()}
             for (address, asset), minor in sorted(self.chain.balances().items(), key=str)
         ]
-        return said({"transfers": transfers, "balances": balances, "height": self.chain.height})
+        return json_response({"transfers": transfers, "balances": balances, "height": self.chain.height})
 
     async def _mine(self, request: Request) -> Response:
         self.chain.mine(int(request.query_params.get("blocks", "1")))
         await self.tell()
-        return said({"height": self.chain.height})
+        return json_response({"height": self.chain.height})
 
     async def _arrive(self, request: Request) -> Response:
         """A transfer that somebody else makes, such as an exchange that gives a deposit back."""
@@ -205,9 +205,9 @@ class ChainSimulator:
             asked = loads_exact(await request.body())
             asset = Asset(asked["asset"], int(asked["exponent"]))
             amount = Amount.from_decimal(asked["amount"], asset)
-            return said({"hash": self.chain.arrive(str(asked["to"]), amount, str(asked["reference"]))})
+            return json_response({"hash": self.chain.arrive(str(asked["to"]), amount, str(asked["reference"]))})
         except (Invalid, KeyError, TypeError, ValueError) as error:
-            return said({"error": f"a transfer has to, asset, exponent, amount and reference: {error}"}, 400)
+            return json_response({"error": f"a transfer has to, asset, exponent, amount and reference: {error}"}, 400)
 
 
 def _text(asked: list[Any], place: int) -> str:

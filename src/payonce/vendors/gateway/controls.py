@@ -9,13 +9,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from payonce.vendors.gateway import documents
-from payonce.vendors.switches import said, told
+from payonce.vendors.simulator_http import control_endpoint, json_response
 
 if TYPE_CHECKING:
     from payonce.vendors.gateway.simulator import GatewaySimulator
 
 
-class TellCard(msgspec.Struct, frozen=True):
+class CardCommand(msgspec.Struct, frozen=True):
     token: str
     number: str | None = None
     """Another card behind the token."""
@@ -23,47 +23,47 @@ class TellCard(msgspec.Struct, frozen=True):
     """How its next charges end."""
 
 
-class TellOutage(msgspec.Struct, frozen=True):
+class OutageCommand(msgspec.Struct, frozen=True):
     down: bool
     for_s: float | None = None
 
 
-class TellClock(msgspec.Struct, frozen=True):
+class ClockCommand(msgspec.Struct, frozen=True):
     advance_s: float
 
 
 def control_routes(simulator: "GatewaySimulator") -> list[Route]:
-    def card(asked: TellCard) -> Any:
+    def card(asked: CardCommand) -> Any:
         if asked.number is not None:
             simulator.replace_card(asked.token, asked.number)
         if asked.script is not None:
             simulator.script(asked.token, *asked.script)
         return {}
 
-    def outage(asked: TellOutage) -> Any:
+    def outage(asked: OutageCommand) -> Any:
         if asked.down:
             simulator.take_down(asked.for_s)
         else:
             simulator.bring_up()
         return {}
 
-    def clock(asked: TellClock) -> Any:
+    def clock(asked: ClockCommand) -> Any:
         simulator.advance(asked.advance_s)
         return {"now": documents.moment(simulator.now)}
 
     async def books(request: Request) -> Response:
-        meter, letters = simulator.meter, simulator.outbox
+        meter, outbox = simulator.meter, simulator.outbox
         shown = documents.books(simulator.books) | {
             "requests": meter.requests,
             "turned_away": meter.turned_away,
             "peak_per_s": meter.peak_per_s,
-            "webhooks": {"made": len(letters.letters), "waiting": letters.waiting},
+            "webhooks": {"made": len(outbox.webhooks), "waiting": outbox.waiting},
         }
-        return said(shown)
+        return json_response(shown)
 
     return [
         Route("/simulator/books", books),
-        Route("/simulator/cards", told(TellCard, card), methods=["POST"]),
-        Route("/simulator/outage", told(TellOutage, outage), methods=["POST"]),
-        Route("/simulator/clock", told(TellClock, clock), methods=["POST"]),
+        Route("/simulator/cards", control_endpoint(CardCommand, card), methods=["POST"]),
+        Route("/simulator/outage", control_endpoint(OutageCommand, outage), methods=["POST"]),
+        Route("/simulator/clock", control_endpoint(ClockCommand, clock), methods=["POST"]),
     ]

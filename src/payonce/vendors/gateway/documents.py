@@ -74,8 +74,8 @@ def page(entries: Sequence[Entry], limit: int, written: Callable[[Entry], dict[s
     return {"object": "list", "data": [written(each) for each in entries[:limit]], "has_more": len(entries) > limit}
 
 
-def error(no: Denied) -> dict[str, Any]:
-    return {"error": {"type": "invalid_request_error", "code": no.code, "message": no.text}}
+def error(refusal: Denied) -> dict[str, Any]:
+    return {"error": {"type": "invalid_request_error", "code": refusal.code, "message": refusal.text}}
 
 
 def declined(entry: ChargeEntry) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from payonce.kit.webhooks.signatures import ID, SIGNATURE, TIMESTAMP
 AGAIN_AFTER_S: Final = (5, 60, 300, 1_800, 7_200, 36_000, 86_400)
 """After each try that was not answered with a 2xx; then the gateway gives up."""
 LATE_S: Final = 3_600.0
-LETTERS_MAX: Final = 1_000
+WEBHOOKS_MAX: Final = 1_000
 """Of one round of delivery."""
 
 
 @dataclass(frozen=True)
-class Post:
+class WebhookFaults:
     """What share of events is told twice, or late, drawn by seed and event."""
 
     seed: int = 0
@@ -41,7 +41,7 @@ class Post:
 
 
 @dataclass
-class Letter:
+class QueuedWebhook:
     """One telling of an event."""
 
     number: int
@@ -58,28 +58,28 @@ class Letter:
 
 @dataclass
 class Outbox:
-    letters: list[Letter] = field(default_factory=list)
-    _open: dict[int, Letter] = field(default_factory=dict)
+    webhooks: list[QueuedWebhook] = field(default_factory=list)
+    _open: dict[int, QueuedWebhook] = field(default_factory=dict)
 
     def put(self, event_id: str, kind: str, created: str, data: Mapping[str, Any], due: Sequence[datetime]) -> None:
         body = msgspec.json.encode({"type": kind, "timestamp": created, "data": data})
         for due_at in due:
-            letter = Letter(len(self.letters), event_id, body, due_at)
-            self.letters.append(letter)
-            self._open[letter.number] = letter
+            webhook = QueuedWebhook(len(self.webhooks), event_id, body, due_at)
+            self.webhooks.append(webhook)
+            self._open[webhook.number] = webhook
 
-    def told(self, number: int, arrived: bool, at: datetime) -> None:
-        letter = self.letters[number]
-        letter.tries += 1
-        letter.arrived = arrived
-        if arrived or letter.given_up:
+    def record_attempt(self, number: int, arrived: bool, at: datetime) -> None:
+        webhook = self.webhooks[number]
+        webhook.tries += 1
+        webhook.arrived = arrived
+        if arrived or webhook.given_up:
             self._open.pop(number, None)
         else:
-            letter.due_at = at + timedelta(seconds=AGAIN_AFTER_S[letter.tries - 1])
+            webhook.due_at = at + timedelta(seconds=AGAIN_AFTER_S[webhook.tries - 1])
 
-    def due(self, now: datetime) -> list[Letter]:
-        found = [letter for letter in self._open.values() if letter.due_at <= now]
-        return sorted(found, key=lambda letter: letter.due_at)[:LETTERS_MAX]
+    def due(self, now: datetime) -> list[QueuedWebhook]:
+        found = [webhook for webhook in self._open.values() if webhook.due_at <= now]
+        return sorted(found, key=lambda webhook: webhook.due_at)[:WEBHOOKS_MAX]
 
     @property
     def waiting(self) -> int:
@@ -87,17 +87,21 @@ class Outbox:
 
 
 async def deliver(
-    outbox: Outbox, http: HttpClient, secrets: Sequence[Secret], now: datetime, record: Callable[[Letter, bool], None]
+    outbox: Outbox,
+    http: HttpClient,
+    secrets: Sequence[Secret],
+    now: datetime,
+    record: Callable[[QueuedWebhook, bool], None],
 ) -> int:
     """Posts what is due to the address of `http`, each try signed anew. Answers how many arrived."""
     arrived = 0
-    for letter in outbox.due(now):
-        signed = signed_headers(secrets, letter.event_id, now, letter.body)
+    for webhook in outbox.due(now):
+        signed = signed_headers(secrets, webhook.event_id, now, webhook.body)
         headers = {name: signed[name] for name in (ID, TIMESTAMP, SIGNATURE)} | {"Content-Type": "application/json"}
         try:
-            is_taken = (await http.request("POST", "", body=letter.body, headers=headers)).is_success
+            is_taken = (await http.request("POST", "", body=webhook.body, headers=headers)).is_success
         except (NotSent, Unknown):
             is_taken = False
-        record(letter, is_taken)
+        record(webhook, is_taken)
         arrived += is_taken
     return arrived

@@ -94,11 +94,11 @@ class Declined(Refused):
         return self.code in HARD
 
     @classmethod
-    def read(cls, no: Refused) -> "Declined | None":
+    def read(cls, refusal: Refused) -> "Declined | None":
         """None: what refused was not a card, but the gateway, or a brake of ours."""
-        if isinstance(no, cls):
-            return no
-        match = _DECLINED.fullmatch(no.reason)
+        if isinstance(refusal, cls):
+            return refusal
+        match = _DECLINED.fullmatch(refusal.reason)
         if match is None:
             return None
         return cls(match["code"], match["message"], None if match["charge"] == "-" else match["charge"])

@@ -19,7 +19,7 @@ from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Secret
 from payonce.vendors.books import Denied, system_clock
-from payonce.vendors.gateway import asking, cards, documents, outbox
+from payonce.vendors.gateway import cards, documents, outbox, requests
 from payonce.vendors.gateway.books import ChargeEntry, GatewayBooks, RefundEntry
 from payonce.vendors.gateway.controls import control_routes
 from payonce.vendors.gateway.port import KEYS_KEPT_S, REQUESTS_PER_S, EventType, RefusalCode
@@ -56,7 +56,7 @@ class GatewaySimulator:
         clock: Callable[[], datetime] = system_clock,
         *,
         seed: int | None = None,
-        post: outbox.Post | None = None,
+        post: outbox.WebhookFaults | None = None,
         limit_per_s: float | None = REQUESTS_PER_S,
         api_key: str | None = None,
         tick: Callable[[], float] = time.monotonic,
@@ -71,11 +71,11 @@ class GatewaySimulator:
         self._ahead = timedelta()
         self._down_until: datetime | None = None
         self._seed = seed
-        self._post = post or outbox.Post()
+        self._post = post or outbox.WebhookFaults()
         self._api_key = api_key
         self._answers: dict[str, Mapping[str, Any]] = {}
         self._journal = Journal(journal)
-        for record in self._journal.earlier:
+        for record in self._journal.records:
             self._apply(record)
         self._routes = Starlette(
             routes=[
@@ -104,8 +104,8 @@ class GatewaySimulator:
         try:
             number = cards.check_number(number)
             cards.check_expiry(exp_month, exp_year, self.now)
-        except Denied as no:
-            raise Invalid(f"the card cannot be used: {no.text}") from None
+        except Denied as refusal:
+            raise Invalid(f"the card cannot be used: {refusal.text}") from None
         return self._keep_card(self._new_id("pm"), number, exp_month, exp_year)
 
     def replace_card(self, token: str, number: str) -> None:
@@ -113,8 +113,8 @@ class GatewaySimulator:
         card = self._card(token)
         try:
             number = cards.check_number(number)
-        except Denied as no:
-            raise Invalid(f"the card cannot be used: {no.text}") from None
+        except Denied as refusal:
+            raise Invalid(f"the card cannot be used: {refusal.text}") from None
         self._keep_card(token, number, card.exp_month, card.exp_year)
 
     def script(self, token: str, *ends: str) -> None:
@@ -139,8 +139,8 @@ class GatewaySimulator:
     async def deliver(self, http: HttpClient, secrets: Sequence[Secret]) -> int:
         """Posts the webhooks that are due by the books' clock to the address of `http`."""
 
-        def record(letter: outbox.Letter, arrived: bool) -> None:
-            self._record({"event": "told", "letter": letter.number, "arrived": arrived})
+        def record(webhook: outbox.QueuedWebhook, arrived: bool) -> None:
+            self._record({"event": "told", "letter": webhook.number, "arrived": arrived})
 
         return await outbox.deliver(self.outbox, http, secrets, self.now, record)
 
@@ -184,7 +184,7 @@ class GatewaySimulator:
             case "answered":
                 self._apply_answer(record)
             case "told":
-                self.outbox.told(record["letter"], record["arrived"], datetime.fromisoformat(record["at"]))
+                self.outbox.record_attempt(record["letter"], record["arrived"], datetime.fromisoformat(record["at"]))
             case "advanced":
                 self._ahead += timedelta(seconds=record["seconds"])
             case "went_down":
@@ -208,7 +208,7 @@ class GatewaySimulator:
             self.outbox.put(record["event_id"], EventType.REFUND_SUCCEEDED, moment, documents.refund(refund), due)
 
     async def _tokenise(self, request: Request) -> Answer:
-        asked = asking.document_in(await request.body())
+        asked = requests.document_in(await request.body())
         number = cards.check_number(asked.get("number"))
         month, year = cards.check_expiry(asked.get("exp_month"), asked.get("exp_year"), self.now)
         cards.check_security_code(asked.get("cvc"))
@@ -222,8 +222,12 @@ class GatewaySimulator:
         return 200, documents.token(card), PLAIN
 
     def _charge(self, asked: dict[str, Any], now: datetime) -> tuple[int, Any, dict[str, Any]]:
-        amount, currency, reference = asking.amount_in(asked), asking.currency_in(asked), asking.reference_in(asked)
-        metadata, method = asking.metadata_in(asked), asked.get("payment_method")
+        amount, currency, reference = (
+            requests.amount_in(asked),
+            requests.currency_in(asked),
+            requests.reference_in(asked),
+        )
+        metadata, method = requests.metadata_in(asked), asked.get("payment_method")
         card = self.cards.get(method) if isinstance(method, str) else None
         if card is None:
             raise Denied(RefusalCode.NO_SUCH_TOKEN, "There is no such payment method.")
@@ -243,16 +247,16 @@ class GatewaySimulator:
         return (402 if entry.decline_code else 201), answer, {"charge": _fields(entry)}
 
     def _refund(self, asked: dict[str, Any], now: datetime) -> tuple[int, Any, dict[str, Any]]:
-        amount, reference, reason = asking.amount_in(asked), asking.reference_in(asked), asked.get("reason") or ""
+        amount, reference, reason = requests.amount_in(asked), requests.reference_in(asked), asked.get("reason") or ""
         if not isinstance(reason, str):
-            raise asking.bad("A reason is a text.")
+            raise requests.bad("A reason is a text.")
         charge = self.books.check_refund(asked.get("charge"), amount)
         entry = RefundEntry(self._new_id("re"), charge.id, amount, charge.currency, reference, reason, now)
         return 201, documents.refund(entry), {"refund": _fields(entry)}
 
     async def _charges(self, request: Request) -> Answer:
         found = self.books.charges_of(request.query_params.get("reference", ""))
-        limit = asking.limit_in(request.query_params.get("limit"))
+        limit = requests.limit_in(request.query_params.get("limit"))
         return 200, documents.page(found, limit, lambda entry: documents.charge(entry, self._refunded(entry))), PLAIN
 
     async def _charge_of(self, request: Request) -> Answer:
@@ -263,7 +267,7 @@ class GatewaySimulator:
 
     async def _refunds(self, request: Request) -> Answer:
         found = self.books.refunds_of(request.query_params.get("reference", ""))
-        return 200, documents.page(found, asking.limit_in(request.query_params.get("limit")), documents.refund), PLAIN
+        return 200, documents.page(found, requests.limit_in(request.query_params.get("limit")), documents.refund), PLAIN
 
     async def _refund_of(self, request: Request) -> Answer:
         entry = self.books.refunds.get(request.path_params["id"])
@@ -272,8 +276,8 @@ class GatewaySimulator:
         return 200, documents.refund(entry), PLAIN
 
     async def _statement(self, request: Request) -> Answer:
-        limit = asking.limit_in(request.query_params.get("limit"))
-        begin = asking.line_in(request.query_params.get("after"))
+        limit = requests.limit_in(request.query_params.get("limit"))
+        begin = requests.line_in(request.query_params.get("after"))
         return 200, documents.page(self.books.lines[begin : begin + limit + 1], limit, documents.line), PLAIN
 
     def _refunded(self, entry: ChargeEntry) -> int:
@@ -288,8 +292,8 @@ class GatewaySimulator:
         async def answer(request: Request) -> Answer:
             key, body = request.headers.get("idempotency-key", ""), await request.body()
             if not 1 <= len(key) <= KEY_MAX_CHARS:
-                raise asking.bad("An order needs an Idempotency-Key.")
-            digest, now = asking.digest_of(request.url.path, body), self.now
+                raise requests.bad("An order needs an Idempotency-Key.")
+            digest, now = requests.digest_of(request.url.path, body), self.now
             earlier = self._answers.get(key)
             if earlier and now < datetime.fromisoformat(earlier["at"]) + timedelta(seconds=KEYS_KEPT_S):
                 if earlier["digest"] != digest:
@@ -297,9 +301,9 @@ class GatewaySimulator:
                 return earlier["status"], earlier["answer"], {REPLAYED: "true"}
             made: dict[str, Any] = {}
             try:
-                status, document, made = decide(asking.document_in(body), now)
-            except Denied as no:
-                status, document = STATUS.get(no.code, 400), documents.error(no)
+                status, document, made = decide(requests.document_in(body), now)
+            except Denied as refusal:
+                status, document = STATUS.get(refusal.code, 400), documents.error(refusal)
             event_id = self._new_id("evt")
             delay = timedelta(milliseconds=made.get("charge", {}).get("delay_ms", cards.DELAY_MIN_MS))
             due = [each.isoformat() for each in self._post.draw(event_id, now + delay)]
@@ -338,8 +342,8 @@ class GatewaySimulator:
             try:
                 self._check_key(request)
                 status, document, headers = await answer(request)
-            except Denied as no:
-                status, document, headers = STATUS.get(no.code, 400), documents.error(no), {}
+            except Denied as refusal:
+                status, document, headers = STATUS.get(refusal.code, 400), documents.error(refusal), {}
             return Response(msgspec.json.encode(document), status, headers, "application/json")
 
         return endpoint

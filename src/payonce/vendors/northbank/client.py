@@ -37,7 +37,7 @@ class Money(msgspec.Struct, frozen=True):
     currency: str
 
 
-class Booked(msgspec.Struct, frozen=True):
+class WireTransfer(msgspec.Struct, frozen=True):
     id: str
     key: str
     source: str = msgspec.field(name="from")
@@ -46,8 +46,8 @@ class Booked(msgspec.Struct, frozen=True):
     booked_at: datetime
 
 
-class Found(msgspec.Struct, frozen=True):
-    transfers: list[Booked]
+class TransferList(msgspec.Struct, frozen=True):
+    transfers: list[WireTransfer]
 
 
 class Balances(msgspec.Struct, frozen=True):
@@ -85,8 +85,8 @@ class NorthbankClient:
         }
         answer = await self._ask("POST", "/v1/transfers", json=body, headers={"Idempotency-Key": order.key})
         if answer.status != 201:
-            raise _no(answer)
-        booked = answer.decode(Booked)
+            raise _error_of(answer)
+        booked = answer.decode(WireTransfer)
         if (booked.key, booked.source, booked.target) != (order.key, order.source, order.target) or (
             _amount(answer, booked.amount, order.amount.asset) != order.amount
         ):
@@ -95,7 +95,7 @@ class NorthbankClient:
 
     async def find_transfer(self, key: str) -> TransferReceipt | None:
         answer = _ok(await self._ask("GET", "/v1/transfers", query={"key": key}))
-        found = answer.decode(Found).transfers
+        found = answer.decode(TransferList).transfers
         if len(found) > 1 or any(each.key != key for each in found):
             raise Unknown(f"{answer.source} answered about other transfers than the one that was asked for")
         return _receipt(found[0]) if found else None
@@ -127,7 +127,7 @@ class NorthbankClient:
         return await request_within(self._budget, self._http, method, path, observe=observe, **options)
 
 
-def _no(answer: Response) -> Exception:
+def _error_of(answer: Response) -> Exception:
     """What an answer means that is not the one hoped for."""
     if answer.status == 429:
         return NotSent(f"{answer.source} was turned away: too many requests")
@@ -144,7 +144,7 @@ def _no(answer: Response) -> Exception:
 def _ok(answer: Response) -> Response:
     """The answer to a question. A no to a question proves nothing."""
     if answer.status != 200:
-        problem = _no(answer)
+        problem = _error_of(answer)
         raise Unknown(str(problem)) if isinstance(problem, Refused) else problem
     return answer
 
@@ -156,5 +156,5 @@ def _amount(answer: Response, money: Money, asset: Asset) -> Amount:
         raise Unknown(f"{answer.source} answered with an amount that is none: {error}") from None
 
 
-def _receipt(booked: Booked) -> TransferReceipt:
+def _receipt(booked: WireTransfer) -> TransferReceipt:
     return TransferReceipt(booked.id, booked.key, booked.booked_at)

@@ -30,14 +30,14 @@ class NorthbankSimulator:
         self._clock = clock
         self._answers: dict[str, dict[str, Any]] = {}
         self._journal = Journal(journal)
-        for record in self._journal.earlier:
+        for record in self._journal.records:
             self._apply(record)
         self._routes = Starlette(
             routes=[
-                Route("/v1/transfers", _spoken(self._transfer), methods=["POST"]),
-                Route("/v1/transfers", _spoken(self._find)),
-                Route("/v1/accounts/{account}", _spoken(self._account)),
-                Route("/v1/statement", _spoken(self._statement)),
+                Route("/v1/transfers", _json_endpoint(self._transfer), methods=["POST"]),
+                Route("/v1/transfers", _json_endpoint(self._find)),
+                Route("/v1/accounts/{account}", _json_endpoint(self._account)),
+                Route("/v1/statement", _json_endpoint(self._statement)),
             ]
         )
 
@@ -100,8 +100,8 @@ class NorthbankSimulator:
             order = _order(body)
             amount = amount_on_wire(order["amount"].get("value"), order["amount"].get("currency"))
             self.books.check(order["from"], order["to"], amount)
-        except Denied as no:
-            return *_error(no), None
+        except Denied as refusal:
+            return *_error(refusal), None
         answer = {**order, "id": f"nb-{len(self.books.movements) + 1}", "key": key, "booked_at": now.isoformat()}
         return 201, answer, order
 
@@ -133,19 +133,19 @@ class NorthbankSimulator:
         return account
 
 
-def _spoken(answer: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Callable[[Request], Awaitable[Response]]:
+def _json_endpoint(answer: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             status, document = await answer(request)
-        except Denied as no:
-            status, document = _error(no)
+        except Denied as refusal:
+            status, document = _error(refusal)
         return Response(msgspec.json.encode(document), status, media_type="application/json")
 
     return endpoint
 
 
-def _error(no: Denied) -> tuple[int, Any]:
-    return STATUS.get(no.code, 400), {"error": {"code": no.code, "message": no.text}}
+def _error(refusal: Denied) -> tuple[int, Any]:
+    return STATUS.get(refusal.code, 400), {"error": {"code": refusal.code, "message": refusal.text}}
 
 
 def _order(body: bytes) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Payment(msgspec.Struct, frozen=True):
     booked_ms: int
 
 
-class Found(msgspec.Struct, frozen=True):
+class PaymentList(msgspec.Struct, frozen=True):
     reference: str
     payments: list[Payment]
 
@@ -87,12 +87,12 @@ class SouthbankClient:
         }
         answer = await self._ask("POST", "/payments", json=body)
         if answer.status != 200:
-            raise _no(answer)
+            raise _error_of(answer)
         return _receipt(answer, answer.decode(Payment), order)
 
     async def find_payment(self, order: PaymentOrder) -> PaymentReceipt | None:
         answer = _ok(await self._ask("GET", "/payments", query={"reference": order.reference}))
-        found = answer.decode(Found)
+        found = answer.decode(PaymentList)
         if found.reference != order.reference:
             raise Unknown(f"{answer.source} answered about another reference than {order.reference}")
         if len(found.payments) > 1:
@@ -133,7 +133,7 @@ class SouthbankClient:
         return await request_within(self._budget, self._http, method, path, observe=observe, **options)
 
 
-def _no(answer: Response) -> Exception:
+def _error_of(answer: Response) -> Exception:
     """What an answer means that is not the one hoped for."""
     if answer.status == 429:
         return NotSent(f"{answer.source} was turned away: too many requests")
@@ -150,7 +150,7 @@ def _no(answer: Response) -> Exception:
 def _ok(answer: Response) -> Response:
     """The answer to a question. A no to a question proves nothing."""
     if answer.status != 200:
-        problem = _no(answer)
+        problem = _error_of(answer)
         raise Unknown(str(problem)) if isinstance(problem, Refused) else problem
     return answer
 

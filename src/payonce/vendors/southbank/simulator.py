@@ -42,15 +42,15 @@ class SouthbankSimulator:
         self._clock = clock
         self._lag = timedelta(seconds=lag_s)
         self._journal = Journal(journal)
-        for record in self._journal.earlier:
+        for record in self._journal.records:
             self._apply(record)
         self._routes = Starlette(
             routes=[
-                Route("/payments", _spoken(self._pay), methods=["POST"]),
-                Route("/payments", _spoken(self._find)),
-                Route("/payments/void", _spoken(self._void), methods=["POST"]),
-                Route("/balance", _spoken(self._balance)),
-                Route("/statement", _spoken(self._statement)),
+                Route("/payments", _json_endpoint(self._pay), methods=["POST"]),
+                Route("/payments", _json_endpoint(self._find)),
+                Route("/payments/void", _json_endpoint(self._void), methods=["POST"]),
+                Route("/balance", _json_endpoint(self._balance)),
+                Route("/statement", _json_endpoint(self._statement)),
             ]
         )
 
@@ -144,12 +144,12 @@ class SouthbankSimulator:
         return account
 
 
-def _spoken(answer: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Callable[[Request], Awaitable[Response]]:
+def _json_endpoint(answer: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             status, document = await answer(request)
-        except Denied as no:
-            status, document = 422, {"reason": REASONS[no.code], "text": no.text}
+        except Denied as refusal:
+            status, document = 422, {"reason": REASONS[refusal.code], "text": refusal.text}
         return Response(msgspec.json.encode(document), status, media_type="application/json")
 
     return endpoint

@@ -13,7 +13,7 @@ from payonce.services.billing.payments.api.gateway_events import GatewayDoor
 from payonce.services.billing.payments.model import State
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
-from payonce.vendors.gateway.outbox import Post
+from payonce.vendors.gateway.outbox import WebhookFaults
 from tests.services.billing.payments.counter import GATEWAY_SECRET, Counter, open_counter
 
 HERE = "https://payments.example/v1/webhooks/gateway"
@@ -35,7 +35,7 @@ async def tell(counter: Counter, event_id: str = "evt_1", kind: str = "charge.su
 
 
 async def test_what_it_confirms_changes_nothing(stage: OpenStage) -> None:
-    async with open_counter(stage, post=Post(seed=1, duplicate=1.0)) as counter, posting(counter) as http:
+    async with open_counter(stage, post=WebhookFaults(seed=1, duplicate=1.0)) as counter, posting(counter) as http:
         await counter.till.card()
         transaction = await counter.till.charged(action="trial", amount_minor=100)
         counter.till.clock.now = await counter.till.s.clock.now()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from payonce.services.billing.demo.simulators import GatewayStandIn
     from payonce.services.billing.demo.verdict import Verdict
     from payonce.settings import Settings
-    from payonce.vendors.gateway.outbox import Outbox, Post
+    from payonce.vendors.gateway.outbox import Outbox, WebhookFaults
 
 CUSTOMERS, MONTHS = 500, 24
 FAULTS: Final = 0.15
@@ -159,9 +159,9 @@ async def demonstrate(
     from payonce.services.billing.demo.verdict import judge
     from payonce.services.billing.demo.work import Work
     from payonce.testing import Clock
-    from payonce.vendors.gateway.outbox import Post
+    from payonce.vendors.gateway.outbox import WebhookFaults
 
-    post = Post(seed, TWICE, LATE, LATE_S)
+    post = WebhookFaults(seed, TWICE, LATE, LATE_S)
     subscribers = seeded_customers(customers or size or CUSTOMERS, months, seed)
     async with (
         throw_away_app(settings) as (app, addresses),
@@ -186,14 +186,14 @@ async def demonstrate(
         return Report(seed, months, verdict, gateway.faults(), desk.repeated, desk.wrong, disturbed, told)
 
 
-async def _told(read: "Reader", outbox: "Outbox", post: "Post") -> Told:
+async def _told(read: "Reader", outbox: "Outbox", post: "WebhookFaults") -> Told:
     """By the gateway's own list, and by our record."""
-    arrived = [letter for letter in outbox.letters if letter.arrived]
+    arrived = [letter for letter in outbox.webhooks if letter.arrived]
     events = {letter.event_id for letter in arrived}
     heeded = await read.fetchval("select count(*) from payonce.inbox where consumer = $1", CONSUMER)
     disagreed = await read.fetchval("select count(*) from payonce.audit_log where location = $1", CONSUMER)
     late = sum(post.draw(letter.event_id, letter.due_at)[0] > letter.due_at for letter in arrived)
-    again = sum(max(0, letter.tries - 1) for letter in outbox.letters)
+    again = sum(max(0, letter.tries - 1) for letter in outbox.webhooks)
     return Told(len(arrived), len(arrived) - len(events), late, again, heeded, len(events), disagreed)
 
 

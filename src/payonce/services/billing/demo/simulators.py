@@ -11,7 +11,7 @@ from payonce.testing.clock import MovedClock
 from payonce.testing.faults import Fault, FaultPlan, Odds
 from payonce.testing.faulty import Faulty, faulty_over_sockets
 from payonce.testing.server import serving
-from payonce.vendors.gateway.outbox import Post
+from payonce.vendors.gateway.outbox import WebhookFaults
 from payonce.vendors.gateway.simulator import GatewaySimulator
 
 GATEWAY_TIMEOUT_S: Final = 1.0
@@ -41,7 +41,7 @@ class GatewayStandIn:
 
 @asynccontextmanager
 async def open_gateway_stand_in(
-    seed: int = 1, faults: float = 0.0, *, webhooks_to: str | None = None, post: Post | None = None
+    seed: int = 1, faults: float = 0.0, *, webhooks_to: str | None = None, post: WebhookFaults | None = None
 ) -> AsyncIterator[GatewayStandIn]:
     """The card gateway, of whose calls this share goes wrong. It posts webhooks, if anywhere, to `webhooks_to`."""
     clock, secret = MovedClock(), new_secret()

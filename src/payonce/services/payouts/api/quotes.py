@@ -5,24 +5,24 @@ from fractions import Fraction
 from typing import Any
 
 from payonce.kit.money import Amount
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.domain.pricing import fee_and_rest, market_value
 from payonce.services.payouts.handlers.estimator import estimate_rate
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, PARTS_MAX
-from payonce.services.payouts.store.minimums import GAS_MULTIPLE, taken_now
+from payonce.services.payouts.store.minimums import GAS_MULTIPLE, payment_range
 from payonce.vendors.changenow.port import ChangeNow, Pair, Range
 
 
 async def quote(
-    changenow: ChangeNow, host: HostWallet | None, terms: Terms, price: Amount, currency: str, network: str
+    changenow: ChangeNow, host: HostWallet | None, config: PayoutConfig, price: Amount, currency: str, network: str
 ) -> dict[str, Any]:
-    fee, adjusted = fee_and_rest(price, terms.fee_percent)
+    fee, adjusted = fee_and_rest(price, config.fee_percent)
     found = await estimate_rate(changenow, adjusted.to_decimal())
     value = market_value(adjusted, found.from_amount, found.to_amount, found.deposit_fee, found.withdrawal_fee)
     pair = Pair(ETH_TICKER, ETH_NETWORK, currency, network)
     direct = (currency, network) == (ETH_TICKER, ETH_NETWORK)
-    taken = await taken_now(changenow, host, (currency, network))
+    taken = await payment_range(changenow, host, (currency, network))
     accumulates = value is not None and value.to_decimal() < taken.min_amount
     reason = _why_not(value, taken, f"{GAS_MULTIPLE} times its gas" if direct else "the exchange's minimum")
     return {

@@ -24,10 +24,10 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.payouts.api import quotes
 from payonce.services.payouts.api.statement import statement
-from payonce.services.payouts.api.webhook import SIGNATURE_HEADER, NotTaken, read_webhook, refuse_direct
+from payonce.services.payouts.api.webhook import SIGNATURE_HEADER, WebhookRefused, read_webhook, refuse_direct
 from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict
 from payonce.services.payouts.domain.addresses import MEMO_SHAPE
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.domain.pricing import fee_and_rest
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import USDT, Payout, State
@@ -35,8 +35,8 @@ from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.services.payouts.store import payouts as store
 from payonce.services.payouts.store import queries
 from payonce.services.payouts.store import swaps as swap_store
-from payonce.services.payouts.store.orders import Taken, check_currency, receive
-from payonce.services.payouts.store.write_counts import counted
+from payonce.services.payouts.store.orders import Intake, check_currency, receive
+from payonce.services.payouts.store.write_counts import count_writes
 from payonce.vendors.changenow.port import ChangeNow
 
 PREFIX: Final = "/v1/payouts"
@@ -55,7 +55,7 @@ Price = Annotated[
 Found = TypeVar("Found")
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class WebhookReceipt(msgspec.Struct, frozen=True):
     """What the caller of the webhook hears; the same for the same payment, however often it comes."""
 
     status: str
@@ -126,7 +126,7 @@ class QuoteDocument(BaseModel):
     reason: str | None
 
 
-class DecisionAsked(Asked):
+class DecisionRequest(Asked):
     verdict: Verdict
     revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
     note: Note = Field(description="Why; it is kept in the audit log.")
@@ -142,7 +142,7 @@ class DecisionAsked(Asked):
     )
 
 
-class Decided(BaseModel):
+class DecisionResult(BaseModel):
     """Done, or, above the threshold of an asset, waiting for a second person to grant `approval`."""
 
     payout: str
@@ -165,16 +165,16 @@ def _add_intake(routes: APIRouter) -> None:
         """Order a payout by signed webhook."""
         _refuse_query(request)
         context = context_of(request)
-        terms, signature = _resource(context, Terms), request.headers.get(SIGNATURE_HEADER)
+        config, signature = _resource(context, PayoutConfig), request.headers.get(SIGNATURE_HEADER)
         try:
-            asked = read_webhook(terms, signature, await request.body(), await _now(context))
+            asked = read_webhook(config, signature, await request.body(), await _now(context))
             await check_currency(context.read, asked)
-            payout = (await _take(context, trace_of(request), asked)).payout
-        except NotTaken as no:
-            if no.status is HTTPStatus.UNAUTHORIZED:
+            payout = (await _receive_order(context, trace_of(request), asked)).payout
+        except WebhookRefused as refusal:
+            if refusal.status is HTTPStatus.UNAUTHORIZED:
                 SIGNATURE_FAILURES.labels("payouts", "missing" if signature is None else "forged").inc()
-            raise Problem(no.status, str(no)) from no
-        receipt = Receipt("success", payout.id, payout.unique_id, payout.state)
+            raise Problem(refusal.status, str(refusal)) from refusal
+        receipt = WebhookReceipt("success", payout.id, payout.unique_id, payout.state)
         return Response(msgspec.json.encode(receipt), media_type="application/json")
 
     # Not in the description of what API keys open: its callers sign, and their contract is in the README.
@@ -189,20 +189,20 @@ def _add_intake(routes: APIRouter) -> None:
         price: Price = None,
         subscription_price: Price = None,
     ) -> QuoteDocument:
-        terms, changenow = _resource(context, Terms), _resource(context, ChangeNow)  # type: ignore[type-abstract]
+        config, changenow = _resource(context, PayoutConfig), _resource(context, ChangeNow)  # type: ignore[type-abstract]
         if price is not None and subscription_price is not None:
             raise Problem(422, "price and subscription_price are two names of one thing; give one of them")
         price = price if price is not None else subscription_price
         if price is None:
             raise Problem(422, "price is missing; give it in USDT, such as 29.99")
         amount = Amount.from_decimal(Decimal(price), USDT)
-        if fee_and_rest(amount, terms.fee_percent)[1].minor <= 0:
+        if fee_and_rest(amount, config.fee_percent)[1].minor <= 0:
             raise Problem(422, f"price is {price}, which leaves nothing to pay out after the fee")
         coin = (payout_currency.lower(), payout_network.lower())
-        if (refusal := refuse_direct(terms, *coin)) is not None:
+        if (refusal := refuse_direct(config, *coin)) is not None:
             raise Problem(422, refusal)
-        host = None if terms.external_hostpay else _resource(context, HostWallet)
-        found = await quotes.quote(changenow, host, terms, amount, *coin)
+        host = None if config.external_hostpay else _resource(context, HostWallet)
+        found = await quotes.quote(changenow, host, config, amount, *coin)
         return QuoteDocument(**found)
 
 
@@ -216,7 +216,7 @@ def _add_reading(routes: APIRouter) -> None:
         limit: Limit = PAGE_DEFAULT,
         after: Annotated[str | None, Query(pattern=r"^[0-9a-zA-Z-]{1,100}$")] = None,
     ) -> PayoutPage:
-        found = await store.listed(context.read, state, after, limit, since)
+        found = await store.list_payouts(context.read, state, after, limit, since)
         following = found[-1].id if len(found) == min(limit, store.LISTED_MAX) else None
         return PayoutPage(payouts=[PayoutDocument(**_document(each)) for each in found], next_after=following)
 
@@ -266,13 +266,13 @@ def _add_deciding(routes: APIRouter) -> None:
     @routes.post(
         f"{PREFIX}/{{payout_id}}/decide",
         summary="Hold, release, readdress, reject or refund one, and more",
-        response_model=Decided,
+        response_model=DecisionResult,
         responses=DECIDES,
     )
     async def decide_payout(
-        payout_id: Id, body: DecisionAsked, context: AppContextDep, once: Annotated[Once, moves_money(DECIDE)]
+        payout_id: Id, body: DecisionRequest, context: AppContextDep, once: Annotated[Once, moves_money(DECIDE)]
     ) -> Response:
-        async def act(tx: Tx) -> Decided:
+        async def act(tx: Tx) -> DecisionResult:
             if await store.find(tx, payout_id) is None:
                 raise not_found(f"payout {payout_id!r}")
             asked = Decision(
@@ -292,8 +292,8 @@ def _add_deciding(routes: APIRouter) -> None:
             except Invalid as error:
                 raise Problem(422, str(error)) from error
             if isinstance(end, Executed):
-                return Decided(payout=payout_id, done=True, state=end.result["state"])
-            return Decided(payout=payout_id, done=False, approval=end.id, expires_at=end.expires_at)
+                return DecisionResult(payout=payout_id, done=True, state=end.result["state"])
+            return DecisionResult(payout=payout_id, done=False, approval=end.id, expires_at=end.expires_at)
 
         return await once.answer(act)
 
@@ -304,12 +304,12 @@ def _refuse_query(request: Request) -> None:
         raise wrong_query(no_such_parameters(set(request.query_params), ()))
 
 
-async def _take(context: AppContext, trace: str | None, asked: Any) -> Taken:
-    with counted("payouts"):
+async def _receive_order(context: AppContext, trace: str | None, asked: Any) -> Intake:
+    with count_writes("payouts"):
         async with context.begin(trace) as tx:
             try:
                 return await receive(tx, asked)
-            except NotTaken as refusal:
+            except WebhookRefused as refusal:
                 # The transaction commits all the same: it holds the note for the person who looks into the refusal.
                 refused = refusal
         raise refused
@@ -329,7 +329,7 @@ def _resource(context: AppContext, kind: type[Found]) -> Found:
 
 def _document(payout: Payout) -> dict[str, Any]:
     return {
-        **store.described(payout),
+        **store.payout_document(payout),
         "held_from": payout.held_from,
         "trace_id": payout.trace_id,
         "created_at": payout.created_at,

@@ -31,7 +31,7 @@ from payonce.services.payouts.domain.addresses import (
     key_of,
     wrong_with,
 )
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.domain.pricing import fee_and_rest
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT
 
@@ -56,7 +56,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,12}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,18})?")
 
 
-class NotTaken(PayonceError):
+class WebhookRefused(PayonceError):
     """A webhook that is not taken in; nothing of it was written."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -65,7 +65,7 @@ class NotTaken(PayonceError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class PayoutOrder:
     """What a caller asks for, with every field in its one form."""
 
     payment_id: str | None
@@ -109,29 +109,29 @@ class Asked:
         return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
-def read_webhook(terms: Terms, signature: str | None, body: bytes, now: datetime) -> Asked:
+def read_webhook(config: PayoutConfig, signature: str | None, body: bytes, now: datetime) -> PayoutOrder:
     """Total: whatever a stranger sends, the answer is what they ask for, or NotTaken."""
-    check_signature(terms, signature, body)
+    check_signature(config, signature, body)
     try:
         document = loads_exact(body)
     except Invalid as error:
-        raise NotTaken(HTTPStatus.BAD_REQUEST, str(error)) from None
+        raise WebhookRefused(HTTPStatus.BAD_REQUEST, str(error)) from None
     if not isinstance(document, dict):
-        raise NotTaken(HTTPStatus.BAD_REQUEST, "the body is not a JSON object")
-    _check_said_once(body, document)
-    if document.get("timestamp") is not None or not terms.six_fields:
-        _check_time(document.get("timestamp"), now, terms.tolerance_s)
-    return _asked(document, terms)
+        raise WebhookRefused(HTTPStatus.BAD_REQUEST, "the body is not a JSON object")
+    _check_duplicates(body, document)
+    if document.get("timestamp") is not None or not config.six_fields:
+        _check_time(document.get("timestamp"), now, config.tolerance_s)
+    return _order_from(document, config)
 
 
-def check_signature(terms: Terms, signature: str | None, body: bytes) -> None:
+def check_signature(config: PayoutConfig, signature: str | None, body: bytes) -> None:
     """Over the bytes as they came, in a time that tells nothing about the right one."""
     if signature is None:
-        raise NotTaken(HTTPStatus.UNAUTHORIZED, f"the header {SIGNATURE_HEADER} is missing")
+        raise WebhookRefused(HTTPStatus.UNAUTHORIZED, f"the header {SIGNATURE_HEADER} is missing")
     # All keys are tried: how many there are, and which one was right, is nobody's business.
-    right = [verify_hex(key, body, signature.strip()) for key in terms.signing_keys]
+    right = [verify_hex(key, body, signature.strip()) for key in config.signing_keys]
     if True not in right:
-        raise NotTaken(
+        raise WebhookRefused(
             HTTPStatus.UNAUTHORIZED,
             f"{SIGNATURE_HEADER} is not the hex HMAC-SHA256 of the body under a key that is agreed",
         )
@@ -151,48 +151,48 @@ def unique_id_of(payment: str) -> str:
 def _check_time(given: object, now: datetime, tolerance_s: int) -> None:
     text = str(given) if type(given) is int else given
     if not isinstance(text, str) or not _SECONDS.fullmatch(text):
-        raise NotTaken(HTTPStatus.BAD_REQUEST, "timestamp must be the seconds since 1970, as a whole number")
+        raise WebhookRefused(HTTPStatus.BAD_REQUEST, "timestamp must be the seconds since 1970, as a whole number")
     if abs(int(text) - now.timestamp()) > tolerance_s:
-        raise NotTaken(
+        raise WebhookRefused(
             HTTPStatus.BAD_REQUEST, f"timestamp is more than {tolerance_s} s away from our clock; sign the body anew"
         )
 
 
-def _check_said_once(body: bytes, document: Mapping[str, Any]) -> None:
+def _check_duplicates(body: bytes, document: Mapping[str, Any]) -> None:
     """Of two values for one thing, readers take different ones: what the caller meant, nobody can know."""
 
     def seen(pairs: list[tuple[str, object]]) -> dict[str, object]:
         [(name, times), *_] = Counter(name for name, _ in pairs).most_common(1) or [("", 0)]
         if times > 1:
-            raise NotTaken(HTTPStatus.BAD_REQUEST, f"the body has {ascii(name)[:80]} twice; send each name once")
+            raise WebhookRefused(HTTPStatus.BAD_REQUEST, f"the body has {ascii(name)[:80]} twice; send each name once")
         return dict(pairs)
 
     try:
         json.loads(body, object_pairs_hook=seen, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
-        raise NotTaken(HTTPStatus.BAD_REQUEST, "the text is not usable JSON") from None
+        raise WebhookRefused(HTTPStatus.BAD_REQUEST, "the text is not usable JSON") from None
     for one, other in (PRICE_NAMES, MEMO_NAMES):
         if one in document and other in document and document[one] != document[other]:
-            raise NotTaken(
+            raise WebhookRefused(
                 HTTPStatus.BAD_REQUEST, f"{one} and {other} are two names of one thing and differ; send one of them"
             )
 
 
-def _asked(document: Mapping[str, Any], terms: Terms) -> Asked:
+def _order_from(document: Mapping[str, Any], config: PayoutConfig) -> PayoutOrder:
     currency = ticker("payout_currency", document.get("payout_currency"))
     network = ticker("payout_network", document.get("payout_network"))
-    if (refusal := refuse_direct(terms, currency, network)) is not None:
-        raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, refusal)
-    price = _price(document, terms)
-    fee, adjusted = fee_and_rest(price, terms.fee_percent)
+    if (refusal := refuse_direct(config, currency, network)) is not None:
+        raise WebhookRefused(HTTPStatus.UNPROCESSABLE_ENTITY, refusal)
+    price = _price(document, config)
+    fee, adjusted = fee_and_rest(price, config.fee_percent)
     if adjusted.minor <= 0:
-        raise _wrong("subscription_price", "leaves nothing to pay out after the fee")
+        raise _invalid_field("subscription_price", "leaves nothing to pay out after the fee")
     said = next((name for name in MEMO_NAMES if name in document), MEMO_NAMES[0])
-    return Asked(
-        payment_id=_payment_id(document.get("payment_id"), terms),
-        user_id=_user_id(document.get("user_id"), terms),
+    return PayoutOrder(
+        payment_id=_payment_id(document.get("payment_id"), config),
+        user_id=_user_id(document.get("user_id"), config),
         closed_channel_id=channel(document.get("closed_channel_id")),
-        wallet_address=_address(document.get("wallet_address"), network, terms),
+        wallet_address=_address(document.get("wallet_address"), network, config),
         extra_id=_memo(document.get(said)),
         says_extra_id=document.get(said) is not None,
         payout_currency=currency,
@@ -200,13 +200,13 @@ def _asked(document: Mapping[str, Any], terms: Terms) -> Asked:
         price=price,
         fee=fee,
         adjusted=adjusted,
-        derives_payment_id=terms.six_fields and document.get("payment_id") is None,
+        derives_payment_id=config.six_fields and document.get("payment_id") is None,
     )
 
 
-def refuse_direct(terms: Terms, currency: str, network: str) -> str | None:
+def refuse_direct(config: PayoutConfig, currency: str, network: str) -> str | None:
     """Why a payout in ETH cannot be taken; None when it can."""
-    if terms.external_hostpay and (currency, network) == (ETH_TICKER, ETH_NETWORK):
+    if config.external_hostpay and (currency, network) == (ETH_TICKER, ETH_NETWORK):
         return (
             "payout_currency eth on the network eth needs no exchange, and with PAYOUTS_HOSTPAY=external nothing but "
             "exchanges is paid; choose another coin"
@@ -214,28 +214,30 @@ def refuse_direct(terms: Terms, currency: str, network: str) -> str | None:
     return None
 
 
-def _payment_id(given: object, terms: Terms) -> str | None:
-    if given is None and (terms.allow_missing_payment_id or terms.six_fields):
+def _payment_id(given: object, config: PayoutConfig) -> str | None:
+    if given is None and (config.allow_missing_payment_id or config.six_fields):
         return None
     if isinstance(given, str) and given.startswith(DERIVED):
-        raise _wrong("payment_id", f"begins with {DERIVED}, as those do that are made here; choose another")
+        raise _invalid_field("payment_id", f"begins with {DERIVED}, as those do that are made here; choose another")
     if not isinstance(given, str) or not _PAYMENT.fullmatch(given):
-        raise _wrong("payment_id", "must be 1 to 200 printable ASCII characters without spaces, one for each payment")
+        raise _invalid_field(
+            "payment_id", "must be 1 to 200 printable ASCII characters without spaces, one for each payment"
+        )
     return given
 
 
-def _user_id(given: object, terms: Terms) -> int:
-    if terms.six_fields and isinstance(given, str) and _NUMBER.fullmatch(given):
+def _user_id(given: object, config: PayoutConfig) -> int:
+    if config.six_fields and isinstance(given, str) and _NUMBER.fullmatch(given):
         given = int(given)
     if type(given) is not int or not 0 <= given < USER_ID_LIMIT:
-        raise _wrong("user_id", "must be a whole number from 0 to 2^63-1")
+        raise _invalid_field("user_id", "must be a whole number from 0 to 2^63-1")
     return given
 
 
 def channel(given: object) -> str:
     text = str(given) if type(given) is int and abs(given) < USER_ID_LIMIT else given
     if not isinstance(text, str) or not _CHANNEL.fullmatch(text):
-        raise _wrong("closed_channel_id", "must be a text such as -1001234567890")
+        raise _invalid_field("closed_channel_id", "must be a text such as -1001234567890")
     return text
 
 
@@ -243,17 +245,17 @@ def ticker(name: str, given: object) -> str:
     # Small letters of ASCII come from others too: of the Kelvin sign, a k.
     text = given.strip().lower() if isinstance(given, str) and given.isascii() else ""
     if not _TICKER.fullmatch(text):
-        raise _wrong(name, "must be a name such as eth")
+        raise _invalid_field(name, "must be a name such as eth")
     return text
 
 
-def _address(given: object, network: str, terms: Terms) -> str:
+def _address(given: object, network: str, config: PayoutConfig) -> str:
     if not isinstance(given, str):
-        raise _wrong("wallet_address", f"is no address of the network {network}")
+        raise _invalid_field("wallet_address", f"is no address of the network {network}")
     if (wrong := wrong_with(network, given)) is not None:
-        raise _wrong("wallet_address", wrong)
-    if key_of(given) == key_of(terms.host_wallet):
-        raise _wrong(
+        raise _invalid_field("wallet_address", wrong)
+    if key_of(given) == key_of(config.host_wallet):
+        raise _invalid_field(
             "wallet_address", "is the wallet that pays, which cannot pay itself; give the client's own address"
         )
     return in_one_spelling(network, given)
@@ -263,27 +265,27 @@ def _memo(given: object) -> str | None:
     if given is None or given == "":
         return None
     if not isinstance(given, str) or not is_memo(given):
-        raise _wrong("extra_id", MEMO_RULE)
+        raise _invalid_field("extra_id", MEMO_RULE)
     return given
 
 
-def _price(document: Mapping[str, Any], terms: Terms) -> Amount:
+def _price(document: Mapping[str, Any], config: PayoutConfig) -> Amount:
     given = next((document[name] for name in PRICE_NAMES if name in document), None)
-    if terms.six_fields and isinstance(given, int | Decimal) and not isinstance(given, bool):
+    if config.six_fields and isinstance(given, int | Decimal) and not isinstance(given, bool):
         given = _from_number(Decimal(given))
     if isinstance(given, int | Decimal) and not isinstance(given, bool):
-        raise NotTaken(
+        raise WebhookRefused(
             HTTPStatus.BAD_REQUEST,
             'subscription_price is a JSON number, of which readers lose digits; send it as a text, such as "29.99"',
         )
     if not isinstance(given, str) or not _DECIMAL.fullmatch(given):
-        raise _wrong("subscription_price", "must be a decimal text such as 29.99, above zero")
+        raise _invalid_field("subscription_price", "must be a decimal text such as 29.99, above zero")
     try:
         price = Amount.from_decimal(given, USDT)
     except Invalid as error:
-        raise _wrong("subscription_price", f"is refused: {error}") from None
+        raise _invalid_field("subscription_price", f"is refused: {error}") from None
     if not 0 < price.minor <= PRICE_MAX.minor:
-        raise _wrong("subscription_price", f"must be above zero and at most {PRICE_MAX}")
+        raise _invalid_field("subscription_price", f"must be above zero and at most {PRICE_MAX}")
     return price
 
 
@@ -294,5 +296,5 @@ def _from_number(given: Decimal) -> object:
     return format(given.quantize(Decimal("1e-6"), ROUND_HALF_EVEN), "f")
 
 
-def _wrong(name: str, rule: str) -> NotTaken:
-    return NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} {rule}")
+def _invalid_field(name: str, rule: str) -> WebhookRefused:
+    return WebhookRefused(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} {rule}")

@@ -5,24 +5,24 @@ from typing import Final
 
 from payonce.console.page import Page, ServicePages, VendorSection, get, post
 from payonce.engine.operators import Role
+from payonce.services.payouts.console.accumulation import show_accumulation
 from payonce.services.payouts.console.days import show_days
 from payonce.services.payouts.console.payout import decide, show_payout
 from payonce.services.payouts.console.payouts import list_payouts
-from payonce.services.payouts.console.queries import where_installed
-from payonce.services.payouts.console.waiting import show_waiting
-from payonce.services.payouts.console.wallet import change_limits, wallet_shown
+from payonce.services.payouts.console.queries import if_installed
+from payonce.services.payouts.console.wallet import change_limits, wallet_section
 
 PAGES: Final = (
     Page(
         "Payouts",
         "/payouts",
         (
-            get("/payouts", where_installed("Payouts", list_payouts)),
-            get("/payouts/days", where_installed("Payouts by day", show_days)),
-            get("/payouts/accumulating", where_installed("Accumulating by client", show_waiting)),
-            get("/payouts/{id}", where_installed("Payout", show_payout)),
-            post("/payouts/{id}/decide", where_installed("Payout", decide)),
-            post("/vendors/wallet-limits", where_installed("Vendors", change_limits), Role.APPROVER),
+            get("/payouts", if_installed("Payouts", list_payouts)),
+            get("/payouts/days", if_installed("Payouts by day", show_days)),
+            get("/payouts/accumulating", if_installed("Accumulating by client", show_accumulation)),
+            get("/payouts/{id}", if_installed("Payout", show_payout)),
+            post("/payouts/{id}/decide", if_installed("Payout", decide)),
+            post("/vendors/wallet-limits", if_installed("Vendors", change_limits), Role.APPROVER),
         ),
         group="Money",
     ),
@@ -60,5 +60,5 @@ def service_pages() -> ServicePages:
         PAGES,
         Path(__file__).parent / "templates",
         {"payout": TONES},
-        (VendorSection(wallet_shown, "payouts/wallet.html", "payouts/wallet_limits.html"),),
+        (VendorSection(wallet_section, "payouts/wallet.html", "payouts/wallet_limits.html"),),
     )

@@ -155,8 +155,8 @@ async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
 
 async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = None) -> Response:
     async with bounded(visit) as read:
-        swaps = await timeline.carried(read, payout)
-        facts = await timeline.facts(read, payout, swaps)
+        swaps = await timeline.carrying_swaps(read, payout)
+        facts = await timeline.timeline_entries(read, payout, swaps)
         told = await read_timeline(read, payout.id)
         if not told.entries and payout.trace_id is not None:
             told = await read_timeline(read, payout.trace_id)
@@ -166,7 +166,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
     timeline_entries = [
         timeline_entry for timeline_entry in told.entries if timeline_entry.kind not in (Kind.POSTING, Kind.NOTE)
     ]
-    verdicts = [] if waiting or ACTION not in visit.context.actions else timeline.open_verdicts(payout, swaps)
+    verdicts = [] if waiting or ACTION not in visit.context.actions else timeline.available_verdicts(payout, swaps)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
         "payouts/payout.html",
@@ -187,7 +187,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
     )
 
 
-async def _waiting(read: Reader, payout: Payout, swaps: list[timeline.Carried]) -> Approval | None:
+async def _waiting(read: Reader, payout: Payout, swaps: list[timeline.CarryingSwap]) -> Approval | None:
     """What a second person has to decide first."""
     subjects = [(ACTION, payout.id), *((ABOVE_LIMIT, lead) for lead in {each.swap.unique_id: None for each in swaps})]
     for action, subject in subjects:

@@ -12,7 +12,7 @@ from payonce.console.reads import bounded
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts.model import State
 from payonce.services.payouts.store import queries
-from payonce.services.payouts.store.queries import WITH_PEOPLE, Wanted
+from payonce.services.payouts.store.queries import WITH_PEOPLE, PayoutFilter
 
 FILTERS: Final = ("reference", "currency", "network", "wallet", "channel", "user", "since", "until")
 USER_ID_LIMIT: Final = 2**63
@@ -22,7 +22,7 @@ WAITING: Final = (State.HELD, State.REVIEW)
 async def list_payouts(visit: Visit) -> Response:
     asked = visit.asked
     state = choice_of(asked, "state", ("all", WITH_PEOPLE, *State), "all")
-    wanted = Wanted(
+    wanted = PayoutFilter(
         states=_states(state),
         currency=_lower(name_of(asked, "currency")),
         network=_lower(name_of(asked, "network")),
@@ -36,7 +36,7 @@ async def list_payouts(visit: Visit) -> Response:
     before = name_of(asked, "before")
     async with bounded(visit) as read:
         totals = await queries.totals(read, wanted)
-        found = await queries.listed(read, wanted, before, PAGE_ROWS + 1)
+        found = await queries.list_payouts(read, wanted, before, PAGE_ROWS + 1)
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     return visit.page(
         "payouts/list.html",

@@ -9,13 +9,13 @@ from payonce.console.page import Handler, Visit
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts.model import Payout
 from payonce.services.payouts.store import queries
-from payonce.services.payouts.store.queries import Wanted
+from payonce.services.payouts.store.queries import PayoutFilter
 
 ID_MAX_LENGTH: Final = 100
 ABSENT: Final = "this database has no payouts; the first process that runs them makes their tables"
 
 
-def where_installed(title: str, handler: Handler) -> Handler:
+def if_installed(title: str, handler: Handler) -> Handler:
     """A page that says so where there are no payouts, and a form that is refused there."""
 
     async def endpoint(visit: Visit) -> Response:
@@ -31,7 +31,9 @@ def where_installed(title: str, handler: Handler) -> Handler:
 async def payout_of(visit: Visit) -> Payout:
     """The one that the address names, by any of its names."""
     given = str(visit.path["id"])
-    found = await queries.listed(visit.context.read, Wanted(reference=given), None, 1) if _may_be(given) else []
+    found = (
+        await queries.list_payouts(visit.context.read, PayoutFilter(reference=given), None, 1) if _may_be(given) else []
+    )
     if not found:
         raise HTTPException(404, f"there is no payout {given[:ID_MAX_LENGTH]!r}; find it in the list of payouts")
     return found[0]

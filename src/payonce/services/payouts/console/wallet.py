@@ -18,7 +18,7 @@ from payonce.services.payouts.store.queries import WalletUse
 BOUNDS: Final = ("per_payment", "per_day", "low_balance")
 
 
-async def wallet_shown(visit: Visit) -> Mapping[str, Any] | None:
+async def wallet_section(visit: Visit) -> Mapping[str, Any] | None:
     """What the section shows; None where this database has no payouts or no wallet."""
     read = visit.context.read
     if not await queries.is_installed(read) or (wallet := await queries.wallet_use(read)) is None:

@@ -25,10 +25,10 @@ def crash_backend(asked: str) -> Backend:
         names = ", ".join(sorted(scenario.name for scenario in SCENARIOS))
         raise Invalid(f"{names} are explored over their task service; leave out --backend")
     try:
-        from payonce.services.payouts.crash.queues import open_stand
+        from payonce.services.payouts.crash.queues import open_backend
     except ModuleNotFoundError as error:
         raise Unavailable(NO_PACKAGE) from error
-    return open_stand()
+    return open_backend()
 
 
 def ablations() -> Sequence[Ablation]:

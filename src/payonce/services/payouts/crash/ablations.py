@@ -13,12 +13,12 @@ from payonce.queues.cloudtasks import statements
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.queues.cloudtasks.refill import TaskMaintenance
 from payonce.services.payouts.handlers import hostpay, next_messages, prior_attempts
-from payonce.services.payouts.handlers.swap_replacement import swap_anew
+from payonce.services.payouts.handlers.swap_replacement import replace_swap
 from payonce.services.payouts.handlers.wallet import HostWallet, PayDeposit, Sent
 from payonce.services.payouts.messages.tokens.codec import TokenCodec
 from payonce.services.payouts.model import ETH, Payout, SwapState
 from payonce.services.payouts.store import swaps
-from payonce.services.payouts.store.swap_details import Seen
+from payonce.services.payouts.store.swap_details import SwapDetails
 from payonce.services.payouts.store.wallet import PayRequest
 from payonce.testing.crash.ablations import (
     DAMAGE,
@@ -102,20 +102,20 @@ def replaced_although_hostpay_was_told() -> None:
     """A swap whose payment is in doubt gives way to another one, which is paid; and nobody asks about the earlier."""
     pay = hostpay._pay
 
-    async def replace_what_is_in_doubt(work: Work, host: HostWallet, seen: Seen) -> None:
-        swap = seen.swap
+    async def replace_what_is_in_doubt(work: Work, host: HostWallet, details: SwapDetails) -> None:
+        swap = details.swap
         if swap.state is not SwapState.PAYING:
-            await pay(work, host, seen)
+            await pay(work, host, details)
             return
         async with work.commit() as tx:
             await swaps.advance(tx, swap, SwapState.RETURNED, reason="in doubt")
-            await swap_anew(tx, swap, "in doubt")
+            await replace_swap(tx, swap, "in doubt")
 
     async def not_asked(*about: object) -> str:
         return ""
 
     put(hostpay, "_pay", replace_what_is_in_doubt)
-    put(prior_attempts, "paid_after_all", not_asked)
+    put(prior_attempts, "find_prior_payment", not_asked)
 
 
 def lost_tasks_stay_lost() -> None:
@@ -134,7 +134,7 @@ def forgotten_payouts_stay_forgotten() -> None:
 
 ABLATIONS: Final = (
     Ablation("the inbox", no_inbox, "payout-direct", Mode.BEFORE, near="TaskStore.settle"),
-    Ablation("the run token", no_run_token, "payout-direct", Mode.STOPPED, near="what_is_wrong"),
+    Ablation("the run token", no_run_token, "payout-direct", Mode.STOPPED, near="find_currency_problem"),
     Ablation("the intent of a payment", sent_before_it_is_on_record, "payout-direct", Mode.BEFORE, near="Run.intent"),
     Ablation(
         "a nonce on record", another_nonce_for_every_broadcast, "payout-direct", Mode.AFTER, near="vendors.evm.client"

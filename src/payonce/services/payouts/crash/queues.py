@@ -11,7 +11,7 @@ from payonce.testing.crash.on_cloudtasks import OnCloudTasks
 KEYS = (Secret("the-key-of-explored-tokens"),)
 
 
-def open_stand() -> OnCloudTasks:
+def open_backend() -> OnCloudTasks:
     return OnCloudTasks([_pushed(hop) for hop in HOPS])
 
 

@@ -18,8 +18,8 @@ from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
 from payonce.kit.money import Amount
 from payonce.services.payouts import INVARIANTS, ledger
-from payonce.services.payouts.api.webhook import Asked
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.api.webhook import PayoutOrder
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.domain.pricing import fee_and_rest
 from payonce.services.payouts.handlers.estimator import price_payout
 from payonce.services.payouts.handlers.hostpay import pay_swap
@@ -60,7 +60,7 @@ HANDLERS: Final = tuple(
 Simulators = Mapping[str, Any]
 
 
-class Ordered(NamedTuple):
+class OrderedPayout(NamedTuple):
     name: str
     """Points are named for it: the same in every run."""
     client: str
@@ -84,7 +84,7 @@ class PayoutsScenario:
     handlers = HANDLERS
     invariants = INVARIANTS
 
-    def __init__(self, name: str, payouts: Sequence[Ordered], *, lost: bool = False) -> None:
+    def __init__(self, name: str, payouts: Sequence[OrderedPayout], *, lost: bool = False) -> None:
         self.name = name
         self.options = ScenarioOptions(leases_pass=True, wipes=lost)
         self._payouts = payouts
@@ -113,7 +113,7 @@ class PayoutsScenario:
         wallet = EvmClient(node, _key())
         return [
             ChangeNowClient(exchange, "key"),
-            Terms((b"key",), wallet.address),
+            PayoutConfig((b"key",), wallet.address),
             HostWallet(wallet, database, "explored", market_s=0.0),
         ]
 
@@ -131,7 +131,7 @@ class PayoutsScenario:
         for number, each in enumerate(self._payouts, start=1):
             fee, rest = fee_and_rest(each.price, Decimal(3))
             coin = "eth" if each.direct else "btc"
-            asked = Asked(f"pay-{number}", 7, "-100", each.client, None, False, coin, coin, each.price, fee, rest)
+            asked = PayoutOrder(f"pay-{number}", 7, "-100", each.client, None, False, coin, coin, each.price, fee, rest)
             await receive(tx, asked, each.name)
         if self._lost:
             await tx.execute("delete from payonce.outbox")
@@ -188,8 +188,8 @@ def _sent(chain: Chain) -> list[Mined]:
 
 
 SCENARIOS: Final = (
-    PayoutsScenario("payout", [Ordered("payout", CLIENT)]),
-    PayoutsScenario("payout-direct", [Ordered("payout-direct", DIRECT_CLIENT)]),
-    PayoutsScenario("payout-lost", [Ordered("payout-lost", DIRECT_CLIENT)], lost=True),
-    PayoutsScenario("payout-split", [Ordered("payout-split", CLIENT, parts=2)]),
+    PayoutsScenario("payout", [OrderedPayout("payout", CLIENT)]),
+    PayoutsScenario("payout-direct", [OrderedPayout("payout-direct", DIRECT_CLIENT)]),
+    PayoutsScenario("payout-lost", [OrderedPayout("payout-lost", DIRECT_CLIENT)], lost=True),
+    PayoutsScenario("payout-split", [OrderedPayout("payout-split", CLIENT, parts=2)]),
 )

@@ -71,16 +71,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Whose deposit, if the payout has several at the exchange."""
 
 
-def deciding(_: Admin) -> Action[Decision]:
-    return Action(ACTION, Decision, _weigh, _execute, _page)
+def decision_action(_: Admin) -> Action[Decision]:
+    return Action(ACTION, Decision, _assess, _execute, _page)
 
 
 def _page(payout_id: str) -> Link:
     return Link("The payout", f"/payouts/{payout_id}")
 
 
-async def _weigh(tx: Tx, asked: Decision) -> Assessment:
-    payout = await _known(tx, asked.payout_id)
+async def _assess(tx: Tx, asked: Decision) -> Assessment:
+    payout = await _existing_payout(tx, asked.payout_id)
     amounts = [] if asked.verdict is Verdict.HOLD else [payout.adjusted]
     if amounts and payout.value is not None:
         amounts.append(payout.value)
@@ -92,7 +92,7 @@ async def _weigh(tx: Tx, asked: Decision) -> Assessment:
 
 
 async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
-    await _known(tx, asked.payout_id)
+    await _existing_payout(tx, asked.payout_id)
     payout = await payouts.locked(tx, asked.payout_id)
     if payout.revision != asked.seen:
         raise Stale(f"payout {payout.id} has changed since you looked at it; look again")
@@ -102,8 +102,8 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
         case Verdict.READDRESS:
             after = await _readdress(tx, payout, asked, by)
         case Verdict.HOLD:
-            _check(payout, UNDER_WAY, asked.verdict)
-            after = await payouts.keep(tx, payout, Hold.PERSON, f"{by}: {asked.note}")
+            _check_state(payout, UNDER_WAY, asked.verdict)
+            after = await payouts.hold_payout(tx, payout, Hold.PERSON, f"{by}: {asked.note}")
         case Verdict.REJECT:
             after = await _end(tx, payout, State.REJECTED, asked)
         case Verdict.REFUND:
@@ -116,7 +116,7 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
 
 
 async def _release(tx: Tx, payout: Payout, by: str) -> Payout:
-    _check(payout, _KEPT, Verdict.RELEASE)
+    _check_state(payout, _KEPT, Verdict.RELEASE)
     assert payout.held_from is not None
     await tx.execute("update payouts.payouts set released_by = $2 where id = $1", payout.id, requester_of(by))
     released = await payouts.move(tx, payout, payout.held_from)
@@ -126,7 +126,7 @@ async def _release(tx: Tx, payout: Payout, by: str) -> Payout:
 
 async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
     """Only while nothing of it is ordered: what is ordered has the address it has."""
-    _check(payout, _KEPT, asked.verdict)
+    _check_state(payout, _KEPT, asked.verdict)
     address = asked.address or ""
     if (wrong := wrong_with(payout.payout_network, address)) is not None:
         raise Invalid(f"{address[:80]!r} {wrong}")
@@ -210,7 +210,7 @@ async def _check_memo(tx: Tx, payout: Payout, given: str | None) -> None:
 async def _end_deposit(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
     """Hostpay has the wallet and asks the exchange: it does it, or says why not. Afterwards the payout waits for what a
     person decides about it, as one that was never paid."""
-    _check(payout, _KEPT, asked.verdict)
+    _check_state(payout, _KEPT, asked.verdict)
     assert payout.hold is not None
     swap = await _deposited(tx, payout, asked)
     if asked.verdict is Verdict.RETURNED and swap.paid_by == BY_EXTERNAL:
@@ -230,12 +230,12 @@ async def _end_deposit(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payo
             raise Invalid(f"transaction {transaction} was counted for swap {owner} already; give another one")
         reason = f"{by}: the deposit of {swap.id} came back by {transaction}; being looked for on the chain"
         await next_messages.send_returned(tx, lead, swap, transaction)
-    return await payouts.keep(tx, payout, payout.hold, reason, as_state=payout.state)
+    return await payouts.hold_payout(tx, payout, payout.hold, reason, as_state=payout.state)
 
 
 async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
     """The exchange is asked; if it has seen no money either, the payout waits as one that was never paid."""
-    _check(payout, _KEPT, asked.verdict)
+    _check_state(payout, _KEPT, asked.verdict)
     assert payout.hold is not None
     handed = [
         swap
@@ -255,7 +255,7 @@ async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payou
     lead = await payouts.payout_by_unique_id(tx, handed[0].unique_id)
     await next_messages.send_unpaid(tx, lead, handed[0], by)
     reason = f"{by}: GCHostPay has not paid {handed[0].id}; the exchange is being asked"
-    return await payouts.keep(tx, payout, payout.hold, reason, as_state=payout.state)
+    return await payouts.hold_payout(tx, payout, payout.hold, reason, as_state=payout.state)
 
 
 async def _deposited(tx: Tx, payout: Payout, asked: Decision) -> Swap:
@@ -274,7 +274,7 @@ async def _deposited(tx: Tx, payout: Payout, asked: Decision) -> Swap:
 
 
 async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:
-    _check(payout, _MAY_END, asked.verdict)
+    _check_state(payout, _MAY_END, asked.verdict)
     for swap in await swap_store.active_swaps(tx, payout.id):
         if swap.triggered_at is not None:
             raise Invalid(
@@ -305,14 +305,14 @@ async def _is_open(tx: Tx, kind: str, key: str) -> bool:
     return found
 
 
-async def _known(tx: Tx, payout_id: str) -> Payout:
+async def _existing_payout(tx: Tx, payout_id: str) -> Payout:
     try:
         return await payouts.payout(tx, payout_id)
     except Retry as missing:
         raise Invalid(f"{missing.reason}; GET /v1/payouts lists them") from None
 
 
-def _check(payout: Payout, allowed: frozenset[State], verdict: Verdict) -> None:
+def _check_state(payout: Payout, allowed: frozenset[State], verdict: Verdict) -> None:
     if payout.state not in allowed:
         states = ", ".join(sorted(allowed))
         raise Invalid(f"payout {payout.id} is {payout.state}; one can {verdict} what is {states}")

@@ -30,8 +30,8 @@ class LimitChange(msgspec.Struct, frozen=True):
     to: Bounds
 
 
-def limiting(_: Admin) -> Action[LimitChange]:
-    return Action(ACTION, LimitChange, _weigh, _execute, lambda _: Link("The wallet", "/vendors"))
+def limit_action(_: Admin) -> Action[LimitChange]:
+    return Action(ACTION, LimitChange, _assess, _execute, lambda _: Link("The wallet", "/vendors"))
 
 
 async def limit_change(
@@ -46,11 +46,13 @@ async def limit_change(
     )
 
 
-async def _weigh(_: Tx, asked: LimitChange) -> Assessment:
+async def _assess(_: Tx, asked: LimitChange) -> Assessment:
     """Whoever could raise a limit alone could pay alone whatever it is there to stop."""
     looser = [name for name in ("per_payment", "per_day") if _looser(getattr(asked.was, name), getattr(asked.to, name))]
     because = "it lets the wallet pay more without being asked" if looser else ""
-    return Assessment(ETH.code, f"let the wallet pay {_said(asked.to)} instead of {_said(asked.was)}", because=because)
+    return Assessment(
+        ETH.code, f"let the wallet pay {_described(asked.to)} instead of {_described(asked.was)}", because=because
+    )
 
 
 async def _execute(tx: Tx, asked: LimitChange, by: str) -> dict[str, Any]:
@@ -59,7 +61,7 @@ async def _execute(tx: Tx, asked: LimitChange, by: str) -> dict[str, Any]:
     )
     now = _bounds(await _limit(tx))
     if now != asked.was:
-        raise Stale(f"the wallet's limits were {_said(asked.was)} and are {_said(now)} by now; look again")
+        raise Stale(f"the wallet's limits were {_described(asked.was)} and are {_described(now)} by now; look again")
     await set_wallet_limit(
         tx,
         ETH,
@@ -68,7 +70,7 @@ async def _execute(tx: Tx, asked: LimitChange, by: str) -> dict[str, Any]:
         per_day=_amount(asked.to.per_day),
         low_balance=_amount(asked.to.low_balance),
     )
-    return {"limits": _said(asked.to)}
+    return {"limits": _described(asked.to)}
 
 
 async def _limit(read: Reader | Tx) -> WalletLimit:
@@ -94,6 +96,6 @@ def _amount(minor: str | None) -> Amount | None:
     return None if minor is None else Amount.from_minor(minor, ETH)
 
 
-def _said(bounds: Bounds) -> str:
+def _described(bounds: Bounds) -> str:
     once, day = (_amount(each) or "any amount" for each in (bounds.per_payment, bounds.per_day))
     return f"{once} at once and {day} a day"

@@ -27,7 +27,7 @@ BATCH_OF: Final = 2
 """Small payouts of one client that are enough together."""
 DIRECT_LEAST_CENTS: Final = 5_000
 """Well above what its gas is worth on the simulated chain, whose fees stand still."""
-AGAIN: Final = 0.3
+REPEATED_SHARE: Final = 0.3
 """The share of webhooks that come twice."""
 TRY_AGAIN_S: Final = 0.2
 TRIES_MAX: Final = 300
@@ -60,7 +60,7 @@ LARGE_COIN: Final = ("xmr", "xmr")
 
 
 @dataclass(frozen=True)
-class Order:
+class DemoOrder:
     payment_id: str
     kind: Kind
     user_id: int
@@ -89,7 +89,7 @@ class Order:
         )
 
 
-def seeded_orders(count: int, seed: int) -> list[Order]:
+def seeded_orders(count: int, seed: int) -> list[DemoOrder]:
     """The same orders for the same seed."""
     chance = random.Random(seed)
     kinds = [kind for kind, share in SHARES.items() for _ in range(round(share * count))]
@@ -107,7 +107,7 @@ def seeded_orders(count: int, seed: int) -> list[Order]:
     return orders
 
 
-def _order(number: int, kind: Kind, client: str, chance: random.Random) -> Order:
+def _order(number: int, kind: Kind, client: str, chance: random.Random) -> DemoOrder:
     match kind:
         case Kind.DIRECT:
             currency, network = "eth", "eth"
@@ -130,7 +130,7 @@ def _order(number: int, kind: Kind, client: str, chance: random.Random) -> Order
     address = _address(client, network)
     if kind is Kind.BAD_ADDRESS:
         address = address[:18]
-    return Order(
+    return DemoOrder(
         f"payment-{number:05}",
         kind,
         7_000_000_000 + number,
@@ -164,7 +164,7 @@ def _address(client: str, network: str) -> str:
 
 
 @dataclass
-class Caller:
+class WebhookCaller:
     """Whoever sends the webhooks: again and again until one is answered, and some of them twice."""
 
     http: HttpClient
@@ -178,8 +178,8 @@ class Caller:
     wrong: list[str] = field(default_factory=list)
     """Answers that no webhook should have got."""
 
-    async def order(self, order: Order, chance: random.Random) -> None:
-        twice, other = chance.random() < AGAIN, chance.random() < AGAIN / 10
+    async def order(self, order: DemoOrder, chance: random.Random) -> None:
+        twice, other = chance.random() < REPEATED_SHARE, chance.random() < REPEATED_SHARE / 10
         await self._send(order)
         if twice:
             self.repeated += 1
@@ -189,7 +189,7 @@ class Caller:
             if status != 409:
                 self.wrong.append(f"{order.payment_id} with another price was answered {status}")
 
-    async def _send(self, order: Order) -> None:
+    async def _send(self, order: DemoOrder) -> None:
         status, answer = await self._posted(order)
         if status != 200:
             self.wrong.append(f"{order.payment_id} was answered {status}: {answer[:200]!r}")
@@ -198,7 +198,7 @@ class Caller:
         if self.taken.setdefault(order.payment_id, payout_id) != payout_id:
             self.wrong.append(f"{order.payment_id} became two payouts")
 
-    async def _posted(self, order: Order, price: str | None = None) -> tuple[int, bytes]:
+    async def _posted(self, order: DemoOrder, price: str | None = None) -> tuple[int, bytes]:
         for _ in range(TRIES_MAX):
             body = order.body(self.now(), price)
             signature = hmac.new(self.key, body, hashlib.sha256).hexdigest()

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from payonce.app.process import Addresses, App
     from payonce.cli.demo.fleet import Fleet
     from payonce.engine.messages.transaction import Reader
-    from payonce.services.payouts.demo.orders import Caller, Order
-    from payonce.services.payouts.demo.simulators import Manner, StandIns
+    from payonce.services.payouts.demo.orders import DemoOrder, WebhookCaller
+    from payonce.services.payouts.demo.simulators import DemoSimulators, SimulatorOptions
     from payonce.services.payouts.demo.verdict import Verdict
     from payonce.settings import Settings
     from payonce.testing import Clock
@@ -136,16 +136,16 @@ MEANINGS: Final = {
 
 async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Report:
     from payonce.kit.http import HttpClient
-    from payonce.services.payouts.demo.orders import Caller, seeded_orders
+    from payonce.services.payouts.demo.orders import WebhookCaller, seeded_orders
     from payonce.services.payouts.demo.processes import open_fleet
-    from payonce.services.payouts.demo.simulators import open_stand_ins
+    from payonce.services.payouts.demo.simulators import open_simulators
     from payonce.services.payouts.demo.verdict import judge
     from payonce.testing import Clock
 
     orders = seeded_orders(size or PAYOUTS, seed)
     async with (
         throw_away_app(settings) as (app, addresses),
-        open_stand_ins(_manner(seed)) as world,
+        open_simulators(_simulator_options(seed)) as world,
         Clock.open(addresses.owner) as clock,
     ):
         _set_up(world)
@@ -153,8 +153,8 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
         with log_file() as log_path, open_fleet(_environment(addresses, world), log_path) as fleet:
             orchestrator = fleet.urls["payouts.orchestrator"]
             async with HttpClient("payonce", orchestrator, allow_private=True) as http:
-                caller = Caller(http, world.signing_key, world.clock)
-                work = _Work(app, world, clock, fleet, orders, caller, random.Random(seed))
+                caller = WebhookCaller(http, world.signing_key, world.clock)
+                work = _Run(app, world, clock, fleet, orders, caller, random.Random(seed))
                 await work.through()
             seconds = time.monotonic() - started
         await world.deliver()
@@ -180,13 +180,13 @@ class Patience:
 
 
 @dataclass
-class _Work:
+class _Run:
     app: "App"
-    world: "StandIns"
+    world: "DemoSimulators"
     clock: "Clock"
     fleet: "Fleet"
-    orders: "Sequence[Order]"
-    caller: "Caller"
+    orders: "Sequence[DemoOrder]"
+    caller: "WebhookCaller"
     chance: random.Random
     was_down: bool = False
 
@@ -300,17 +300,17 @@ async def _busy(read: "Reader") -> dict[int, int]:
     return {int(row["worker"].split("-")[-2]): row["held"] for row in rows}
 
 
-def _manner(seed: int) -> "Manner":
-    from payonce.services.payouts.demo.simulators import Manner
-    from payonce.vendors.changenow.conduct import Fates
+def _simulator_options(seed: int) -> "SimulatorOptions":
+    from payonce.services.payouts.demo.simulators import SimulatorOptions
+    from payonce.vendors.changenow.fates import Fates
     from payonce.vendors.evm.chain import Conditions, Fate
 
     fates = Fates(seed, fail=FAILED, refund=REFUNDED, verify=VERIFIED)
     conditions = Conditions(seed, {Fate.FORGOTTEN: 0.05, Fate.STUCK: 0.02, Fate.OLD_WINS: 0.02}, reorg_share=0.05)
-    return Manner(seed, EXCHANGE_FAULTS, CHAIN_FAULTS, fates, conditions=conditions)
+    return SimulatorOptions(seed, EXCHANGE_FAULTS, CHAIN_FAULTS, fates, conditions=conditions)
 
 
-def _set_up(world: "StandIns") -> None:
+def _set_up(world: "DemoSimulators") -> None:
     """What the exchange takes at once of the coin for large payouts."""
     from decimal import Decimal
 
@@ -320,6 +320,6 @@ def _set_up(world: "StandIns") -> None:
     world.changenow.set_range(Pair("eth", "eth", *LARGE_COIN), Decimal("0.002"), Decimal("0.6"))
 
 
-def _environment(addresses: "Addresses", world: "StandIns") -> dict[str, str]:
+def _environment(addresses: "Addresses", world: "DemoSimulators") -> dict[str, str]:
     ours = {"CHANGENOW_TIMEOUT_S": f"{ANSWER_S:g}", "PAYONCE_SLOTS": str(SLOTS)}
     return {**environment_of(addresses), **world.environment, **ours}

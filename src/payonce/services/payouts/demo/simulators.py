@@ -16,7 +16,7 @@ from payonce.testing.clock import MovedClock
 from payonce.testing.faults import Fault, FaultPlan, Odds
 from payonce.testing.faulty import Faulty, faulty_over_sockets
 from payonce.vendors.changenow.books import Pace
-from payonce.vendors.changenow.conduct import Fates
+from payonce.vendors.changenow.fates import Fates
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
 from payonce.vendors.evm.chain import OUTSIDE, Chain, Conditions, Mined
 from payonce.vendors.evm.exchange_bridge import ExchangeBridge
@@ -32,7 +32,7 @@ KEY_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
-class Manner:
+class SimulatorOptions:
     """How the world behaves; by default as well as it can."""
 
     seed: int = 1
@@ -46,14 +46,14 @@ class Manner:
 
 
 @dataclass(frozen=True)
-class StandIns:
+class DemoSimulators:
     changenow: ChangeNowSimulator
     chain: Chain
     node: ChainSimulator
     bridge: ExchangeBridge
     clock: MovedClock
     wallet: str
-    doors: Sequence[Faulty]
+    faulty_apps: Sequence[Faulty]
     environment: dict[str, str]
     """Where processes of payouts find them, and with which keys."""
 
@@ -67,24 +67,24 @@ class StandIns:
 
     async def deliver(self) -> None:
         """What is still under way lands now, so that it is seen."""
-        for door in self.doors:
-            await door.close()
+        for app in self.faulty_apps:
+            await app.close()
         await self.carry()
 
     def faults(self) -> dict[str, int]:
         total: Counter[Fault] = Counter()
-        for door in self.doors:
-            total += door.enacted
+        for app in self.faulty_apps:
+            total += app.enacted
         return {fault.value: total[fault] for fault in Fault if total[fault]}
 
 
 @asynccontextmanager
-async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
+async def open_simulators(options: SimulatorOptions) -> AsyncIterator[DemoSimulators]:
     clock = MovedClock()
     changenow = ChangeNowSimulator(
-        clock=clock, seed=manner.seed, limit_per_s=manner.limit_per_s, fates=manner.fates, pace=manner.pace
+        clock=clock, seed=options.seed, limit_per_s=options.limit_per_s, fates=options.fates, pace=options.pace
     )
-    chain = Chain(clock=clock, block_s=manner.block_s, conditions=manner.conditions)
+    chain = Chain(clock=clock, block_s=options.block_s, conditions=options.conditions)
     wallet = SimulatedKey(SIMULATED_SECRET, chain.chain_id).address
     chain.fund(wallet, OPENING)
     async with AsyncExitStack() as stack:
@@ -99,12 +99,14 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
                 changenow.deposit(mined.transaction.to, "eth", mined.amount.to_decimal(), mined.hash)
 
         node = ChainSimulator(chain, watcher=hear)
-        doors = [
-            faulty_over_sockets(changenow, _plan(manner.seed, manner.exchange_faults)),
-            faulty_over_sockets(node, _plan(manner.seed + 1, manner.chain_faults, *SILENT)),
+        faulty_apps = [
+            faulty_over_sockets(changenow, _plan(options.seed, options.exchange_faults)),
+            faulty_over_sockets(node, _plan(options.seed + 1, options.chain_faults, *SILENT)),
         ]
-        exchange_url = await stack.enter_async_context(answering(doors[0] if manner.exchange_faults else changenow))
-        chain_url = await stack.enter_async_context(answering(doors[1] if manner.chain_faults else node))
+        exchange_url = await stack.enter_async_context(
+            answering(faulty_apps[0] if options.exchange_faults else changenow)
+        )
+        chain_url = await stack.enter_async_context(answering(faulty_apps[1] if options.chain_faults else node))
         environment = {
             "CHANGENOW_API_KEY": "stand-in",
             "CHANGENOW_URL": exchange_url,
@@ -112,7 +114,7 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
             "SUCCESS_URL_SIGNING_KEY": secrets.token_hex(KEY_BYTES),
             "TPS_HOSTPAY_SIGNING_KEY": secrets.token_hex(KEY_BYTES),
         }
-        yield StandIns(changenow, chain, node, bridge, clock, wallet, doors, environment)
+        yield DemoSimulators(changenow, chain, node, bridge, clock, wallet, faulty_apps, environment)
 
 
 def _plan(seed: int, share: float, *spared: Fault) -> FaultPlan:

@@ -11,22 +11,22 @@ from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount
 from payonce.services.payouts import INVARIANTS
 from payonce.services.payouts import ledger as books
-from payonce.services.payouts.demo.orders import Kind, Order
-from payonce.services.payouts.demo.simulators import OPENING, StandIns
+from payonce.services.payouts.demo.orders import DemoOrder, Kind
+from payonce.services.payouts.demo.simulators import OPENING, DemoSimulators
 from payonce.services.payouts.model import ETH, USDT, Hold, State
 from payonce.services.payouts.store.refunds import REFUND_FEE_MAX, REFUND_FEE_SHARE
 from payonce.vendors.changenow.books import Entry, ExchangeBooks
 from payonce.vendors.changenow.port import Status
 
-Stand = tuple[State, Hold | None]
+Outcome = tuple[State, Hold | None]
 
-UNDECIDED: Final[Mapping[Status, Stand]] = {
+UNDECIDED: Final[Mapping[Status, Outcome]] = {
     Status.VERIFYING: (State.HELD, Hold.VERIFYING),
     Status.FAILED: (State.REVIEW, Hold.EXCHANGE_FAILED),
 }
 """Of an exchange that has the money and neither passes it on nor gives it back: a person has the payout."""
 
-UNPAID: Final[Mapping[Kind, Stand]] = {
+UNPAID: Final[Mapping[Kind, Outcome]] = {
     Kind.SMALL: (State.ACCUMULATING, None),
     Kind.BAD_ADDRESS: (State.HELD, Hold.BAD_ADDRESS),
 }
@@ -37,7 +37,7 @@ GONE: Final = (Status.FINISHED, Status.REFUNDED)
 
 
 @dataclass(frozen=True)
-class Ending:
+class PayoutRecord:
     """How one payout stands on our record."""
 
     payment_id: str
@@ -59,9 +59,9 @@ class Verdict:
     """Invariants that do not hold, and findings in the ledger."""
 
 
-async def judge(read: Reader, world: StandIns, orders: Sequence[Order]) -> Verdict:
-    endings = {each.payment_id: each for each in await _endings(read)}
-    double, lost = weigh(orders, endings, _paid(world), _undecided_clients(world))
+async def judge(read: Reader, world: DemoSimulators, orders: Sequence[DemoOrder]) -> Verdict:
+    endings = {each.payment_id: each for each in await _payout_records(read)}
+    double, lost = find_discrepancies(orders, endings, _paid(world), _undecided_clients(world))
     return Verdict(
         len(orders),
         Counter(each.state for each in endings.values()),
@@ -72,16 +72,16 @@ async def judge(read: Reader, world: StandIns, orders: Sequence[Order]) -> Verdi
     )
 
 
-def weigh(
-    orders: Sequence[Order],
-    endings: Mapping[str, Ending],
+def find_discrepancies(
+    orders: Sequence[DemoOrder],
+    endings: Mapping[str, PayoutRecord],
     paid: Mapping[str, Decimal],
-    stopped: Mapping[str, Collection[Stand]],
+    stopped: Mapping[str, Collection[Outcome]],
 ) -> tuple[list[str], list[str]]:
     """Who got more than our record says, and who less or does not stand where they should; `paid` is what left the
     wallet for each address and did not come back, `stopped` where the exchange has left payouts to a person."""
     double, lost = list[str](), list[str]()
-    by_address: defaultdict[str, list[Order]] = defaultdict(list)
+    by_address: defaultdict[str, list[DemoOrder]] = defaultdict(list)
     for order in orders:
         by_address[order.address].append(order)
     for address, group in by_address.items():
@@ -91,12 +91,12 @@ def weigh(
             told = f"{group[0].payment_id}: {seen.normalize():f} ETH were paid, {said.normalize():f} on record"
             (double if seen > said else lost).append(told)
         for order in group:
-            if (wrong := _wrong(order, endings.get(order.payment_id), stopped.get(address, ()))) is not None:
+            if (wrong := _misplacement(order, endings.get(order.payment_id), stopped.get(address, ()))) is not None:
                 lost.append(wrong)
     return double, lost
 
 
-async def _endings(read: Reader) -> list[Ending]:
+async def _payout_records(read: Reader) -> list[PayoutRecord]:
     rows = await read.fetch(
         """
         select p.payment_id, p.state, p.hold, p.value_minor, coalesce((
@@ -106,7 +106,7 @@ async def _endings(read: Reader) -> list[Ending]:
         """
     )
     return [
-        Ending(
+        PayoutRecord(
             row["payment_id"],
             State(row["state"]),
             None if row["hold"] is None else Hold(row["hold"]),
@@ -117,11 +117,11 @@ async def _endings(read: Reader) -> list[Ending]:
     ]
 
 
-def _wrong(order: Order, ending: Ending | None, stopped: Collection[Stand]) -> str | None:
+def _misplacement(order: DemoOrder, ending: PayoutRecord | None, stopped: Collection[Outcome]) -> str | None:
     """None: it stands where its input and the exchange left it."""
     if ending is None:
         return f"{order.payment_id} is not on record"
-    wanted: Collection[Stand] = stopped or {(State.FINISHED, None)}
+    wanted: Collection[Outcome] = stopped or {(State.FINISHED, None)}
     if order.kind in UNPAID:
         wanted = {UNPAID[order.kind]}
     named = f"{order.payment_id} ({order.kind})"
@@ -134,7 +134,7 @@ def _wrong(order: Order, ending: Ending | None, stopped: Collection[Stand]) -> s
     return None
 
 
-def _doubles(world: StandIns) -> list[str]:
+def _doubles(world: DemoSimulators) -> list[str]:
     """Deposit addresses that were paid more than once, by the chain and by the exchange."""
     by_chain = Counter(each.transaction.to for each in world.chain.transfers() if each.sender == world.wallet)
     # What goes to a client directly is nobody's at the exchange.
@@ -144,7 +144,7 @@ def _doubles(world: StandIns) -> list[str]:
     ]
 
 
-def _paid(world: StandIns) -> dict[str, Decimal]:
+def _paid(world: DemoSimulators) -> dict[str, Decimal]:
     """By client, the ether that left the wallet for them and did not come back, or only in part."""
     found: defaultdict[str, Decimal] = defaultdict(Decimal)
     for entry, amount in _deposits(world):
@@ -156,15 +156,15 @@ def _paid(world: StandIns) -> dict[str, Decimal]:
     return found
 
 
-def _deposits(world: StandIns) -> list[tuple[Entry, Decimal]]:
+def _deposits(world: DemoSimulators) -> list[tuple[Entry, Decimal]]:
     """Every one that the exchange has seen, also one that came too late or too often to move anything."""
     books = world.changenow.settle_all()
     return [(books.entries[each.exchange_id], each.amount) for each in books.deposits if each.exchange_id is not None]
 
 
-def undecided(books: ExchangeBooks) -> dict[str, Stand]:
+def undecided(books: ExchangeBooks) -> dict[str, Outcome]:
     """By exchange, where a person has the payouts of those that neither passed the money on nor gave it all back."""
-    found = dict[str, Stand]()
+    found = dict[str, Outcome]()
     for each in books.entries.values():
         status = Status.FAILED if _missing(each) else each.status
         if status in UNDECIDED:
@@ -180,16 +180,16 @@ def _missing(entry: Entry) -> Decimal:
     return missing if missing > min(REFUND_FEE_MAX.to_decimal(), entry.amount_from / REFUND_FEE_SHARE) else Decimal(0)
 
 
-def _undecided_clients(world: StandIns) -> dict[str, set[Stand]]:
+def _undecided_clients(world: DemoSimulators) -> dict[str, set[Outcome]]:
     """Of a large payout each part may be stopped for a reason of its own."""
     books = world.changenow.settle_all()
-    found: defaultdict[str, set[Stand]] = defaultdict(set)
+    found: defaultdict[str, set[Outcome]] = defaultdict(set)
     for exchange_id, stand in undecided(books).items():
         found[books.entries[exchange_id].payout_address].add(stand)
     return found
 
 
-async def _unexplained(read: Reader, world: StandIns, orders: Sequence[Order]) -> dict[str, Decimal]:
+async def _unexplained(read: Reader, world: DemoSimulators, orders: Sequence[DemoOrder]) -> dict[str, Decimal]:
     """By asset, how far our books are from those of chain and exchange."""
 
     async def ours(path: str, asset: Any = ETH) -> Decimal:

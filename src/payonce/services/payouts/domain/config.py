@@ -15,7 +15,7 @@ TOLERANCE_S: Final = 300
 
 
 @dataclass(frozen=True)
-class Terms:
+class PayoutConfig:
     signing_keys: Sequence[bytes] = field(repr=False)
     """Of the callers of the webhook: one, or several while they are being exchanged."""
     host_wallet: str

@@ -13,7 +13,7 @@ from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH, Payout, State, payout_from
 from payonce.services.payouts.policies import KEEPING
 from payonce.services.payouts.store import payouts, swaps
-from payonce.services.payouts.store.minimums import taken_now
+from payonce.services.payouts.store.minimums import payment_range
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused, Range
 
 BATCH_MAX: Final = 100
@@ -72,18 +72,18 @@ async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet | None
     if of is None:
         raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to batch")
     try:
-        taken = await taken_now(changenow, host, (of.payout_currency, of.payout_network))
-    except ExchangeRefused as no:
-        async with work.commit(rejected=no.reason):
+        taken = await payment_range(changenow, host, (of.payout_currency, of.payout_network))
+    except ExchangeRefused as refusal:
+        async with work.commit(rejected=refusal.reason):
             return
     async with work.commit() as tx:
         # Asked before any row is locked: who freezes waits for those who asked, and nobody of them for us.
         frozen = await _frozen_lanes(tx, of)
-        if chosen := enough(await _waiting(tx, of, frozen), taken):
+        if chosen := choose_batch(await _waiting(tx, of, frozen), taken):
             await _begin_batch(tx, chosen)
 
 
-def enough(waiting: list[Payout], taken: Range) -> list[Payout]:
+def choose_batch(waiting: list[Payout], taken: Range) -> list[Payout]:
     """The oldest of them that the exchange takes together; where very many are too little, the largest. None when it
     does not take even those."""
     return _filled(waiting, taken) or _filled(sorted(waiting, key=_value, reverse=True), taken)

@@ -7,7 +7,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Unprocessable
 from payonce.services.payouts.domain.addresses import key_of
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.handlers import next_messages, older_services, refused_key
 from payonce.services.payouts.handlers.payloads import fields_of, number_of
 from payonce.services.payouts.messages.tokens import hops
@@ -25,22 +25,22 @@ REFUSALS: Final = "refusals"
 
 
 @handles(ESTIMATE)
-async def price_payout(work: Work, changenow: ChangeNow, terms: Terms) -> None:
+async def price_payout(work: Work, changenow: ChangeNow, config: PayoutConfig) -> None:
     """Ask the rate, and tell the orchestrator. What was taken in before the exchange's list was there is looked at
     first: after the price nobody asks again whether a memo is missing."""
     asked = fields_of(work, hops.EstimateRequest)
     if older_services.is_from_older_service(work):
-        await older_services.take_up(work, terms, asked, asked.adjusted_amount_usdt)
+        await older_services.adopt_payout(work, config, asked, asked.adjusted_amount_usdt)
         return
     payout, asked_at_s = await _payout(work)
     if payout.state is not State.RECEIVED:
         return
     try:
-        if await _is_kept_or_put_back(work, payout, changenow, terms):
+        if await _is_held_or_requeued(work, payout, changenow, config):
             return
         found = await estimate_rate(changenow, asked.adjusted_amount_usdt)
-    except ExchangeRefused as no:
-        await _refused(work, payout, no)
+    except ExchangeRefused as refusal:
+        await _handle_refusal(work, payout, refusal)
         return
     async with work.commit() as tx:
         put = number_of(work, "put", next_messages.FIRST)
@@ -56,26 +56,26 @@ async def _payout(work: Work) -> tuple[Payout, int]:
     return found
 
 
-async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow, terms: Terms) -> bool:
+async def _is_held_or_requeued(work: Work, payout: Payout, changenow: ChangeNow, config: PayoutConfig) -> bool:
     """One question for each try: one that had to ask for the list leaves the rate to the next."""
-    if key_of(payout.wallet_address) == key_of(terms.host_wallet):
+    if key_of(payout.wallet_address) == key_of(config.host_wallet):
         # Intake refuses it; a person may have given it before there was a price, with nothing to compare it with.
         reason = "wallet_address is the wallet that pays, which cannot pay itself"
         async with work.commit(rejected=reason) as tx:
-            await payouts.keep(tx, payout, Hold.BAD_ADDRESS, reason)
+            await payouts.hold_payout(tx, payout, Hold.BAD_ADDRESS, reason)
         return True
     try:
-        wrong = await currencies.what_is_wrong(work.read, payout)
-    except currencies.NoList:
-        found = await currencies.ask_for_list(changenow)
+        wrong = await currencies.find_currency_problem(work.read, payout)
+    except currencies.NoCurrencyList:
+        found = await currencies.fetch_currencies(changenow)
         async with work.commit() as tx:
-            await currencies.write_list(tx, found)
-            await next_messages.send_estimate(tx, payout, await payouts.count_put(tx, payout.id))
+            await currencies.replace_currencies(tx, found)
+            await next_messages.send_estimate(tx, payout, await payouts.next_put(tx, payout.id))
         return True
     if wrong is None:
         return False
     async with work.commit(rejected=wrong.reason) as tx:
-        await payouts.keep(tx, payout, wrong.hold, wrong.reason)
+        await payouts.hold_payout(tx, payout, wrong.hold, wrong.reason)
     return True
 
 
@@ -84,8 +84,8 @@ async def estimate_rate(changenow: ChangeNow, amount: Decimal) -> Estimate:
     priced at the nearest amount that it takes; whether the payout itself is too small, its swap will show."""
     try:
         return await changenow.estimate(PRICED_PAIR, amount)
-    except ExchangeRefused as no:
-        if no.code not in (Code.TOO_SMALL, Code.TOO_LARGE, Code.PAIR_INACTIVE):
+    except ExchangeRefused as refusal:
+        if refusal.code not in (Code.TOO_SMALL, Code.TOO_LARGE, Code.PAIR_INACTIVE):
             raise
         taken = await changenow.range(PRICED_PAIR)
         nearest = max(amount, taken.min_amount)
@@ -96,18 +96,18 @@ async def estimate_rate(changenow: ChangeNow, amount: Decimal) -> Estimate:
         return await changenow.estimate(PRICED_PAIR, nearest)
 
 
-async def _refused(work: Work, payout: Payout, no: ExchangeRefused) -> None:
-    if no.code is Code.NOT_ALLOWED:
-        await refused_key.pause_and_put_back(work, no.reason)
+async def _handle_refusal(work: Work, payout: Payout, refusal: ExchangeRefused) -> None:
+    if refusal.code is Code.NOT_ALLOWED:
+        await refused_key.pause_and_requeue(work, refusal.reason)
         return
     # Everything else is about the pair or the amount, and may pass; nothing about it is the payout's fault.
     refusals = number_of(work, REFUSALS, 0) + 1
-    async with work.commit(rejected=no.reason) as tx:
+    async with work.commit(rejected=refusal.reason) as tx:
         if refusals < TRIES_OF_AN_INACTIVE_PAIR:
             await _send_again(tx, work, refusals)
         else:
-            hold = Hold.PAIR_INACTIVE if no.code is Code.PAIR_INACTIVE else Hold.REFUSED
-            await payouts.keep(tx, payout, hold, f"the exchange gives no rate: {no.reason}")
+            hold = Hold.PAIR_INACTIVE if refusal.code is Code.PAIR_INACTIVE else Hold.REFUSED
+            await payouts.hold_payout(tx, payout, hold, f"the exchange gives no rate: {refusal.reason}")
 
 
 async def _send_again(tx: Tx, work: Work, refusals: int) -> None:

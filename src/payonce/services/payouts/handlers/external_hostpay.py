@@ -17,16 +17,22 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Refused, Retry, Unavailable, Unprocessable
 from payonce.services.payouts import ledger
 from payonce.services.payouts.handlers import prior_attempts
-from payonce.services.payouts.handlers.hostpay import PAID_IN_WITHIN_S, TOO_LATE, UNPAID, not_told, waits_for_us
+from payonce.services.payouts.handlers.hostpay import (
+    PAID_IN_WITHIN_S,
+    TOO_LATE,
+    UNPAID,
+    expects_deposit,
+    refuse_unknown_status,
+)
 from payonce.services.payouts.handlers.next_messages import hostpay_fields
 from payonce.services.payouts.handlers.payment_follow import LOOK_AGAIN_S, SEEN_WITHIN_S
-from payonce.services.payouts.handlers.swap_replacement import keep_priced, lapse_and_keep, lapse_and_swap_anew
+from payonce.services.payouts.handlers.swap_replacement import hold_priced, lapse_and_hold, lapse_and_replace
 from payonce.services.payouts.messages.payloads import FOLLOW_EXCHANGE, HAND_OVER
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import ETH, UNDER_WAY, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import EXTERNAL
 from payonce.services.payouts.store import payouts, refunds, swap_details, swaps
-from payonce.services.payouts.store.swap_details import Seen
+from payonce.services.payouts.store.swap_details import SwapDetails
 from payonce.vendors.changenow.port import ChangeNow, Exchange, ExchangeRefused, Status
 
 TASK_LIMIT_S: Final = 20.0
@@ -63,12 +69,12 @@ class TaskRequest(msgspec.Struct, frozen=True):
     wei: str
 
 
-class TaskMade(msgspec.Struct, frozen=True):
+class CreatedTask(msgspec.Struct, frozen=True):
     task: str
 
 
 @dataclass(frozen=True)
-class Late:
+class Cancellation:
     """Why a task that has no answer yet is not made any more."""
 
     why: str
@@ -76,14 +82,14 @@ class Late:
     """Whether the exchange has: then a task whose answer was lost was made."""
 
 
-class HandOver(Effect[TaskRequest, TaskMade]):
+class CreateHostpayTask(Effect[TaskRequest, CreatedTask]):
     """Has one task made for GCHostPay. Its name is the swap's, so the task service makes it once. When the name may be
     forgotten there, a person tells whether GCHostPay was called: it is not sent again."""
 
     kind, version, timeout_s = "hostpay.task", 1, TASK_LIMIT_S
     safety = Keyed(NAME_KNOWN_S)
 
-    def __init__(self, external: ExternalHostPay, read: Reader, swap: Swap, late: Late | None = None) -> None:
+    def __init__(self, external: ExternalHostPay, read: Reader, swap: Swap, late: Cancellation | None = None) -> None:
         self.external = external
         self.read = read
         self.swap = swap
@@ -96,15 +102,15 @@ class HandOver(Effect[TaskRequest, TaskMade]):
             task_name(swap), swap.id, swap.unique_id, swap.cn_api_id, swap.payin_address, swap.amount.to_minor_text()
         )
 
-    async def perform(self, request: TaskRequest) -> TaskMade:
+    async def perform(self, request: TaskRequest) -> CreatedTask:
         if self.late is not None:
             await self._refuse(self.late)
-        return TaskMade(await self.external.create_task(request.name, hostpay_fields(self.swap)))
+        return CreatedTask(await self.external.create_task(request.name, hostpay_fields(self.swap)))
 
-    async def _refuse(self, late: Late) -> None:
+    async def _refuse(self, late: Cancellation) -> None:
         """A definite no only while none can have been made. Nobody else tries meanwhile, so the record stands."""
         try:
-            state = await _state_of(self.read, self.swap)
+            state = await _effect_state(self.read, self.swap)
         except Exception as error:
             raise NotSent(f"{late.why}; {error}") from error
         if state == EffectState.INTENDED:
@@ -115,14 +121,14 @@ class HandOver(Effect[TaskRequest, TaskMade]):
     def amount(self, request: TaskRequest) -> Amount:
         return Amount.from_minor(request.wei, ETH)
 
-    def vendor_ref(self, outcome: TaskMade) -> str:
+    def vendor_ref(self, outcome: CreatedTask) -> str:
         return outcome.task
 
 
-async def _state_of(read: Reader, swap: Swap) -> str | None:
+async def _effect_state(read: Reader, swap: Swap) -> str | None:
     state: str | None = await read.fetchval(
         "select state from payonce.effects where kind = $1 and key = $2 order by generation desc limit 1",
-        HandOver.kind,
+        CreateHostpayTask.kind,
         swap.id,
     )
     return state
@@ -135,65 +141,65 @@ def task_name(swap: Swap) -> str:
 
 
 @handles(EXTERNAL, HAND_OVER)
-async def hand_over_swap(work: Work, changenow: ChangeNow, external: ExternalHostPay | None) -> None:
+async def create_hostpay_task(work: Work, changenow: ChangeNow, external: ExternalHostPay | None) -> None:
     """Tell GCHostPay of a swap. Running twice is harmless: the effect is on record first, under the swap's name."""
-    seen = await _seen(work)
-    swap = seen.swap
+    details = await _details(work)
+    swap = details.swap
     if swap.state is not SwapState.CREATED:
-        await _go_on_looking(work, swap)
+        await _continue_following(work, swap)
         return
-    late: Late | None = None
+    late: Cancellation | None = None
     try:
         if swap.handed_over_at is not None:
-            late = await _late(changenow, seen)
-        elif not await _may_be_paid(work, changenow, seen):
+            late = await _cancellation(changenow, details)
+        elif not await _may_be_paid(work, changenow, details):
             return
-    except ExchangeRefused as no:
-        await not_told(work, swap, no)
+    except ExchangeRefused as refusal:
+        await refuse_unknown_status(work, swap, refusal)
         return
     if external is None:
         raise Retry(f"swap {swap.id} is for your own GCHostPay, and PAYOUTS_HOSTPAY is not external here")
-    effect = HandOver(external, work.read, swap, late)
-    effect.tenants = seen.lanes
+    effect = CreateHostpayTask(external, work.read, swap, late)
+    effect.tenants = details.lanes
     try:
-        await work.effect(effect, key=swap.id, scope=swap.scope, intent=lambda tx: _intend(tx, swap))
-    except Refused as no:
-        if not await _is_settled(work, changenow, seen, no):
+        await work.effect(effect, key=swap.id, scope=swap.scope, intent=lambda tx: _record_handover(tx, swap))
+    except Refused as refusal:
+        if not await _is_resolved(work, changenow, details, refusal):
             raise
         return
     async with work.commit() as tx:
         await _send_follow(tx, work, swap)
     log.info(
-        "hostpay_task_triggered", swap=swap.id, payout=seen.lead.id, exchange=swap.cn_api_id, amount=str(swap.amount)
+        "hostpay_task_triggered", swap=swap.id, payout=details.lead.id, exchange=swap.cn_api_id, amount=str(swap.amount)
     )
 
 
-async def _seen(work: Work) -> Seen:
+async def _details(work: Work) -> SwapDetails:
     """The swap that the message is about. Swaps are never deleted, and this queue never gives up: what names none would
     be tried for ever."""
     swap_id = str(work.message.payload.get("swap_id"))
-    if (seen := await swap_details.see_swap(work.read, swap_id)) is None:
+    if (details := await swap_details.details_of_swap(work.read, swap_id)) is None:
         raise Unprocessable(f"there is no swap {swap_id!r}; nothing was handed over")
-    return seen
+    return details
 
 
-async def _may_be_paid(work: Work, changenow: ChangeNow, seen: Seen) -> bool:
-    swap = seen.swap
-    if seen.kept is not None:
-        why = f"payout {seen.kept} was given to a person before it was paid"
+async def _may_be_paid(work: Work, changenow: ChangeNow, details: SwapDetails) -> bool:
+    swap = details.swap
+    if details.held_payout is not None:
+        why = f"payout {details.held_payout} was given to a person before it was paid"
         async with work.commit(rejected=why) as tx:
-            await lapse_and_swap_anew(tx, swap, why)
+            await lapse_and_replace(tx, swap, why)
         return False
-    if seen.has_earlier and (why := await prior_attempts.paid_after_all(work, changenow, None, swap)):
+    if details.has_prior_attempt and (why := await prior_attempts.find_prior_payment(work, changenow, None, swap)):
         async with work.commit(rejected=why) as tx:
-            await lapse_and_keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+            await lapse_and_hold(tx, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     if swap.payin_extra_id is not None:
         why = "the deposit address needs a memo, which ether cannot carry"
         async with work.commit(rejected=why) as tx:
-            await lapse_and_keep(tx, swap, Hold.MISMATCH, why)
+            await lapse_and_hold(tx, swap, Hold.MISMATCH, why)
         return False
-    return await waits_for_us(work, seen, await _exchange(changenow, swap))
+    return await expects_deposit(work, details, await _exchange(changenow, swap))
 
 
 async def _exchange(changenow: ChangeNow, swap: Swap) -> Exchange:
@@ -203,45 +209,45 @@ async def _exchange(changenow: ChangeNow, swap: Swap) -> Exchange:
     return exchange
 
 
-async def _late(changenow: ChangeNow, seen: Seen) -> Late | None:
+async def _cancellation(changenow: ChangeNow, details: SwapDetails) -> Cancellation | None:
     """What has come between since the first try, which may be hours ago."""
-    exchange = await _exchange(changenow, seen.swap)
+    exchange = await _exchange(changenow, details.swap)
     if exchange.status not in UNPAID:
         why = f"exchange {exchange.id} is {exchange.status}"
-        return Late(why, seen_money=exchange.status not in TOO_LATE)
-    if seen.kept is not None:
-        return Late(f"payout {seen.kept} was given to a person", seen_money=False)
-    if seen.left_s is not None and seen.left_s < PAID_IN_WITHIN_S:
-        return Late(f"exchange {exchange.id} is valid for {seen.left_s:.0f} s", seen_money=False)
+        return Cancellation(why, seen_money=exchange.status not in TOO_LATE)
+    if details.held_payout is not None:
+        return Cancellation(f"payout {details.held_payout} was given to a person", seen_money=False)
+    if details.left_s is not None and details.left_s < PAID_IN_WITHIN_S:
+        return Cancellation(f"exchange {exchange.id} is valid for {details.left_s:.0f} s", seen_money=False)
     return None
 
 
-async def _is_settled(work: Work, changenow: ChangeNow, seen: Seen, no: Refused) -> bool:
+async def _is_resolved(work: Work, changenow: ChangeNow, details: SwapDetails, refusal: Refused) -> bool:
     """What follows when no task is made any more. False: the no is a brake's, and the effect is still to come."""
-    match await _state_of(work.read, seen.swap):
+    match await _effect_state(work.read, details.swap):
         case EffectState.REFUSED:
-            if await _may_be_paid(work, changenow, seen):
+            if await _may_be_paid(work, changenow, details):
                 # What was in the way is gone, but this effect has ended.
-                async with work.commit(rejected=no.reason) as tx:
-                    await lapse_and_swap_anew(tx, seen.swap, no.reason)
+                async with work.commit(rejected=refusal.reason) as tx:
+                    await lapse_and_replace(tx, details.swap, refusal.reason)
             return True
         case EffectState.ABANDONED:
             # A person says that no task was made. Before the swap is replaced two say that it is unpaid.
-            async with work.commit(rejected=no.reason) as tx:
-                await _send_follow(tx, work, seen.swap)
+            async with work.commit(rejected=refusal.reason) as tx:
+                await _send_follow(tx, work, details.swap)
             return True
     return False
 
 
-async def _intend(tx: Tx, swap: Swap) -> None:
+async def _record_handover(tx: Tx, swap: Swap) -> None:
     """Nobody has stopped it since it was looked at, and from here to the end of the transaction nobody can."""
     for payout in await swaps.payouts_of(tx, swap.id):
         if payout.state not in UNDER_WAY:
             raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
-    await swaps.hand_over(tx, swap)
+    await swaps.record_handover(tx, swap)
 
 
-async def _go_on_looking(work: Work, swap: Swap) -> None:
+async def _continue_following(work: Work, swap: Swap) -> None:
     if swap.state not in (SwapState.PAYING, SwapState.PAID_IN):
         return
     async with work.commit() as tx:
@@ -251,22 +257,22 @@ async def _go_on_looking(work: Work, swap: Swap) -> None:
 @handles(EXTERNAL, FOLLOW_EXCHANGE)
 async def follow_exchange(work: Work, changenow: ChangeNow, external: ExternalHostPay | None) -> None:
     """Look once at an exchange that GCHostPay was told to pay; what is not at its end is looked at again later."""
-    swap = (await _seen(work)).swap
+    swap = (await _details(work)).swap
     if swap.state not in (SwapState.CREATED, SwapState.PAID_IN) or swap.handed_over_at is None:
         return
     assert swap.cn_api_id is not None
     word = work.message.payload
     if "unpaid_by" in word:
-        await _take_task_back(external, swap)
+        await _delete_task(external, swap)
     try:
         exchange = await changenow.exchange(swap.cn_api_id)
-    except ExchangeRefused as no:
-        await not_told(work, swap, no)
+    except ExchangeRefused as refusal:
+        await refuse_unknown_status(work, swap, refusal)
         return
     if exchange is None:
         raise Retry(f"the exchange does not know {swap.cn_api_id}, which was handed over")
     if "unpaid_by" in word or "written_off_by" in word:
-        await _follow_word(work, swap, exchange)
+        await _apply_statement(work, swap, exchange)
     elif exchange.status is Status.FINISHED:
         await _record_finished(work, swap, exchange)
     elif exchange.status in IN_WORK:
@@ -274,7 +280,7 @@ async def follow_exchange(work: Work, changenow: ChangeNow, external: ExternalHo
     elif exchange.status in (Status.NEW, Status.WAITING) and await _handed_over_for_s(work, swap) < SEEN_WITHIN_S:
         raise Retry(f"exchange {exchange.id} is {exchange.status}: GCHostPay has not paid it yet")
     else:
-        await _tell_a_person(work, swap, exchange)
+        await _hold_for_review(work, swap, exchange)
 
 
 async def _record_paid_in(work: Work, swap: Swap, exchange: Exchange) -> None:
@@ -282,14 +288,14 @@ async def _record_paid_in(work: Work, swap: Swap, exchange: Exchange) -> None:
         raise Retry(f"exchange {exchange.id} is {exchange.status}")
     async with work.commit() as tx:
         paid_in = await _pay_in(tx, swap)
-        await swaps.note_transactions(tx, swap, exchange)
+        await swaps.record_transactions(tx, swap, exchange)
         await _send_follow(tx, work, paid_in)
 
 
 async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
     async with work.commit() as tx:
         await swaps.finish(tx, swap if swap.state is SwapState.PAID_IN else await _pay_in(tx, swap))
-        await swaps.note_transactions(tx, swap, exchange)
+        await swaps.record_transactions(tx, swap, exchange)
 
 
 async def _pay_in(tx: Tx, swap: Swap) -> Swap:
@@ -300,7 +306,7 @@ async def _pay_in(tx: Tx, swap: Swap) -> Swap:
     return paid_in
 
 
-async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
+async def _hold_for_review(work: Work, swap: Swap, exchange: Exchange) -> None:
     """Once for each state; the exchange is looked at on and on, as it may yet be paid or finish."""
     why = f"exchange {exchange.id} is {exchange.status}; your GCHostPay was told to pay it, and it is not replaced"
     if work.message.payload.get("told") == exchange.status:
@@ -309,11 +315,11 @@ async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
     async with work.commit() as tx:
         for payout in await swaps.payouts_of(tx, swap.id):
             hold = Hold.VERIFYING if verifying else Hold.EXCHANGE_FAILED
-            await payouts.keep(tx, payout, hold, why, as_state=State.HELD if verifying else State.REVIEW)
+            await payouts.hold_payout(tx, payout, hold, why, as_state=State.HELD if verifying else State.REVIEW)
         await _send_follow(tx, work, swap, told=exchange.status, delay_s=LOOK_AGAIN_S)
 
 
-async def _take_task_back(external: ExternalHostPay | None, swap: Swap) -> None:
+async def _delete_task(external: ExternalHostPay | None, swap: Swap) -> None:
     """Before the exchange is asked: a task that GCHostPay has only refused so far would be delivered again, and pay an
     exchange that another one has replaced."""
     if external is None:
@@ -324,7 +330,7 @@ async def _take_task_back(external: ExternalHostPay | None, swap: Swap) -> None:
         raise Retry(f"whether GCHostPay still has a task of swap {swap.id} is not certain: {error}") from error
 
 
-async def _follow_word(work: Work, swap: Swap, exchange: Exchange) -> None:
+async def _apply_statement(work: Work, swap: Swap, exchange: Exchange) -> None:
     """People say that it was never paid, or that what was paid is lost. The exchange must not say otherwise."""
     by = work.message.payload.get("unpaid_by")
     given_up = exchange.status in (TOO_LATE if by is None else TOO_LATE | {Status.NEW, Status.WAITING})
@@ -334,7 +340,7 @@ async def _follow_word(work: Work, swap: Swap, exchange: Exchange) -> None:
         async with work.commit(rejected=why) as tx:
             for payout in await swaps.payouts_of(tx, swap.id):
                 if payout.held_from is not None and payout.hold is not None:
-                    await payouts.keep(tx, payout, payout.hold, why, as_state=payout.state)
+                    await payouts.hold_payout(tx, payout, payout.hold, why, as_state=payout.state)
         return
     async with work.commit() as tx:
         await swaps.payouts_of(tx, swap.id)
@@ -346,8 +352,8 @@ async def _follow_word(work: Work, swap: Swap, exchange: Exchange) -> None:
             await swaps.lapse(tx, current, reason, unpaid_by=str(by))
         else:
             reason = f"{work.message.payload['written_off_by']}: the deposit of {swap.id} is written off"
-            await refunds.close(tx, current, current.amount, reason)
-        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+            await refunds.close_deposit(tx, current, current.amount, reason)
+        await hold_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
 
 
 async def _handed_over_for_s(work: Work, swap: Swap) -> float:

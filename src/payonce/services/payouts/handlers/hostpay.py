@@ -9,7 +9,7 @@ from payonce.kit.outcomes import Held, Retry, Unprocessable
 from payonce.services.payouts import metrics
 from payonce.services.payouts.handlers import older_services, prior_attempts, refused_key
 from payonce.services.payouts.handlers.payloads import fields_of
-from payonce.services.payouts.handlers.swap_replacement import lapse_and_keep, lapse_and_swap_anew
+from payonce.services.payouts.handlers.swap_replacement import lapse_and_hold, lapse_and_replace
 from payonce.services.payouts.handlers.wallet import HostWallet, PayDeposit
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import (
@@ -27,7 +27,7 @@ from payonce.services.payouts.model import (
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.store import swap_details, swaps, wallet_limits
 from payonce.services.payouts.store import wallet as wallet_store
-from payonce.services.payouts.store.swap_details import Seen
+from payonce.services.payouts.store.swap_details import SwapDetails
 from payonce.vendors.changenow.port import (
     ChangeNow,
     Code,
@@ -53,24 +53,24 @@ TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
 async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Pay the deposit. Running twice is harmless: nonce and bytes are on record first."""
     asked = fields_of(work, hops.HostPay)
-    seen = await swap_details.see_exchange(work.read, asked.unique_id, asked.cn_api_id)
-    if seen is None:
+    details = await swap_details.details_of_exchange(work.read, asked.unique_id, asked.cn_api_id)
+    if details is None:
         if older_services.is_from_older_service(work):
             older_services.refuse(
                 work,
                 f"no swap {asked.cn_api_id!r} of {asked.unique_id!r} is on record; let the older GCHostPay pay it",
             )
-        raise _stranger(asked)
-    swap = seen.swap
+        raise _unknown_swap(asked)
+    swap = details.swap
     if swap.paid_by == BY_EXTERNAL:
         async with work.commit(rejected=f"swap {swap.id} is paid by your own GCHostPay, and by nobody else"):
             return
     match swap.state:
         case SwapState.CREATED:
             try:
-                wanted = await _may_be_paid(work, changenow, host, asked, seen)
-            except ExchangeRefused as no:
-                await not_told(work, swap, no)
+                wanted = await _may_be_paid(work, changenow, host, asked, details)
+            except ExchangeRefused as refusal:
+                await refuse_unknown_status(work, swap, refusal)
                 return
             if not wanted:
                 return
@@ -82,17 +82,17 @@ async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
             return
         case _:
             return
-    await _pay(work, host, seen)
+    await _pay(work, host, details)
 
 
-async def _pay(work: Work, host: HostWallet, seen: Seen) -> None:
-    lease, swap = await host.lease(), seen.swap
+async def _pay(work: Work, host: HostWallet, details: SwapDetails) -> None:
+    lease, swap = await host.lease(), details.swap
     effect = PayDeposit(host, work.read, swap)
-    effect.tenants = seen.lanes
+    effect.tenants = details.lanes
 
     async def intent(tx: Tx) -> None:
         """Everything that must be on record before the first byte leaves."""
-        carried = await _still_to_be_paid(tx, swap)
+        carried = await _lock_payouts(tx, swap)
         await swaps.advance(tx, swap, SwapState.PAYING, carried=carried)
         # Last, since all payments wait for the wallet's row.
         await effect.sign(tx, lease)
@@ -103,11 +103,11 @@ async def _pay(work: Work, host: HostWallet, seen: Seen) -> None:
     await work.effect(effect, key=f"{swap.id}/pay", scope=swap.scope, intent=intent)
     metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, "sent").inc()
     async with work.commit() as tx:
-        await wallet_store.note_sent(tx, swap)
+        await wallet_store.record_sent(tx, swap)
         await send_follow(tx, work, swap)
 
 
-async def _still_to_be_paid(tx: Tx, swap: Swap) -> list[Payout]:
+async def _lock_payouts(tx: Tx, swap: Swap) -> list[Payout]:
     """The questions to exchange and chain took their time: a person may have stopped it since. From here to the end of
     the transaction nobody can. The payouts that it carries, locked; whether the swap is still as it was read, the move
     that follows tells."""
@@ -129,55 +129,57 @@ async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, *
     await tx.send(FOLLOW, payload, correlation_id=message.correlation_id, lane=message.lane, delay_s=delay_s)
 
 
-async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, seen: Seen) -> bool:
+async def _may_be_paid(
+    work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, details: SwapDetails
+) -> bool:
     """Whether everything that is known agrees that this deposit is wanted. If not, the message has been settled."""
-    swap = seen.swap
+    swap = details.swap
     older = older_services.is_from_older_service(work)
     if (wrong := _differs(asked, swap, host.wallet.address, as_double=older)) is not None:
-        await _keep(work, swap, Hold.MISMATCH, wrong)
+        await _hold(work, swap, Hold.MISMATCH, wrong)
         return False
-    if seen.kept is not None:
-        why = f"payout {seen.kept} was given to a person before it was paid"
+    if details.held_payout is not None:
+        why = f"payout {details.held_payout} was given to a person before it was paid"
         async with work.commit(rejected=why) as tx:
-            await lapse_and_swap_anew(tx, swap, why)
+            await lapse_and_replace(tx, swap, why)
         return False
-    if seen.has_earlier and (why := await prior_attempts.paid_after_all(work, changenow, host, swap)):
-        await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
+    if details.has_prior_attempt and (why := await prior_attempts.find_prior_payment(work, changenow, host, swap)):
+        await _hold(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     if not swap.direct:
         exchange = await changenow.exchange(asked.cn_api_id)
         if exchange is None:
             raise Retry(f"the exchange does not know {asked.cn_api_id} yet")
-        if not await waits_for_us(work, seen, exchange):
+        if not await expects_deposit(work, details, exchange):
             return False
     if why := await wallet_limits.exceeded(work.read, swap):
         async with work.commit(rejected=why) as tx:
-            await wallet_limits.ask_for(tx, swap, why)
+            await wallet_limits.request_approval(tx, swap, why)
         return False
-    await _has_funds(work, host, swap)
+    await _check_funds(work, host, swap)
     return True
 
 
-async def not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
+async def refuse_unknown_status(work: Work, swap: Swap, refusal: ExchangeRefused) -> None:
     """Of this exchange or of one of an earlier round: nothing is paid before it is known."""
-    if no.code is not Code.NOT_ALLOWED:
-        raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}") from no
-    await refused_key.pause_and_put_back(work, no.reason)
+    if refusal.code is not Code.NOT_ALLOWED:
+        raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {refusal.reason}") from refusal
+    await refused_key.pause_and_requeue(work, refusal.reason)
 
 
-async def waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
+async def expects_deposit(work: Work, details: SwapDetails, exchange: Exchange) -> bool:
     """Whether the exchange waits for the very deposit on record. If not, the message has been settled."""
-    swap, status = seen.swap, exchange.status
+    swap, status = details.swap, exchange.status
     if status in TOO_LATE:
         async with work.commit(rejected=f"exchange {exchange.id} is {status}") as tx:
-            await lapse_and_swap_anew(tx, swap, f"exchange {exchange.id} was {status} before it was paid")
+            await lapse_and_replace(tx, swap, f"exchange {exchange.id} was {status} before it was paid")
         return False
     if status is Status.VERIFYING:
-        await _keep(work, swap, Hold.VERIFYING, f"exchange {exchange.id} is verifying before it was paid")
+        await _hold(work, swap, Hold.VERIFYING, f"exchange {exchange.id} is verifying before it was paid")
         return False
     if status not in UNPAID:
         why = f"exchange {exchange.id} is {status}, and we have paid nothing"
-        await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
+        await _hold(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     expected = exchange.expected_from
     assert swap.payin_address is not None
@@ -185,12 +187,12 @@ async def waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
         expected is not None and not same_amount(expected, swap.amount.to_decimal())
     ):
         why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
-        await _keep(work, swap, Hold.MISMATCH, why)
+        await _hold(work, swap, Hold.MISMATCH, why)
         return False
-    if seen.left_s is not None and seen.left_s < PAID_IN_WITHIN_S:
-        why = f"exchange {exchange.id} is valid for {seen.left_s:.0f} s, and a deposit needs {PAID_IN_WITHIN_S:.0f}"
+    if details.left_s is not None and details.left_s < PAID_IN_WITHIN_S:
+        why = f"exchange {exchange.id} is valid for {details.left_s:.0f} s, and a deposit needs {PAID_IN_WITHIN_S:.0f}"
         async with work.commit(rejected=why) as tx:
-            await lapse_and_swap_anew(tx, swap, why)
+            await lapse_and_replace(tx, swap, why)
         return False
     return True
 
@@ -211,12 +213,12 @@ def _differs(asked: hops.HostPay, swap: Swap, wallet: str, *, as_double: bool = 
     return None
 
 
-async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
+async def _check_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     """Before a nonce is taken: one that cannot be paid for would hold up all that stand behind it. Those that look in
     the same moment find the same funds; whoever takes the nonces counts once more, behind the wallet's lock."""
     market = await host.market(swap.amount.asset)
-    pressure = await wallet_store.pressure_on(work.read, host.wallet.address, swap, market.next_nonce)
-    await _nonce_is_free(host, market, pressure.nonce)
+    pressure = await wallet_store.commitments_of(work.read, host.wallet.address, swap, market.next_nonce)
+    await _check_nonce(host, market, pressure.nonce)
     needed = swap.amount + pressure.in_flight + market.fees.most + pressure.gas_in_flight
     if market.balance < needed:
         _observe(market.balance, low=True)
@@ -224,16 +226,16 @@ async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
             f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
             f"{swap.id}; fill it up"
         )
-        await host.note_waiting(swap, why)
+        await host.record_wait(swap, why)
         raise Held(why, FUNDS_LOOK_S)
     if swap.waits_for is not None:
-        await host.note_waiting(swap, None)
+        await host.record_wait(swap, None)
     # One that fits does not make the wallet full enough for another that waits.
     below = pressure.low_balance is not None and market.balance < pressure.low_balance
     _observe(market.balance, low=below or pressure.others_wait)
 
 
-async def _nonce_is_free(host: HostWallet, market: Market, nonce: int) -> None:
+async def _check_nonce(host: HostWallet, market: Market, nonce: int) -> None:
     """A nonce that a transaction of somebody else waits with is neither taken nor passed over: if that one is dropped,
     all that we signed behind it would wait for ever."""
     if market.pending_nonce <= nonce:
@@ -242,7 +244,7 @@ async def _nonce_is_free(host: HostWallet, market: Market, nonce: int) -> None:
         f"a transaction that is not ours waits with nonce {nonce} of the wallet {host.wallet.address}; nothing is "
         "paid until it is in a block or gone: find out who else signs with the wallet's key"
     )
-    await host.tell_of_nonce(nonce, why)
+    await host.report_nonce(nonce, why)
     raise Held(why, wallet_store.FOREIGN_LOOK_S)
 
 
@@ -251,11 +253,11 @@ def _observe(balance: Amount, *, low: bool) -> None:
     metrics.WALLET_LOW.labels(balance.asset.code).set(int(low))
 
 
-async def _keep(work: Work, swap: Swap, hold: Hold, why: str, as_state: State = State.HELD) -> None:
+async def _hold(work: Work, swap: Swap, hold: Hold, why: str, as_state: State = State.HELD) -> None:
     async with work.commit(rejected=why) as tx:
-        await lapse_and_keep(tx, swap, hold, why, as_state)
+        await lapse_and_hold(tx, swap, hold, why, as_state)
 
 
-def _stranger(asked: hops.HostPay) -> Unprocessable:
+def _unknown_swap(asked: hops.HostPay) -> Unprocessable:
     """Nothing is paid that is not on record here, whoever signed the token."""
     return Unprocessable(f"no swap {asked.cn_api_id!r} of {asked.unique_id!r} is on record; nothing was paid")

@@ -122,9 +122,9 @@ def hostpay_fields(swap: Swap) -> hops.HostPay:
     )
 
 
-async def send_look(tx: Tx, lead: Payout, swap: Swap) -> None:
+async def send_follow_up(tx: Tx, lead: Payout, swap: Swap) -> None:
     """Where a payment stands is looked at again; nothing is paid by it."""
-    put = await payouts.count_put(tx, lead.id)
+    put = await payouts.next_put(tx, lead.id)
     key = f"follow:{swap.id}:{put}"
     policy, action = _follower(swap)
     await tx.send(policy, {"swap_id": swap.id}, action=action, key=key, correlation_id=lead.id, lane=lead.lane)
@@ -136,20 +136,20 @@ def _follower(swap: Swap) -> tuple[Policy, str]:
 
 async def send_returned(tx: Tx, lead: Payout, swap: Swap, transaction_hash: str) -> None:
     """A person says that this transaction brought the deposit back."""
-    await _send_word(tx, lead, swap, {"returned_by": transaction_hash})
+    await _send_statement(tx, lead, swap, {"returned_by": transaction_hash})
 
 
 async def send_written_off(tx: Tx, lead: Payout, swap: Swap, by: str) -> None:
     """People say that the deposit is lost."""
-    await _send_word(tx, lead, swap, {"written_off_by": by})
+    await _send_statement(tx, lead, swap, {"written_off_by": by})
 
 
 async def send_unpaid(tx: Tx, lead: Payout, swap: Swap, by: str) -> None:
     """People say that the operator's GCHostPay has not paid it and will not."""
-    await _send_word(tx, lead, swap, {"unpaid_by": by})
+    await _send_statement(tx, lead, swap, {"unpaid_by": by})
 
 
-async def _send_word(tx: Tx, lead: Payout, swap: Swap, word: dict[str, Any]) -> None:
+async def _send_statement(tx: Tx, lead: Payout, swap: Swap, word: dict[str, Any]) -> None:
     since: int = await tx.fetchval("select extract(epoch from payonce.due_now())::bigint")
     policy, action = _follower(swap)
     payload = {"swap_id": swap.id, **word, "since": since}
@@ -159,7 +159,7 @@ async def _send_word(tx: Tx, lead: Payout, swap: Swap, word: dict[str, Any]) -> 
 async def resume(tx: Tx, payout: Payout) -> None:
     """Puts the message that belongs to where the payout stands; of an earlier one that lives on, the later finds the
     work done."""
-    put = await payouts.count_put(tx, payout.id)
+    put = await payouts.next_put(tx, payout.id)
     if payout.state is State.RECEIVED:
         await send_estimate(tx, payout, put)
         return

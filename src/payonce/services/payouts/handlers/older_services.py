@@ -17,7 +17,7 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
 from payonce.services.payouts.api import webhook
 from payonce.services.payouts.domain.addresses import in_one_spelling, key_of, wrong_with
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.handlers.payloads import number_of
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import USDT, Hold, Payout, State, payout_from
@@ -47,19 +47,21 @@ def refuse(work: Work, reason: str) -> NoReturn:
     raise Retry(reason)
 
 
-async def take_up(work: Work, terms: Terms, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> None:
+async def adopt_payout(
+    work: Work, config: PayoutConfig, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal
+) -> None:
     """A payout for what an older service handed over. Its message is known by the task that brought it, so the same
     task is one payout; what looks like another one of the last day goes to review."""
-    asked = _asked(work, told, usdt)
-    wrong = _wrong_address(terms, asked)
+    asked = _order_from(work, told, usdt)
+    wrong = _wrong_address(config, asked)
     async with work.commit() as tx:
         payout = (await receive(tx, asked, str(work.message.id), estimate=wrong is None)).payout
         if wrong is not None and payout.state is State.RECEIVED:
-            await payouts.keep(tx, payout, Hold.BAD_ADDRESS, wrong)
+            await payouts.hold_payout(tx, payout, Hold.BAD_ADDRESS, wrong)
     log.info("payout_taken_up", payout=payout.id, queue=work.message.queue, amount=str(payout.adjusted))
 
 
-async def find_asked_for(work: Work, told: hops.EstimateResponse) -> Payout | None:
+async def find_requested_payout(work: Work, told: hops.EstimateResponse) -> Payout | None:
     """The payout that an older estimator's answer is about, by all that a token of version 1 says of it: the oldest one
     that waits for its price, else the newest that has one. None where no request of ours can have been answered: an
     older service has asked for itself."""
@@ -90,7 +92,7 @@ async def end_requests(tx: Tx, work: Work, payout: Payout) -> None:
         await end_durable(tx.connection, ESTIMATE.queue, payout.id, "an older service has answered it")
 
 
-def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> webhook.Asked:
+def _order_from(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> webhook.PayoutOrder:
     """The older service has kept its fee already: what it hands over is the whole price here."""
     # Before it is rounded: an amount that is far too large has more digits than rounding works with.
     if not LEAST <= usdt <= webhook.PRICE_MAX.to_decimal():
@@ -107,9 +109,9 @@ def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt:
             webhook.ticker(name, getattr(told, name)) for name in ("payout_currency", "payout_network")
         )
         channel = webhook.channel(told.closed_channel_id)
-    except webhook.NotTaken as no:
-        refuse(work, f"the token cannot become a payout: {no}")
-    return webhook.Asked(
+    except webhook.WebhookRefused as refusal:
+        refuse(work, f"the token cannot become a payout: {refusal}")
+    return webhook.PayoutOrder(
         payment_id=None,
         user_id=told.user_id,
         closed_channel_id=channel,
@@ -124,9 +126,9 @@ def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt:
     )
 
 
-def _wrong_address(terms: Terms, asked: webhook.Asked) -> str | None:
+def _wrong_address(config: PayoutConfig, asked: webhook.PayoutOrder) -> str | None:
     if (wrong := wrong_with(asked.payout_network, asked.wallet_address)) is not None:
         return f"wallet_address {wrong}"
-    if key_of(asked.wallet_address) == key_of(terms.host_wallet):
+    if key_of(asked.wallet_address) == key_of(config.host_wallet):
         return "wallet_address is the wallet that pays, which cannot pay itself"
     return None

@@ -8,7 +8,7 @@ from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import DIGITS_MAX, Amount
 from payonce.kit.outcomes import Unprocessable
 from payonce.services.payouts import ledger
-from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.domain.pricing import market_value
 from payonce.services.payouts.handlers import next_messages, older_services
 from payonce.services.payouts.handlers.payloads import fields_of, number_of
@@ -31,7 +31,7 @@ from payonce.services.payouts.policies import ESTIMATED, SWAPPED
 from payonce.services.payouts.store import payouts as store
 from payonce.services.payouts.store import swap_details, swaps
 from payonce.services.payouts.store.swap_details import Part
-from payonce.services.payouts.store.write_counts import counted
+from payonce.services.payouts.store.write_counts import count_writes
 
 ESTIMATE_MAX_AGE_S: Final = 1_800
 """An older one says what ETH was worth, not what it is; far longer than a hop takes, also behind a full queue."""
@@ -42,11 +42,11 @@ _EXACT: Final = Context(prec=DIGITS_MAX, rounding=ROUND_DOWN)
 
 
 @handles(ESTIMATED)
-async def value_payout(work: Work, terms: Terms) -> None:
+async def value_payout(work: Work, config: PayoutConfig) -> None:
     """Put the pure market value on record and have the swap created; what has a price keeps it."""
     found = fields_of(work, hops.EstimateResponse)
     payout_id = work.message.correlation_id
-    if payout_id is None and (payout_id := await _asked_for(work, found, terms)) is None:
+    if payout_id is None and (payout_id := await _payout_of_estimate(work, found, config)) is None:
         return
     known = await store.find_now(work.read, payout_id)
     if known is None:
@@ -58,7 +58,7 @@ async def value_payout(work: Work, terms: Terms) -> None:
                 await older_services.end_requests(tx, work, payout)
         return
     if (age_s := _age_s(work, now_s)) > ESTIMATE_MAX_AGE_S:
-        await _ask_anew(work, payout, age_s)
+        await _estimate_again(work, payout, age_s)
         return
     value = market_value(
         payout.adjusted, found.from_amount_usdt, found.to_amount_eth_post_fee, found.deposit_fee, found.withdrawal_fee
@@ -66,21 +66,21 @@ async def value_payout(work: Work, terms: Terms) -> None:
     if value is None:
         reason = f"the exchange's fee of {found.deposit_fee:f} USDT leaves nothing of {payout.adjusted} to pay out"
         async with work.commit(rejected=reason) as tx:
-            await store.keep(tx, payout, Hold.NO_VALUE, reason)
+            await store.hold_payout(tx, payout, Hold.NO_VALUE, reason)
             await older_services.end_requests(tx, work, payout)
         return
-    with counted("split_payout_request"):
-        await _price(work, payout, value, terms)
+    with count_writes("split_payout_request"):
+        await _price(work, payout, value, config)
 
 
-async def _asked_for(work: Work, found: hops.EstimateResponse, terms: Terms) -> str | None:
+async def _payout_of_estimate(work: Work, found: hops.EstimateResponse, config: PayoutConfig) -> str | None:
     """The payout that an estimate without a correlation id is about; None when the message has been settled."""
     if not older_services.is_from_older_service(work):
         raise Unprocessable("the estimate has no correlation id, so no payout can be found for it")
-    payout = await older_services.find_asked_for(work, found)
+    payout = await older_services.find_requested_payout(work, found)
     if payout is not None:
         return payout.id
-    await older_services.take_up(work, terms, found, found.from_amount_usdt)
+    await older_services.adopt_payout(work, config, found, found.from_amount_usdt)
     return None
 
 
@@ -91,7 +91,7 @@ def _age_s(work: Work, now_s: int) -> int:
     return now_s - number_of(work, "estimated_at", made_at)
 
 
-async def _ask_anew(work: Work, payout: Payout, age_s: int) -> None:
+async def _estimate_again(work: Work, payout: Payout, age_s: int) -> None:
     reason = f"the estimate is {age_s} s old, and one is good for {ESTIMATE_MAX_AGE_S} s: it is asked for anew"
     async with work.commit(rejected=reason) as tx:
         current = await store.locked(tx, payout.id)
@@ -99,18 +99,18 @@ async def _ask_anew(work: Work, payout: Payout, age_s: int) -> None:
             await next_messages.resume(tx, current)
 
 
-async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> None:
+async def _price(work: Work, payout: Payout, value: Amount, config: PayoutConfig) -> None:
     async with work.commit() as tx:
         priced = await store.move(tx, payout, State.PRICED, value=value)
         await tx.post(ledger.priced(payout, value))
-        await _keep_request(tx, payout, value, terms.host_wallet)
+        await _insert_request(tx, payout, value, config.host_wallet)
         swap = await swaps.begin_swap(tx, priced, 1, [(payout.id, 1, value)], first=True)
         await next_messages.send_swap(tx, priced, swap)
         await older_services.end_requests(tx, work, payout)
 
 
 @handles(SWAPPED)
-async def record_swap(work: Work, terms: Terms) -> None:
+async def record_swap(work: Work, config: PayoutConfig) -> None:
     """Put the exchange on record; when every part of a payout has one, hostpay is told of them all, in one commit."""
     made = fields_of(work, hops.SwapResponse)
     swap = await swaps.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
@@ -121,8 +121,8 @@ async def record_swap(work: Work, terms: Terms) -> None:
         raise Unprocessable(reason)
     if swap.state is not SwapState.CREATED or swap.triggered_at is not None:
         return
-    with counted("split_payout_que"):
-        await _record(work, swap, made, BY_EXTERNAL if terms.external_hostpay else BY_WALLET)
+    with count_writes("split_payout_que"):
+        await _record(work, swap, made, BY_EXTERNAL if config.external_hostpay else BY_WALLET)
 
 
 async def _record(work: Work, swap: Swap, made: hops.SwapResponse, paid_by: str) -> None:
@@ -132,11 +132,11 @@ async def _record(work: Work, swap: Swap, made: hops.SwapResponse, paid_by: str)
         parts = await swap_details.parts_of(tx, payouts)
         if SwapState.CREATED not in [part.state for part in parts if part.swap_id == swap.id]:
             return
-        await _keep_swap(tx, swap, made)
-        await tell_hostpay(tx, payouts, parts, swap, paid_by)
+        await _insert_queued_swap(tx, swap, made)
+        await trigger_hostpay(tx, payouts, parts, swap, paid_by)
 
 
-async def tell_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued: Swap, paid_by: str) -> None:
+async def trigger_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued: Swap, paid_by: str) -> None:
     """Of these payouts' swaps, all at once or none: what is only half created, or with a person, is not paid. `queued`
     is on record since this moment."""
     carriers = {part.swap.id: part for part in parts if part.swap is not None}
@@ -153,7 +153,7 @@ async def tell_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued:
         await swaps.follow(tx, payout, [part.state for part in parts if part.payout_id == payout.id])
 
 
-async def _keep_request(tx: Tx, payout: Payout, value: Amount, refund_address: str) -> None:
+async def _insert_request(tx: Tx, payout: Payout, value: Amount, refund_address: str) -> None:
     await tx.execute(
         """
         insert into payouts.split_payout_request (
@@ -177,7 +177,7 @@ async def _keep_request(tx: Tx, payout: Payout, value: Amount, refund_address: s
     )
 
 
-async def _keep_swap(tx: Tx, swap: Swap, made: hops.SwapResponse) -> None:
+async def _insert_queued_swap(tx: Tx, swap: Swap, made: hops.SwapResponse) -> None:
     """Addresses and the amount that is paid as our own record has them; what the client gets by the exchange's word."""
     await tx.execute(
         """

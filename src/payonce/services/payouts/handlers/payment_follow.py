@@ -12,12 +12,12 @@ from payonce.services.payouts.handlers import refused_key
 from payonce.services.payouts.handlers.hostpay import send_follow
 from payonce.services.payouts.handlers.payloads import number_of
 from payonce.services.payouts.handlers.prior_attempts import GIVEN_UP, UNFUNDED
-from payonce.services.payouts.handlers.swap_replacement import keep_priced, swap_anew
-from payonce.services.payouts.handlers.wallet import BumpPayment, HostWallet, answered
+from payonce.services.payouts.handlers.swap_replacement import hold_priced, replace_swap
+from payonce.services.payouts.handlers.wallet import BumpPayment, HostWallet, chain_answer
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.store import payouts, refunds, swaps, wallet
-from payonce.services.payouts.store.wallet import Attempt, PaymentState, WalletPayment, Way
+from payonce.services.payouts.store.wallet import Attempt, PaymentProgress, PaymentState, WalletPayment
 from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status
 from payonce.vendors.evm.port import Incoming, Receipt
 
@@ -39,7 +39,7 @@ OVERDUE: Final = "overdue"
 SHORT: Final = "short"
 """What a person was told of a refund that was not the deposit."""
 
-TELLING: Final = {
+HOLDS_BY_STATUS: Final = {
     Status.FAILED: (Hold.EXCHANGE_FAILED, State.REVIEW),
     Status.EXPIRED: (Hold.EXCHANGE_FAILED, State.REVIEW),
     Status.VERIFYING: (Hold.VERIFYING, State.HELD),
@@ -52,21 +52,21 @@ TELLING: Final = {
 @handles(FOLLOW)
 async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Look once at where a payment stands; what is not at its end is looked at again later."""
-    way = await wallet.way_of(work.read, str(work.message.payload.get("swap_id")))
+    way = await wallet.progress_of(work.read, str(work.message.payload.get("swap_id")))
     swap = way.swap
     try:
         match swap.state:
             case SwapState.PAYING:
                 await _follow_on_chain(work, changenow, host, way)
             case SwapState.PAID_IN if {"returned_by", "written_off_by"} & work.message.payload.keys():
-                await _follow_word(work, changenow, host, swap)
+                await _apply_statement(work, changenow, host, swap)
             case SwapState.PAID_IN:
                 await _follow_at_exchange(work, changenow, host, swap)
-    except ExchangeRefused as no:
-        await _not_told(work, swap, no)
+    except ExchangeRefused as refusal:
+        await _refuse_unknown_status(work, swap, refusal)
 
 
-async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, way: Way) -> None:
+async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, way: PaymentProgress) -> None:
     swap, paid, attempts = way.swap, way.paid, way.attempts
     if paid is None:
         raise Retry(f"no payment of {swap.id} is on record yet")
@@ -76,15 +76,15 @@ async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, w
         # Of a bump whose answer was lost: its end must be known before this message can end.
         bump = BumpPayment(host, work.read, paid, attempts[0].number, attempts[0].signed.fees)
         await work.effect(bump, key=bump.key)
-    standing = await answered(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
+    standing = await chain_answer(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
     # All attempts have one nonce, so at most one of them is in a block.
     receipt = standing.receipts[0] if standing.receipts else None
     if receipt is None and paid.nonce < standing.final_nonce:
-        await _miss(work, changenow, swap, paid)
+        await _record_missing(work, changenow, swap, paid)
     elif receipt is None:
-        await _tell_of_gap(work, host, paid, attempts[0], standing.next_nonce)
+        await _report_nonce_gap(work, host, paid, attempts[0], standing.next_nonce)
         # What stands behind another one waits for that one, not for more money.
-        await _send_again(work, host, swap, paid, attempts[0], is_next=paid.nonce == standing.next_nonce)
+        await _rebroadcast(work, host, swap, paid, attempts[0], is_next=paid.nonce == standing.next_nonce)
     elif not receipt.final:
         raise Retry(f"the payment of {swap.id} is in block {receipt.block_number}, which is not final yet")
     elif receipt.succeeded:
@@ -93,7 +93,9 @@ async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, w
         await _record_reverted(work, swap, receipt)
 
 
-async def _tell_of_gap(work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt, next_nonce: int) -> None:
+async def _report_nonce_gap(
+    work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt, next_nonce: int
+) -> None:
     """When the nonce that the chain waits for is none of ours, nothing of ours gets into a block."""
     if newest.age_s < BUMP_AFTER_S or next_nonce >= paid.nonce:
         return
@@ -102,10 +104,10 @@ async def _tell_of_gap(work: Work, host: HostWallet, paid: WalletPayment, newest
             f"nonce {next_nonce} of the wallet {paid.wallet} is in no block and was never ours: nonce {paid.nonce} and "
             "all behind it wait. The next payment of the wallet takes it"
         )
-        await host.tell_of_nonce(next_nonce, why)
+        await host.report_nonce(next_nonce, why)
 
 
-async def _send_again(
+async def _rebroadcast(
     work: Work, host: HostWallet, swap: Swap, paid: WalletPayment, newest: Attempt, *, is_next: bool
 ) -> None:
     """The same bytes, or after a while others of the same nonce that offer more."""
@@ -145,11 +147,11 @@ async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
     async with work.commit(rejected=why) as tx:
         await _settle(tx, swap, PaymentState.REVERTED, receipt)
         if receipt.fee:
-            await tx.post(_gas_in_vain(swap, receipt.fee))
-        await _in_vain(tx, swap, why)
+            await tx.post(_wasted_gas(swap, receipt.fee))
+        await _record_unpaid(tx, swap, why)
 
 
-async def _miss(work: Work, changenow: ChangeNow, swap: Swap, paid: WalletPayment) -> None:
+async def _record_missing(work: Work, changenow: ChangeNow, swap: Swap, paid: WalletPayment) -> None:
     """Its nonce is used for ever, and no receipt of ours is shown. A node that answers from behind says the same of a
     payment that was made, so one look decides nothing, and neither does the chain alone."""
     looks = number_of(work, "missing", 0) + 1
@@ -157,18 +159,18 @@ async def _miss(work: Work, changenow: ChangeNow, swap: Swap, paid: WalletPaymen
         async with work.commit() as tx:
             await send_follow(tx, work, swap, delay_s=LOST_LOOK_S, missing=looks)
         return
-    if (exchange := await _seen(changenow, swap)) is None:
+    if (exchange := await _funded_exchange(changenow, swap)) is None:
         await _record_lost(work, swap, paid)
         return
     why = f"no receipt of the payment of {swap.id} is shown, and exchange {exchange.id} is {exchange.status}"
     if work.message.payload.get("told") == MISSING:
         raise Retry(why, LOOK_AGAIN_S)
     async with work.commit() as tx:
-        await _keep(tx, swap, Hold.MISMATCH, f"{why}; it is not paid again", State.REVIEW)
+        await _hold(tx, swap, Hold.MISMATCH, f"{why}; it is not paid again", State.REVIEW)
         await send_follow(tx, work, swap, told=MISSING, missing=looks, delay_s=LOOK_AGAIN_S)
 
 
-async def _seen(changenow: ChangeNow, swap: Swap) -> Exchange | None:
+async def _funded_exchange(changenow: ChangeNow, swap: Swap) -> Exchange | None:
     """The exchange, if it has seen money. A direct payment has none that could."""
     if swap.direct:
         return None
@@ -183,13 +185,13 @@ async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
     why = f"nonce {paid.nonce} of {paid.wallet} was used by a transaction that is not ours: {swap.id} is not paid"
     async with work.commit(rejected=why) as tx:
         await _settle(tx, swap, PaymentState.LOST, None)
-        await _in_vain(tx, swap, why)
+        await _record_unpaid(tx, swap, why)
 
 
-async def _in_vain(tx: Tx, swap: Swap, why: str) -> None:
+async def _record_unpaid(tx: Tx, swap: Swap, why: str) -> None:
     """Nothing was transferred, for ever. Whether it is tried anew, with another exchange, a person decides."""
     await swaps.advance(tx, swap, SwapState.RETURNED, reason=why)
-    await keep_priced(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+    await hold_priced(tx, swap, Hold.MISMATCH, why, State.REVIEW)
 
 
 async def _settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:
@@ -197,24 +199,24 @@ async def _settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | No
     metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, state).inc()
 
 
-def _gas_in_vain(swap: Swap, gas: Amount) -> Posting:
+def _wasted_gas(swap: Swap, gas: Amount) -> Posting:
     lines = moved(gas, ledger.HOST_WALLET, ledger.NETWORK_FEES)
     return Posting(f"payout_swap:{swap.id}:reverted", Reference(ledger.SWAP, swap.id), lines, "reverted")
 
 
-async def _follow_word(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
+async def _apply_statement(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
     """What people say of a deposit is done when neither the exchange nor the chain says otherwise."""
     written_off = "written_off_by" in work.message.payload
-    if why := await _still_at_exchange(changenow, swap, "written off" if written_off else "back"):
+    if why := await _exchange_objection(changenow, swap, "written off" if written_off else "back"):
         async with work.commit(rejected=why) as tx:
-            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+            await _hold(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
     elif written_off:
         await _write_off(work, swap)
     else:
-        await _bring_back(work, host, swap)
+        await _record_return(work, host, swap)
 
 
-async def _still_at_exchange(changenow: ChangeNow, swap: Swap, said: str) -> str:
+async def _exchange_objection(changenow: ChangeNow, swap: Swap, said: str) -> str:
     """Why a deposit is not what people say of it, by the exchange's word; empty when it has given the exchange up."""
     assert swap.cn_api_id is not None
     exchange = await changenow.exchange(swap.cn_api_id)
@@ -225,28 +227,28 @@ async def _still_at_exchange(changenow: ChangeNow, swap: Swap, said: str) -> str
     )
 
 
-async def _bring_back(work: Work, host: HostWallet, swap: Swap) -> None:
+async def _record_return(work: Work, host: HostWallet, swap: Swap) -> None:
     transaction_hash = str(work.message.payload.get("returned_by"))
-    incoming = await answered(host.wallet.incoming(transaction_hash, ETH))
+    incoming = await chain_answer(host.wallet.incoming(transaction_hash, ETH))
     if incoming is None or not incoming.final:
         why = f"transaction {transaction_hash} is not final on the chain, or brought nothing to the wallet"
         if await _now_s(work) - number_of(work, "since", 0) < REFUND_WITHIN_S:
             raise Retry(why)
         async with work.commit(rejected=why) as tx:
-            await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; nothing of {swap.id} came back by it", State.REVIEW)
+            await _hold(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; nothing of {swap.id} came back by it", State.REVIEW)
         return
-    if why := await refunds.is_no_return(work.read, swap, incoming):
+    if why := await refunds.refund_objection(work.read, swap, incoming):
         async with work.commit(rejected=why) as tx:
-            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+            await _hold(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
         return
     async with work.commit() as tx:
-        found = await refunds.count(tx, swap.id, incoming)
-        if found.missing > refunds.may_keep(swap):
-            await _keep(tx, swap, Hold.EXCHANGE_FAILED, found.doubt, State.REVIEW)
+        found = await refunds.count_refund(tx, swap.id, incoming)
+        if found.missing > refunds.tolerated_shortfall(swap):
+            await _hold(tx, swap, Hold.EXCHANGE_FAILED, found.doubt, State.REVIEW)
             return
         reason = found.doubt or f"the deposit of {swap.id} came back by {transaction_hash} from {incoming.sender}"
-        await refunds.close(tx, found.swap, found.missing, reason)
-        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+        await refunds.close_deposit(tx, found.swap, found.missing, reason)
+        await hold_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
 
 
 async def _write_off(work: Work, swap: Swap) -> None:
@@ -255,10 +257,10 @@ async def _write_off(work: Work, swap: Swap) -> None:
         current = await swaps.locked_swap(tx, swap.id)
         if current.state is not SwapState.PAID_IN:
             raise Retry(f"swap {swap.id} is {current.state} by now")
-        missing = current.amount - await refunds.counted_of(tx, swap.id)
+        missing = current.amount - await refunds.refunded_amount(tx, swap.id)
         reason = f"{work.message.payload['written_off_by']}: {missing} of the deposit of {swap.id} is written off"
-        await refunds.close(tx, current, missing, reason)
-        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+        await refunds.close_deposit(tx, current, missing, reason)
+        await hold_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
 
 
 async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
@@ -270,21 +272,23 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
         case Status.FINISHED:
             await _record_finished(work, swap, exchange)
         case Status.REFUNDED:
-            await _take_back(work, host, swap, exchange)
+            await _record_refund(work, host, swap, exchange)
         case Status.FAILED | Status.EXPIRED | Status.VERIFYING:
-            await _tell_a_person(work, swap, exchange)
+            await _hold_for_review(work, swap, exchange)
         case Status.WAITING | Status.NEW if await _paid_for_s(work, swap) > SEEN_WITHIN_S:
-            await _tell_a_person(work, swap, exchange)
+            await _hold_for_review(work, swap, exchange)
         case status:
             raise Retry(f"exchange {exchange.id} is {status}")
 
 
-async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
+async def _refuse_unknown_status(work: Work, swap: Swap, refusal: ExchangeRefused) -> None:
     """Without a key nothing new is paid. This queue goes on: payments that are on the chain need it."""
-    if no.code is not Code.NOT_ALLOWED:
-        raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}", LOOK_AGAIN_S) from no
+    if refusal.code is not Code.NOT_ALLOWED:
+        raise Retry(
+            f"the exchange does not say how {swap.cn_api_id} stands: {refusal.reason}", LOOK_AGAIN_S
+        ) from refusal
     async with work.commit() as tx:
-        await refused_key.pause(tx, HOSTPAY.queue, no.reason)
+        await refused_key.pause(tx, HOSTPAY.queue, refusal.reason)
         known = {name: value for name, value in work.message.payload.items() if name != "swap_id"}
         await send_follow(tx, work, swap, delay_s=LOOK_AGAIN_S, **known)
 
@@ -292,15 +296,15 @@ async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
 async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
     async with work.commit() as tx:
         await swaps.finish(tx, swap)
-        await swaps.note_transactions(tx, swap, exchange)
+        await swaps.record_transactions(tx, swap, exchange)
 
 
-async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
+async def _record_refund(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
     """Another swap only when the money is back, by the chain's word, and all of it but the fee of sending it."""
     if exchange.refund_hash is None:
         await _await_refund(work, swap, f"exchange {exchange.id} is refunded, and does not say by which transaction")
         return
-    incoming = await answered(host.wallet.incoming(exchange.refund_hash.lower(), ETH))
+    incoming = await chain_answer(host.wallet.incoming(exchange.refund_hash.lower(), ETH))
     if incoming is None or not incoming.final:
         why = f"the refund of exchange {exchange.id}, {exchange.refund_hash}, is not final on the chain yet"
         await _await_refund(work, swap, why)
@@ -309,16 +313,16 @@ async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchang
     if work.message.payload.get("told") == SHORT and await _is_counted(work, incoming):
         raise Retry(f"{reason}, which is not what was paid; a person has it", LOOK_AGAIN_S)
     async with work.commit() as tx:
-        found = await refunds.count(tx, swap.id, incoming)
-        if found.missing > refunds.may_keep(swap):
-            await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{found.doubt}; it is not paid again", State.REVIEW)
+        found = await refunds.count_refund(tx, swap.id, incoming)
+        if found.missing > refunds.tolerated_shortfall(swap):
+            await _hold(tx, swap, Hold.EXCHANGE_FAILED, f"{found.doubt}; it is not paid again", State.REVIEW)
             await send_follow(tx, work, swap, told=SHORT, delay_s=LOOK_AGAIN_S)
             return
-        await refunds.close(tx, found.swap, found.missing, reason)
+        await refunds.close_deposit(tx, found.swap, found.missing, reason)
         if found.doubt:
-            await keep_priced(tx, swap, Hold.MISMATCH, found.doubt, State.REVIEW)
+            await hold_priced(tx, swap, Hold.MISMATCH, found.doubt, State.REVIEW)
         else:
-            await swap_anew(tx, swap, reason)
+            await replace_swap(tx, swap, reason)
 
 
 async def _await_refund(work: Work, swap: Swap, why: str) -> None:
@@ -332,7 +336,7 @@ async def _await_refund(work: Work, swap: Swap, why: str) -> None:
         if not since:
             await send_follow(tx, work, swap, refunded_since=now)
             return
-        await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; it is not paid again", State.REVIEW)
+        await _hold(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; it is not paid again", State.REVIEW)
         await send_follow(tx, work, swap, told=OVERDUE, delay_s=LOOK_AGAIN_S)
 
 
@@ -344,20 +348,20 @@ async def _is_counted(work: Work, incoming: Incoming) -> bool:
     return found
 
 
-async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
+async def _hold_for_review(work: Work, swap: Swap, exchange: Exchange) -> None:
     """Once for each state; the exchange is looked at on and on, as it may yet finish or send the money back."""
     why = f"exchange {exchange.id} is {exchange.status} although it was paid; it is not paid again"
     if work.message.payload.get("told") == exchange.status:
         raise Retry(why, LOOK_AGAIN_S)
-    hold, as_state = TELLING[exchange.status]
+    hold, as_state = HOLDS_BY_STATUS[exchange.status]
     async with work.commit() as tx:
-        await _keep(tx, swap, hold, why, as_state)
+        await _hold(tx, swap, hold, why, as_state)
         await send_follow(tx, work, swap, told=exchange.status, delay_s=LOOK_AGAIN_S)
 
 
-async def _keep(tx: Tx, swap: Swap, hold: Hold, why: str, as_state: State) -> None:
+async def _hold(tx: Tx, swap: Swap, hold: Hold, why: str, as_state: State) -> None:
     for carried in await swaps.payouts_of(tx, swap.id):
-        await payouts.keep(tx, carried, hold, why, as_state=as_state)
+        await payouts.hold_payout(tx, carried, hold, why, as_state=as_state)
 
 
 async def _paid_for_s(work: Work, swap: Swap) -> float:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts.handlers.wallet import HostWallet, answered
+from payonce.services.payouts.handlers.wallet import HostWallet, chain_answer
 from payonce.services.payouts.model import Swap
 from payonce.services.payouts.store import wallet
 from payonce.services.payouts.store.wallet import PaymentState
@@ -22,7 +22,7 @@ def contradicts(status: Status, payment: str | None) -> bool:
     return status not in (UNFUNDED if payment == PaymentState.LOST else GIVEN_UP)
 
 
-async def paid_after_all(work: Work, changenow: ChangeNow, host: HostWallet | None, swap: Swap) -> str:
+async def find_prior_payment(work: Work, changenow: ChangeNow, host: HostWallet | None, swap: Swap) -> str:
     """Which earlier swap of the same payouts was paid although we have it as replaced, in words; empty when none was.
     Whoever lets a payout go on may not know, and the next payment would be the second."""
     rows = await work.read.fetch(
@@ -59,6 +59,6 @@ async def _on_chain(work: Work, host: HostWallet | None, row: Any) -> str:
     if host is None:
         return f"no wallet here can tell whether the lost payment of the earlier swap {row['id']} was made after all"
     attempts = await wallet.attempts_of(work.read, row["id"])
-    standing = await answered(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
+    standing = await chain_answer(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
     found = [receipt.hash for receipt in standing.receipts if receipt.succeeded]
     return f"transaction {found[0]} of the earlier swap {row['id']} is in a block after all" if found else ""

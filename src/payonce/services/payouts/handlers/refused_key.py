@@ -7,7 +7,7 @@ from payonce.services.payouts.policies import QUEUES
 AGAIN_AFTER_S = 60.0
 
 
-async def pause_and_put_back(work: Work, reason: str) -> None:
+async def pause_and_requeue(work: Work, reason: str) -> None:
     """Pauses the queue, which every overview then shows, and keeps the message in it."""
     message = work.message
     [policy] = [policy for policy in QUEUES if policy.queue == message.queue]

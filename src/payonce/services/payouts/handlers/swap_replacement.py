@@ -12,36 +12,36 @@ ROUNDS_MAX: Final = 5
 """A part that came to nothing so often goes before a person: each round costs gas, and perhaps the exchange's fees."""
 
 
-async def lapse_and_swap_anew(tx: Tx, swap: Swap, reason: str) -> None:
+async def lapse_and_replace(tx: Tx, swap: Swap, reason: str) -> None:
     """The exchange takes no deposit any more, and none was made."""
     await swaps.lapse(tx, swap, reason)
-    await swap_anew(tx, swap, reason)
+    await replace_swap(tx, swap, reason)
 
 
-async def lapse_and_keep(tx: Tx, swap: Swap, hold: Hold, reason: str, as_state: State = State.HELD) -> None:
+async def lapse_and_hold(tx: Tx, swap: Swap, hold: Hold, reason: str, as_state: State = State.HELD) -> None:
     """It is not paid as things stand. Whoever lets the payouts go on has another exchange created for them, so that
     they may as well be given back or rejected meanwhile."""
     await swaps.lapse(tx, swap, reason)
-    await keep_priced(tx, swap, hold, reason, as_state)
+    await hold_priced(tx, swap, hold, reason, as_state)
 
 
-async def keep_priced(tx: Tx, swap: Swap, hold: Hold, reason: str, as_state: State) -> None:
+async def hold_priced(tx: Tx, swap: Swap, hold: Hold, reason: str, as_state: State) -> None:
     """To a person, and from there on to the next round: the swap no longer counts."""
     for payout in await swaps.payouts_of(tx, swap.id):
-        await payouts.keep(tx, payout, hold, reason, as_state=as_state, goes_on=State.PRICED)
+        await payouts.hold_payout(tx, payout, hold, reason, as_state=as_state, goes_on=State.PRICED)
 
 
-async def swap_anew(tx: Tx, swap: Swap, reason: str) -> None:
+async def replace_swap(tx: Tx, swap: Swap, reason: str) -> None:
     """The next round for the same shares, at today's price of the exchange. The old one no longer counts."""
     if swap.round >= ROUNDS_MAX:
         why = f"{reason}; that was round {swap.round} of {ROUNDS_MAX}"
-        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+        await hold_priced(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
         return
     carried = {payout.id: payout for payout in await swaps.payouts_of(tx, swap.id)}
     kept = [payout for payout in carried.values() if payout.held_from is not None]
     for payout in kept:
         assert payout.hold is not None
-        await payouts.keep(
+        await payouts.hold_payout(
             tx, payout, payout.hold, payout.reason or reason, as_state=payout.state, goes_on=State.PRICED
         )
     shares = [

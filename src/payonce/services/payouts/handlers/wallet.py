@@ -54,7 +54,7 @@ class HostWallet:
         self._leased_at = 0.0
         self._asking = asyncio.Lock()
         self._market_s = market_s
-        self._looks: dict[Asset, tuple[float, asyncio.Task[Market]]] = {}
+        self._markets: dict[Asset, tuple[float, asyncio.Task[Market]]] = {}
 
     async def lease(self) -> Lease:
         """This process' right to write. Held while another has it."""
@@ -80,28 +80,28 @@ class HostWallet:
             self._lease = None
             raise Held(str(error), LEASE_TTL_S) from error
 
-    async def note_waiting(self, swap: Swap, why: str | None) -> None:
-        await wallet_store.note_waiting(self._database, swap, why)
+    async def record_wait(self, swap: Swap, why: str | None) -> None:
+        await wallet_store.record_wait(self._database, swap, why)
 
     async def market(self, asset: Asset) -> Market:
         """Of a few seconds ago at most. Who comes while somebody looks hears the same, also that nobody answers: one
         after the other, many would wait for all their time-outs."""
-        known = self._looks.get(asset)
+        known = self._markets.get(asset)
         if known is None or time.monotonic() >= known[0] + self._market_s or _has_failed(known[1]):
-            known = self._looks[asset] = time.monotonic(), asyncio.create_task(self._look(asset))
+            known = self._markets[asset] = time.monotonic(), asyncio.create_task(self._fetch_market(asset))
         # Who goes away takes nothing from the others.
         return await asyncio.shield(known[1])
 
-    async def _look(self, asset: Asset) -> Market:
-        found = await answered(self.wallet.market(asset))
+    async def _fetch_market(self, asset: Asset) -> Market:
+        found = await chain_answer(self.wallet.market(asset))
         max_fee = min(found.fees.max_fee, self.fee_cap_wei)
         capped = Fees(max_fee, min(found.fees.priority_fee, max_fee), found.fees.gas_limit)
         return msgspec.structs.replace(found, fees=capped)
 
-    async def tell_of_nonce(self, nonce: int, why: str) -> None:
+    async def report_nonce(self, nonce: int, why: str) -> None:
         """People hear of it once, however often it is seen; nothing else depends on it."""
         async with self._database.transaction() as connection:
-            told = await wallet_store.tell_of_nonce(connection, self.wallet, nonce, why)
+            told = await wallet_store.report_nonce(connection, self.wallet, nonce, why)
         if told:
             log.error("wallet_nonce", wallet=self.wallet.address, nonce=nonce, why=why)
 
@@ -110,7 +110,7 @@ def _has_failed(look: asyncio.Task[Market]) -> bool:
     return look.done() and (look.cancelled() or look.exception() is not None)
 
 
-async def answered(question: Awaitable[Anything]) -> Anything:
+async def chain_answer(question: Awaitable[Anything]) -> Anything:
     """What the chain says. One that does not answer is asked again later."""
     try:
         return await question
@@ -211,7 +211,7 @@ class BumpPayment(Effect[BumpRequest, Sent]):
         await self.host.fence(tx, lease)
         signed = self.host.wallet.sign(self.paid.payment, self.paid.nonce, self.fees)
         await wallet_store.add_attempt(tx, self.paid, before, signed)
-        await wallet_store.note_sent(tx, swap, tx_hash=signed.hash)
+        await wallet_store.record_sent(tx, swap, tx_hash=signed.hash)
 
     async def perform(self, request: BumpRequest) -> Sent:
         attempts = await wallet_store.attempts_of(self.read, request.swap_id)

@@ -5,24 +5,24 @@ from dataclasses import dataclass
 
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.api.webhook import PayoutOrder
 from payonce.services.payouts.model import Hold, Payout
 from payonce.vendors.changenow.port import ChangeNow, Code, Currency, ExchangeRefused
 
 
-class NoList(Exception):
+class NoCurrencyList(Exception):
     """The exchange has not said yet what it changes."""
 
 
 @dataclass(frozen=True)
-class Wrong:
+class CurrencyProblem:
     hold: Hold
     reason: str
     advice: str = ""
     """For the caller; a person who finds the payout held has a decision instead."""
 
 
-async def what_is_wrong(read: Reader, asked: Asked | Payout) -> Wrong | None:
+async def find_currency_problem(read: Reader, asked: PayoutOrder | Payout) -> CurrencyProblem | None:
     """By what the exchange said last: is the currency paid out on that network, and is there a memo where one may be
     needed. Raises NoList while nobody can tell."""
     currency, network = asked.payout_currency, asked.payout_network
@@ -35,34 +35,36 @@ async def what_is_wrong(read: Reader, asked: Asked | Payout) -> Wrong | None:
         network,
     )
     if not row["known"]:
-        raise NoList
+        raise NoCurrencyList
     if not row["payable"]:
-        return Wrong(Hold.PAIR_INACTIVE, f"payout_currency {currency} on the network {network} is not paid out")
+        return CurrencyProblem(
+            Hold.PAIR_INACTIVE, f"payout_currency {currency} on the network {network} is not paid out"
+        )
     if row["has_extra_id"] and not asked.says_extra_id:
-        return Wrong(
+        return CurrencyProblem(
             Hold.BAD_ADDRESS,
             f"extra_id is missing: an address of {currency} may need a memo",
             "; if yours needs none, send an empty text",
         )
     if asked.extra_id is not None and not row["has_extra_id"]:
-        return Wrong(Hold.BAD_ADDRESS, f"extra_id is given, and {currency} on {network} has no memos")
+        return CurrencyProblem(Hold.BAD_ADDRESS, f"extra_id is given, and {currency} on {network} has no memos")
     return None
 
 
-async def ask_for_list(changenow: ChangeNow) -> Sequence[Currency]:
+async def fetch_currencies(changenow: ChangeNow) -> Sequence[Currency]:
     """An answer that names none is no answer: everybody would be refused. ExchangeRefused is about our key alone."""
     try:
         found = await changenow.currencies()
-    except ExchangeRefused as no:
-        if no.code is Code.NOT_ALLOWED:
+    except ExchangeRefused as refusal:
+        if refusal.code is Code.NOT_ALLOWED:
             raise
-        raise Retry(f"the exchange does not say what it changes: {no.reason}") from no
+        raise Retry(f"the exchange does not say what it changes: {refusal.reason}") from refusal
     if not found:
         raise Retry("the exchange names no currencies at all")
     return found
 
 
-async def write_list(tx: Tx, found: Sequence[Currency]) -> None:
+async def replace_currencies(tx: Tx, found: Sequence[Currency]) -> None:
     named = {(each.ticker.lower(), each.network.lower()): each for each in found}
     # Two at the same moment would each miss what the other one writes.
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts currencies', 0))")

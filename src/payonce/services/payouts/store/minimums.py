@@ -27,15 +27,15 @@ Coin = tuple[str, str]
 """A currency and its network."""
 
 
-async def taken_now(changenow: ChangeNow, host: HostWallet | None, coin: Coin) -> Range:
+async def payment_range(changenow: ChangeNow, host: HostWallet | None, coin: Coin) -> Range:
     """How much ETH one payment for this coin may be. Raises ExchangeRefused as the exchange does, which has no such
     pair where a process without a wallet asks for ETH."""
     if host is not None and coin == (ETH_TICKER, ETH_NETWORK):
-        return Range((await least_direct(host)).to_decimal(), None)
+        return Range((await least_direct_payment(host)).to_decimal(), None)
     return await changenow.range(Pair(ETH_TICKER, ETH_NETWORK, *coin))
 
 
-async def least_direct(host: HostWallet) -> Amount:
+async def least_direct_payment(host: HostWallet) -> Amount:
     """What the wallet pays a client at least, where nothing has to be changed."""
     return (await host.market(ETH)).fees.most * GAS_MULTIPLE
 
@@ -54,7 +54,7 @@ async def minimums(resources: Sequence[object], coins: Iterable[Coin]) -> Mappin
 async def _minimum(changenow: ChangeNow, host: HostWallet | None, coin: Coin) -> Amount | None:
     try:
         async with asyncio.timeout(ASK_LIMIT_S):
-            taken = await taken_now(changenow, host, coin)
+            taken = await payment_range(changenow, host, coin)
     except (ExchangeRefused, PayonceError, TimeoutError) as error:
         log.warning("minimum_not_told", currency=coin[0], network=coin[1], error=str(error))
         return None

@@ -9,12 +9,12 @@ from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.services.payouts import ledger
-from payonce.services.payouts.api.webhook import DERIVED, Asked, NotTaken, unique_id_of
+from payonce.services.payouts.api.webhook import DERIVED, PayoutOrder, WebhookRefused, unique_id_of
 from payonce.services.payouts.domain.addresses import key_of
 from payonce.services.payouts.handlers import next_messages
 from payonce.services.payouts.model import Hold, Payout, State, payout_from
 from payonce.services.payouts.store import payouts
-from payonce.services.payouts.store.currencies import NoList, what_is_wrong
+from payonce.services.payouts.store.currencies import NoCurrencyList, find_currency_problem
 
 REPEAT_WITHIN_S: Final = 86_400.0
 """Unless both have a payment id, the same again within this time is taken for a repetition, and a person decides."""
@@ -23,23 +23,23 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Taken:
+class Intake:
     payout: Payout
     new: bool
 
 
-async def check_currency(read: Reader, asked: Asked) -> None:
+async def check_currency(read: Reader, asked: PayoutOrder) -> None:
     """Against what the exchange said last. Before it ever said anything, nobody is refused: the estimator sees. Nor is
     a payment that is on record: it was taken, whatever the list says now."""
     try:
-        wrong = await what_is_wrong(read, asked)
-    except NoList:
+        wrong = await find_currency_problem(read, asked)
+    except NoCurrencyList:
         return
     if wrong is not None and not await _is_on_record(read, asked):
-        raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, wrong.reason + wrong.advice)
+        raise WebhookRefused(HTTPStatus.UNPROCESSABLE_ENTITY, wrong.reason + wrong.advice)
 
 
-async def receive(tx: Tx, asked: Asked, payout_id: str | None = None, *, estimate: bool = True) -> Taken:
+async def receive(tx: Tx, asked: PayoutOrder, payout_id: str | None = None, *, estimate: bool = True) -> Intake:
     """One payout for each payment. The same again is the same payout; another body under its id is refused. Its price
     is asked for, unless `estimate` says that somebody keeps it first."""
     payout_id = payout_id or str(new_id())
@@ -49,7 +49,7 @@ async def receive(tx: Tx, asked: Asked, payout_id: str | None = None, *, estimat
     payment = f"payment {asked.payment_id}" if asked.payment_id is not None else f"payout {payout_id}"
     row = await _insert(tx, payout_id, unique_id_of(payment), asked, repeated)
     if row is None:
-        return Taken(await _on_record(tx, asked, unique_id_of(payment)), new=False)
+        return Intake(await _on_record(tx, asked, unique_id_of(payment)), new=False)
     payout = payout_from(row)
     await tx.post(ledger.received(payout))
     tx.log(
@@ -62,13 +62,13 @@ async def receive(tx: Tx, asked: Asked, payout_id: str | None = None, *, estimat
         amount=str(payout.adjusted),
     )
     if repeated:
-        await payouts.keep(tx, payout, Hold.REPEATED, payout.reason or "", as_state=State.REVIEW)
+        await payouts.hold_payout(tx, payout, Hold.REPEATED, payout.reason or "", as_state=State.REVIEW)
     elif estimate:
         await next_messages.send_estimate(tx, payout)
-    return Taken(payout, new=True)
+    return Intake(payout, new=True)
 
 
-async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated: bool) -> Any:
+async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: PayoutOrder, repeated: bool) -> Any:
     reason = (
         "the same was asked for within a day, and not both had a payment id to tell them apart" if repeated else None
     )
@@ -103,7 +103,7 @@ async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated
     )
 
 
-async def _is_repeated(tx: Tx, asked: Asked) -> bool:
+async def _is_repeated(tx: Tx, asked: PayoutOrder) -> bool:
     """Two payment ids tell two orders apart; one alone does not, whichever of both came with it. What was taken up from
     an older service's token has no price of ours, so what is paid out counts."""
     # Two at the same moment would not see each other.
@@ -133,7 +133,7 @@ async def _is_repeated(tx: Tx, asked: Asked) -> bool:
     return found
 
 
-async def _derived_payment_id(tx: Tx, asked: Asked) -> str:
+async def _derived_payment_id(tx: Tx, asked: PayoutOrder) -> str:
     """From the fields, and how often they came: a renewal has the same ones. Behind the lock of `_is_repeated`."""
     before: int = await tx.fetchval(
         "select count(*) from payouts.payouts where natural_key = any($1::text[])", sorted(asked.natural_keys)
@@ -141,14 +141,14 @@ async def _derived_payment_id(tx: Tx, asked: Asked) -> str:
     return f"{DERIVED}{asked.natural_key[:32]}:{before + 1}"
 
 
-async def _is_on_record(read: Reader, asked: Asked) -> bool:
+async def _is_on_record(read: Reader, asked: PayoutOrder) -> bool:
     found: bool = await read.fetchval(
         "select exists (select from payouts.payouts where payment_id = $1)", asked.payment_id
     )
     return found
 
 
-async def _on_record(tx: Tx, asked: Asked, unique_id: str) -> Payout:
+async def _on_record(tx: Tx, asked: PayoutOrder, unique_id: str) -> Payout:
     row = await tx.fetchrow("select * from payouts.payouts where payment_id = $1", asked.payment_id)
     if row is None:
         log.error("unique_id_taken", unique_id=unique_id)
@@ -160,16 +160,16 @@ async def _on_record(tx: Tx, asked: Asked, unique_id: str) -> Payout:
             actor="payouts",
             severity=Severity.ERROR,
         )
-        raise Collision(unique_id)
+        raise UniqueIdCollision(unique_id)
     known = payout_from(row)
     if known.natural_key not in asked.natural_keys:
-        raise NotTaken(
+        raise WebhookRefused(
             HTTPStatus.CONFLICT, f"payment_id {asked.payment_id} is on record with other fields; use another id"
         )
     return known
 
 
-class Collision(NotTaken):
+class UniqueIdCollision(WebhookRefused):
     """Two payments whose unique ids meet. What says so in the audit log is written all the same."""
 
     def __init__(self, unique_id: str) -> None:

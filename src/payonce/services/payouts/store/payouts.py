@@ -72,7 +72,7 @@ async def locked(tx: Tx, payout_id: str) -> Payout:
     return payout_from(row)
 
 
-async def listed(
+async def list_payouts(
     read: Reader, state: State | None, after: str | None, limit: int, since: datetime | None = None
 ) -> list[Payout]:
     """The newest first; `after` is the last id of the previous page."""
@@ -118,10 +118,10 @@ async def move(
     _write_line(tx, after_move)
     # Priced anew after a swap that came to nothing, it has the price it had.
     repriced = after is State.PRICED and payout.state is not State.RECEIVED
-    return after_move if repriced else await _told(tx, after_move)
+    return after_move if repriced else await _announced(tx, after_move)
 
 
-async def keep(
+async def hold_payout(
     tx: Tx, payout: Payout, hold: Hold, reason: str, *, as_state: State = State.HELD, goes_on: State | None = None
 ) -> Payout:
     """Leaves it to a person: held when something about it must change, in review when nobody can tell what is true.
@@ -155,7 +155,7 @@ async def keep(
     )
     kept = payout_from(row)
     tx.log("payout_held", level="warning", payout=kept.id, state=kept.state.value, hold=str(hold), reason=reason)
-    return kept if was_kept else await _told(tx, kept)
+    return kept if was_kept else await _announced(tx, kept)
 
 
 async def give_up(work: Work) -> None:
@@ -170,10 +170,10 @@ async def give_up(work: Work) -> None:
         if found is None:
             raise Retry(f"no payout is on record for the message: {work.cause or 'no reason given'}")
         if State.REVIEW in TRANSITIONS[found.state]:
-            await keep(tx, found, Hold.GAVE_UP, reason, as_state=State.REVIEW)
+            await hold_payout(tx, found, Hold.GAVE_UP, reason, as_state=State.REVIEW)
 
 
-async def count_put(tx: Tx, payout_id: str) -> int:
+async def next_put(tx: Tx, payout_id: str) -> int:
     """A message is put anew: how often that was done makes its key another one."""
     puts: int = await tx.fetchval("update payouts.payouts set puts = puts + 1 where id = $1 returning puts", payout_id)
     return puts
@@ -184,7 +184,7 @@ async def counts(read: Reader) -> dict[State, int]:
     return {State(row["state"]): row["count"] for row in rows}
 
 
-def described(payout: Payout) -> dict[str, Any]:
+def payout_document(payout: Payout) -> dict[str, Any]:
     """As customers' webhooks and our own routes show it."""
     return {
         "id": payout.id,
@@ -225,7 +225,7 @@ def _write_line(tx: Tx, payout: Payout) -> None:
         tx.log(event, payout=payout.id, unique_id=payout.unique_id, amount=str(value), state=payout.state.value)
 
 
-async def _told(tx: Tx, payout: Payout) -> Payout:
+async def _announced(tx: Tx, payout: Payout) -> Payout:
     if (event := EVENTS.get(payout.state)) is not None:
-        await announce(tx, event, described(payout), trace_id=payout.trace_id)
+        await announce(tx, event, payout_document(payout), trace_id=payout.trace_id)
     return payout

@@ -19,7 +19,7 @@ WITH_PEOPLE: Final = "with_people"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PayoutFilter:
     """Filters; None leaves its field open."""
 
     states: tuple[State, ...] | None = None
@@ -75,7 +75,7 @@ class WalletUse:
 
 
 @dataclass(frozen=True)
-class Client:
+class AccumulatingClient:
     """For whom payouts wait below the exchange's minimum: one coin, one address, one memo."""
 
     payout_currency: str
@@ -93,7 +93,7 @@ async def is_installed(read: Reads) -> bool:
     return found
 
 
-async def listed(read: Reads, wanted: Wanted, before: str | None, limit: int) -> list[Payout]:
+async def list_payouts(read: Reads, wanted: PayoutFilter, before: str | None, limit: int) -> list[Payout]:
     """The newest first; `before` is the last id of the previous page."""
     where, values = _where(wanted)
     if before is not None:
@@ -106,7 +106,7 @@ async def listed(read: Reads, wanted: Wanted, before: str | None, limit: int) ->
     return [payout_from(row) for row in rows]
 
 
-async def totals(read: Reads, wanted: Wanted) -> list[Total]:
+async def totals(read: Reads, wanted: PayoutFilter) -> list[Total]:
     """By state, whatever state is wanted itself; in the order of the flow, states that are empty too."""
     where, values = _where(replace(wanted, states=None))
     rows = await read.fetch(
@@ -151,7 +151,7 @@ async def days(read: Reads, count: int) -> list[Day]:
     ]
 
 
-async def accumulated(read: Reads, limit: int | None = None) -> list[Client]:
+async def accumulated(read: Reads, limit: int | None = None) -> list[AccumulatingClient]:
     """What waits by client, for the longest first."""
     rows = await read.fetch(
         """
@@ -164,7 +164,7 @@ async def accumulated(read: Reads, limit: int | None = None) -> list[Client]:
         limit,
     )
     return [
-        Client(
+        AccumulatingClient(
             row["payout_currency"],
             row["payout_network"],
             row["wallet_address"],
@@ -207,7 +207,7 @@ async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
     return WalletUse(bounds[0], bounds[1], low, used, row["open"], row["oldest"], list(row["addresses"]))
 
 
-def _where(wanted: Wanted) -> tuple[str, list[Any]]:
+def _where(wanted: PayoutFilter) -> tuple[str, list[Any]]:
     """Only what is asked for stands in the statement, so that an index can lead to it."""
     asked = (
         ("state = any({}::text[])", wanted.states),

@@ -20,7 +20,7 @@ REFUND_FEE_SHARE: Final = 10
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedRefund:
     """A deposit after a transaction that was said to bring it back."""
 
     swap: Swap
@@ -30,12 +30,12 @@ class Counted:
     """Why it is not simply back, in words; empty when it is."""
 
 
-def may_keep(swap: Swap) -> Amount:
+def tolerated_shortfall(swap: Swap) -> Amount:
     """How much of a deposit may be missing when it counts as sent back."""
     return min(REFUND_FEE_MAX, Amount(swap.amount.minor // REFUND_FEE_SHARE, ETH))
 
 
-async def counted_of(read: Reader | Tx, swap_id: str) -> Amount:
+async def refunded_amount(read: Reader | Tx, swap_id: str) -> Amount:
     """What has come back of a deposit so far."""
     minor = await read.fetchval(
         "select coalesce(sum(counted_minor), 0) from payouts.refunds where swap_id = $1", swap_id
@@ -43,7 +43,7 @@ async def counted_of(read: Reader | Tx, swap_id: str) -> Amount:
     return Amount(int(minor), ETH)
 
 
-async def is_no_return(read: Reader, swap: Swap, incoming: Incoming) -> str:
+async def refund_objection(read: Reader, swap: Swap, incoming: Incoming) -> str:
     """Why a transaction cannot have brought the deposit back, whatever people say; empty when it can. What reached the
     wallet before the deposit was made, or from a wallet of ours, is other money."""
     paid_in_block = await read.fetchval(
@@ -62,31 +62,31 @@ async def is_no_return(read: Reader, swap: Swap, incoming: Incoming) -> str:
     return ""
 
 
-async def count(tx: Tx, swap_id: str, incoming: Incoming) -> Counted:
+async def count_refund(tx: Tx, swap_id: str, incoming: Incoming) -> CountedRefund:
     """Writes what a final transaction brought, if nobody has yet. The payouts and the swap stay locked."""
     await swaps.payouts_of(tx, swap_id)
     swap = await swaps.locked_swap(tx, swap_id)
     if swap.state is not SwapState.PAID_IN:
         raise Retry(f"swap {swap.id} is {swap.state} by now")
-    missing = swap.amount - await counted_of(tx, swap.id)
+    missing = swap.amount - await refunded_amount(tx, swap.id)
     transaction_hash, amount = incoming.hash.lower(), incoming.amount
     named = f"transaction {transaction_hash} from {incoming.sender}"
     counted = min(amount, missing)
-    owner = await _written(tx, swap, transaction_hash, amount, counted)
+    owner = await _insert_refund(tx, swap, transaction_hash, amount, counted)
     if owner is None:
         await tx.post(ledger.sent_back(swap, transaction_hash, counted, amount - counted))
         missing -= counted
-    return Counted(swap, missing, _doubt(swap, named, amount, missing, owner, counted))
+    return CountedRefund(swap, missing, _doubt(swap, named, amount, missing, owner, counted))
 
 
-async def close(tx: Tx, swap: Swap, missing: Amount, reason: str) -> None:
+async def close_deposit(tx: Tx, swap: Swap, missing: Amount, reason: str) -> None:
     """The deposit no longer counts; what is missing of it is lost."""
     if missing:
         await tx.post(ledger.not_sent_back(swap, missing))
     await swaps.advance(tx, swap, SwapState.RETURNED, reason=reason)
 
 
-async def _written(tx: Tx, swap: Swap, transaction_hash: str, amount: Amount, counted: Amount) -> str | None:
+async def _insert_refund(tx: Tx, swap: Swap, transaction_hash: str, amount: Amount, counted: Amount) -> str | None:
     """None when it is counted now, else the swap that it was counted for before."""
     new = await tx.fetchval(
         """
@@ -107,7 +107,7 @@ async def _written(tx: Tx, swap: Swap, transaction_hash: str, amount: Amount, co
 def _doubt(swap: Swap, named: str, amount: Amount, missing: Amount, owner: str | None, counted: Amount) -> str:
     if owner is not None and owner != swap.id:
         return f"{named} was counted for swap {owner} already; of {swap.id} {missing} is missing"
-    if missing > may_keep(swap):
+    if missing > tolerated_shortfall(swap):
         return f"{named} brought {amount}; of the {swap.amount} paid for {swap.id} {missing} is missing"
     if owner is None and amount > counted:
         return f"{named} brought {amount}, more than was missing of the {swap.amount} paid for {swap.id}"

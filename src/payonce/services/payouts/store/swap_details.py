@@ -9,41 +9,42 @@ from payonce.engine.messages.transaction import Reader, Tx
 from payonce.services.payouts.model import Lead, Payout, Swap, SwapState, swap_from
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SwapDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A swap that somebody is about to order or to pay."""
 
     swap: Swap
     lead: Lead
     lanes: list[str]
     """The channels whose payouts it carries. Whom a swap serves never changes, so this may be read before a commit."""
-    kept: str | None
+    held_payout: str | None
     """A payout of it that a person has."""
     left_s: float | None
     """How long the exchange still takes the deposit, by its word; None when it gave none."""
-    has_earlier: bool
+    has_prior_attempt: bool
     """Whether another swap of the same payouts came to nothing after hostpay was told of it."""
 
 
-_SEEN: Final = """
+_DETAILS: Final = """
     select s.*, lead.id as lead_id, lead.user_id as lead_user_id, lead.closed_channel_id as lead_channel_id,
-        served.lanes, served.kept, extract(epoch from s.valid_until - payonce.due_now())::float8 as left_s,
+        served.lanes, served.held_payout, extract(epoch from s.valid_until - payonce.due_now())::float8 as left_s,
         exists (
             select from payouts.shares mine
             cross join lateral (
                 select swap_id from payouts.shares where payout_id = mine.payout_id and not active offset 0) h
             cross join lateral (select id, state from payouts.swaps where id = h.swap_id limit 1) other
-            where mine.swap_id = s.id and other.id <> s.id and other.state in ('lapsed', 'returned')) as has_earlier
+            where mine.swap_id = s.id and other.id <> s.id
+              and other.state in ('lapsed', 'returned')) as has_prior_attempt
     from payouts.swaps s join payouts.payouts lead on lead.unique_id = s.unique_id cross join lateral (
         select array_agg(distinct p.closed_channel_id order by p.closed_channel_id) as lanes,
-            min(p.id) filter (where p.held_from is not null) as kept
+            min(p.id) filter (where p.held_from is not null) as held_payout
         from payouts.shares h join payouts.payouts p on p.id = h.payout_id where h.swap_id = s.id) served
 """
 
 
-async def see_part(read: Reader, unique_id: str, part: int) -> Seen | None:
+async def details_of_part(read: Reader, unique_id: str, part: int) -> SwapDetails | None:
     """The active swap of a part."""
-    row = await read.fetchrow(f"{_SEEN} where s.unique_id = $1 and s.part = $2 and s.active", unique_id, part)
-    return None if row is None else _seen(row)
+    row = await read.fetchrow(f"{_DETAILS} where s.unique_id = $1 and s.part = $2 and s.active", unique_id, part)
+    return None if row is None else _details(row)
 
 
 async def has_part(read: Reader, unique_id: str, part: int) -> bool:
@@ -54,15 +55,15 @@ async def has_part(read: Reader, unique_id: str, part: int) -> bool:
     return found
 
 
-async def see_exchange(read: Reader, unique_id: str, cn_api_id: str) -> Seen | None:
+async def details_of_exchange(read: Reader, unique_id: str, cn_api_id: str) -> SwapDetails | None:
     """By the names that hostpay is told."""
-    row = await read.fetchrow(f"{_SEEN} where s.unique_id = $1 and s.cn_api_id = $2", unique_id, cn_api_id)
-    return None if row is None else _seen(row)
+    row = await read.fetchrow(f"{_DETAILS} where s.unique_id = $1 and s.cn_api_id = $2", unique_id, cn_api_id)
+    return None if row is None else _details(row)
 
 
-async def see_swap(read: Reader, swap_id: str) -> Seen | None:
-    row = await read.fetchrow(f"{_SEEN} where s.id = $1", swap_id)
-    return None if row is None else _seen(row)
+async def details_of_swap(read: Reader, swap_id: str) -> SwapDetails | None:
+    row = await read.fetchrow(f"{_DETAILS} where s.id = $1", swap_id)
+    return None if row is None else _details(row)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,14 +111,14 @@ def _part(row: Any) -> Part:
     return Part(payout_id=row["payout_id"], swap=swap_from(row), lead=_lead(row), queued=row["queued"])
 
 
-def _seen(row: Any) -> Seen:
-    return Seen(
+def _details(row: Any) -> SwapDetails:
+    return SwapDetails(
         swap=swap_from(row),
         lead=_lead(row),
         lanes=row["lanes"],
-        kept=row["kept"],
+        held_payout=row["held_payout"],
         left_s=row["left_s"],
-        has_earlier=row["has_earlier"],
+        has_prior_attempt=row["has_prior_attempt"],
     )
 
 

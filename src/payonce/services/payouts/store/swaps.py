@@ -147,7 +147,7 @@ async def begin_swap(
     return swap_from(row)
 
 
-async def record_made(tx: Tx, swap: Swap, made: Made) -> Swap:
+async def record_exchange(tx: Tx, swap: Swap, made: Made) -> Swap:
     """The exchange exists. Its payouts follow when `split_payout_que` has it."""
     row = await _change(
         tx,
@@ -200,7 +200,7 @@ async def trigger(tx: Tx, swap: Swap, paid_by: str = BY_WALLET) -> Swap:
     return swap_from(row)
 
 
-async def hand_over(tx: Tx, swap: Swap) -> None:
+async def record_handover(tx: Tx, swap: Swap) -> None:
     """On record before the task leaves: from now on the operator's GCHostPay may pay it."""
     handed = await tx.fetchval(
         """
@@ -238,7 +238,7 @@ async def follow(tx: Tx, payout: Payout, parts: Sequence[SwapState | None]) -> N
         return
     wanted = state_by(states)
     if payout.held_from is not None:
-        await _move_beneath(tx, payout, wanted)
+        await _move_held(tx, payout, wanted)
     elif wanted is not payout.state:
         await payouts.move(tx, payout, wanted)
 
@@ -262,7 +262,7 @@ async def finish(tx: Tx, swap: Swap) -> Swap:
     return moved
 
 
-async def note_transactions(tx: Tx, swap: Swap, exchange: Exchange) -> None:
+async def record_transactions(tx: Tx, swap: Swap, exchange: Exchange) -> None:
     """By which the exchange was paid and paid the client, as far as it says so; for people to find. Called after what
     moves the swap, since payouts are locked before their swaps."""
     hashes = [
@@ -287,7 +287,7 @@ async def abandon(tx: Tx, swap: Swap, reason: str) -> Swap:
 async def lapse(tx: Tx, swap: Swap, reason: str, *, unpaid_by: str | None = None) -> Swap:
     """Hostpay's word that it never paid: it has written no row of it. Of a swap that was handed over, people say it,
     unless its task was never made."""
-    if swap.handed_over_at is not None and unpaid_by is None and not await _never_told(tx, swap):
+    if swap.handed_over_at is not None and unpaid_by is None and not await _never_handed_over(tx, swap):
         raise AssertionError(f"swap {swap.id} was handed over: it may have been paid, and is not replaced")
     paid = await tx.fetchval(
         "select exists (select from payouts.split_payout_hostpay where unique_id = $1 and cn_api_id = $2)",
@@ -299,14 +299,14 @@ async def lapse(tx: Tx, swap: Swap, reason: str, *, unpaid_by: str | None = None
     return await advance(tx, swap, SwapState.LAPSED, reason=reason)
 
 
-async def _never_told(tx: Tx, swap: Swap) -> bool:
+async def _never_handed_over(tx: Tx, swap: Swap) -> bool:
     found: bool = await tx.fetchval(
         "select bool_and(state = 'refused') from payonce.effects where kind = 'hostpay.task' and key = $1", swap.id
     )
     return bool(found)
 
 
-async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:
+async def _move_held(tx: Tx, payout: Payout, wanted: State) -> None:
     if wanted is State.FINISHED:
         await payouts.move(tx, payout, State.FINISHED)
         return

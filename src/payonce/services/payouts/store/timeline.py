@@ -27,7 +27,7 @@ class Deposit:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarryingSwap:
     """A swap that carries the payout, or did."""
 
     swap: Swap
@@ -50,7 +50,7 @@ class Carried:
     updated_at: datetime
 
 
-async def carried(read: Reads, payout: Payout) -> list[Carried]:
+async def carrying_swaps(read: Reads, payout: Payout) -> list[CarryingSwap]:
     """Its swaps, those that were replaced too, the oldest first."""
     rows = await read.fetch(
         """
@@ -71,7 +71,7 @@ async def carried(read: Reads, payout: Payout) -> list[Carried]:
     return [_carried(row) for row in rows]
 
 
-async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[TimelineEntry]:
+async def timeline_entries(read: Reads, payout: Payout, swaps: Sequence[CarryingSwap]) -> list[TimelineEntry]:
     """In time order."""
     found = [
         TimelineEntry(
@@ -93,7 +93,7 @@ async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[T
     return sorted(found, key=lambda fact: fact.at)
 
 
-async def effects_in_review(read: Reads, swaps: Sequence[Carried]) -> list[Any]:
+async def effects_in_review(read: Reads, swaps: Sequence[CarryingSwap]) -> list[Any]:
     """What only a person can answer, before anything else about it is decided."""
     return await read.fetch(
         """
@@ -105,7 +105,7 @@ async def effects_in_review(read: Reads, swaps: Sequence[Carried]) -> list[Any]:
     )
 
 
-def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
+def available_verdicts(payout: Payout, swaps: Sequence[CarryingSwap]) -> list[Verdict]:
     """What a person may decide about it now. `decisions` has the last word; what it would refuse is not offered."""
     active = [each for each in swaps if each.swap.state not in REPLACED]
     kept = payout.state in (State.HELD, State.REVIEW)
@@ -126,13 +126,13 @@ def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
     return offered
 
 
-def _is_unordered(payout: Payout, each: Carried) -> bool:
+def _is_unordered(payout: Payout, each: CarryingSwap) -> bool:
     """With the order of its first exchange a payout is no longer priced."""
     begun = each.swap.state is SwapState.CREATING and payout.held_from is State.PRICED
     return begun and each.payouts == 1 and not each.in_doubt
 
 
-def _carried(row: Any) -> Carried:
+def _carried(row: Any) -> CarryingSwap:
     deposit = None
     if row["paid_at"] is not None:
         gas = None if row["gas_used"] is None else int(row["gas_used"])
@@ -145,7 +145,7 @@ def _carried(row: Any) -> Carried:
             row["paid_at"],
             row["paid_updated_at"],
         )
-    return Carried(
+    return CarryingSwap(
         swap_from(row),
         row["own_part"],
         Amount(int(row["share_minor"]), ETH),
@@ -178,7 +178,7 @@ async def _priced(read: Reads, payout: Payout) -> list[TimelineEntry]:
     ]
 
 
-def _of_swap(each: Carried) -> list[TimelineEntry]:
+def _of_swap(each: CarryingSwap) -> list[TimelineEntry]:
     swap = each.swap
     shared = f", for {each.payouts} payouts together" if each.payouts > 1 else ""
     what = f"{swap.currency} on {swap.network}"
@@ -227,7 +227,7 @@ def _of_swap(each: Carried) -> list[TimelineEntry]:
     return found
 
 
-async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[TimelineEntry]:
+async def _signed(read: Reads, swaps: Sequence[CarryingSwap]) -> list[TimelineEntry]:
     rows = await read.fetch(
         """
         select a.hash, a.nonce, a.attempt, a.created_at, p.to_address, p.asset, p.exponent, p.amount_minor

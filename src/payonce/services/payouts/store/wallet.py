@@ -45,7 +45,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class PaymentProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a swap has come."""
 
     swap: Swap
@@ -84,7 +84,7 @@ async def sign_payment(tx: Tx, wallet: Wallet, request: PayRequest) -> Signed:
     if nonce < counted:
         text = f"nonce {nonce} was never used, and payments behind it waited: {request.swap_id} takes it"
         await note(tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING)
-    await _keep_payment(tx, wallet.address, request, signed)
+    await _insert_payment(tx, wallet.address, request, signed)
     return signed
 
 
@@ -115,7 +115,7 @@ async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
     raise Retry(f"the wallet {wallet.address} is being taken off the record")
 
 
-async def _keep_payment(tx: Tx, wallet: str, request: PayRequest, signed: Signed) -> None:
+async def _insert_payment(tx: Tx, wallet: str, request: PayRequest, signed: Signed) -> None:
     """One statement: the wallet is locked for as long as it takes."""
     amount, fees = request.payment.amount, signed.fees
     await tx.execute(
@@ -167,10 +167,10 @@ async def free_nonce(read: Reader | Tx, wallet: str, next_nonce: int) -> int:
     return nonce
 
 
-_FLYING: Final = """
+_IN_FLIGHT: Final = """
     select coalesce(sum(amount_minor), 0) from payouts.wallet_payments
     where wallet = $1 and asset = $3 and exponent = $4 and state = 'signed'"""
-_GAS: Final = """
+_GAS_IN_FLIGHT: Final = """
     select coalesce(sum(most.minor), 0) from payouts.wallet_payments p cross join lateral (
         select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
         where a.wallet = p.wallet and a.nonce = p.nonce) most
@@ -181,12 +181,16 @@ _GAS: Final = """
 async def _free_nonce_and_funds(tx: Tx, wallet: str, next_nonce: int) -> tuple[int, Amount]:
     """The lowest free nonce, and what is in flight with its gas."""
     row = await tx.fetchrow(
-        f"select ({_FREE_NONCE}) as nonce, ({_FLYING}) + ({_GAS}) as minor", wallet, next_nonce, ETH.code, ETH.exponent
+        f"select ({_FREE_NONCE}) as nonce, ({_IN_FLIGHT}) + ({_GAS_IN_FLIGHT}) as minor",
+        wallet,
+        next_nonce,
+        ETH.code,
+        ETH.exponent,
     )
     return row["nonce"], Amount(int(row["minor"]), ETH)
 
 
-async def tell_of_nonce(connection: Connection, wallet: Wallet, nonce: int, why: str) -> bool:
+async def report_nonce(connection: Connection, wallet: Wallet, nonce: int, why: str) -> bool:
     """Puts it before people, once for each nonce in a row; whether that was now."""
     told = await connection.fetchval(
         """
@@ -214,10 +218,10 @@ async def add_attempt(tx: Tx, paid: WalletPayment, before: Attempt, signed: Sign
     )
     if (state, newest) != (PaymentState.SIGNED, before.number) or newest >= ATTEMPTS_MAX:
         raise Retry(f"the payment of {paid.swap_id} is no longer at attempt {before.number}")
-    await _keep_attempt(tx, paid.wallet, signed, before.number + 1)
+    await _insert_attempt(tx, paid.wallet, signed, before.number + 1)
 
 
-async def way_of(read: Reader, swap_id: str) -> Way:
+async def progress_of(read: Reader, swap_id: str) -> PaymentProgress:
     """Where a swap stands; while it is being paid, with its payment."""
     rows = await read.fetch(
         """
@@ -235,7 +239,7 @@ async def way_of(read: Reader, swap_id: str) -> Way:
     [row, *_] = rows
     swap = swap_from(row)
     if row["payment_state"] is None:
-        return Way(swap=swap, paid=None, attempts=[])
+        return PaymentProgress(swap=swap, paid=None, attempts=[])
     paid = WalletPayment(
         swap_id=swap.id,
         wallet=row["wallet"],
@@ -243,7 +247,7 @@ async def way_of(read: Reader, swap_id: str) -> Way:
         payment=Payment(row["to_address"], str(int(row["paid_minor"])), row["asset"], row["exponent"]),
         state=PaymentState(row["payment_state"]),
     )
-    return Way(swap=swap, paid=paid, attempts=[_attempt(row) for row in rows])
+    return PaymentProgress(swap=swap, paid=paid, attempts=[_attempt(row) for row in rows])
 
 
 async def attempts_of(read: Reader | Tx, swap_id: str) -> list[Attempt]:
@@ -288,7 +292,7 @@ async def settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | Non
         raise Retry(f"the payment of {swap.id} has ended already")
 
 
-class Pressure(msgspec.Struct, frozen=True):
+class WalletCommitments(msgspec.Struct, frozen=True):
     """What a wallet has to pay before it pays anything more."""
 
     nonce: int
@@ -303,12 +307,12 @@ class Pressure(msgspec.Struct, frozen=True):
     """Payments of others wait for the wallet to be filled up."""
 
 
-async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) -> Pressure:
+async def commitments_of(read: Reader, wallet: str, swap: Swap, next_nonce: int) -> WalletCommitments:
     asset = swap.amount.asset
     row = await read.fetchrow(
         f"""
         select ({_FREE_NONCE}) as nonce,
-            ({_FLYING}) as flying, ({_GAS}) as gas,
+            ({_IN_FLIGHT}) as flying, ({_GAS_IN_FLIGHT}) as gas,
             (select low_balance_minor from payouts.wallet_limits where asset = $3 and exponent = $4) as low,
             array(select id from payouts.swaps
                   where state = 'created' and waits_for is not null order by id limit 2) as waiting
@@ -319,7 +323,7 @@ async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) ->
         asset.exponent,
     )
     low = None if row["low"] is None else Amount(int(row["low"]), asset)
-    return Pressure(
+    return WalletCommitments(
         row["nonce"],
         Amount(int(row["flying"]), asset),
         Amount(int(row["gas"]), ETH),
@@ -328,7 +332,7 @@ async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) ->
     )
 
 
-async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
+async def record_wait(database: Database, swap: Swap, why: str | None) -> None:
     """Why its payment waits, for people to see; None when it does not any more. In no run's transaction: such a run has
     nothing to commit."""
     await database.engine.execute(
@@ -336,7 +340,7 @@ async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
     )
 
 
-async def note_sent(tx: Tx, swap: Swap, *, tx_hash: str | None = None) -> None:
+async def record_sent(tx: Tx, swap: Swap, *, tx_hash: str | None = None) -> None:
     """That a payment is on its way, for callers of before. What has ended stays as it ended: a run that sends the bytes
     once more may come after the one that saw them final."""
     await tx.execute(
@@ -351,7 +355,7 @@ async def note_sent(tx: Tx, swap: Swap, *, tx_hash: str | None = None) -> None:
     )
 
 
-async def _keep_attempt(tx: Tx, wallet: str, signed: Signed, number: int) -> None:
+async def _insert_attempt(tx: Tx, wallet: str, signed: Signed, number: int) -> None:
     fees = signed.fees
     await tx.execute(
         """

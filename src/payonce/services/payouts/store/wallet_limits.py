@@ -12,13 +12,13 @@ from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts.domain.addresses import key_of
 from payonce.services.payouts.handlers.next_messages import resume
-from payonce.services.payouts.handlers.swap_replacement import lapse_and_keep
+from payonce.services.payouts.handlers.swap_replacement import lapse_and_hold
 from payonce.services.payouts.model import Hold, Payout, Swap
 from payonce.services.payouts.store import payouts, swaps
 
 ACTION: Final = "pay above limit"
 DAY_S: Final = 86_400
-ASKER: Final = "payouts.hostpay"
+REQUESTER: Final = "payouts.hostpay"
 ANSWER_WITHIN_S: Final = 7 * 86_400.0
 """A weekend and more. What nobody answers stays held, and is asked anew when somebody lets it go on."""
 
@@ -124,15 +124,15 @@ async def exceeded(read: Reader | Tx, swap: Swap) -> str:
     return ""
 
 
-async def ask_for(tx: Tx, swap: Swap, why: str) -> None:
+async def request_approval(tx: Tx, swap: Swap, why: str) -> None:
     """Keeps the payouts of a swap, and asks people whether it may be paid. The exchange waits for nobody, so it is let
     go: if they agree, another one is made. Of one payment one question is open, the newest."""
     # Before any payout is locked, as whoever grants has the approval first.
-    await withdraw(tx, ACTION, await _subjects(tx, swap), ASKER, "the payment is asked for anew")
-    await lapse_and_keep(tx, swap, Hold.LIMIT, why)
+    await withdraw(tx, ACTION, await _subjects(tx, swap), REQUESTER, "the payment is asked for anew")
+    await lapse_and_hold(tx, swap, Hold.LIMIT, why)
     if await limit_of(tx, swap.amount.asset) is not None:
         asked = LargePayment(swap.id, (await _whole(tx, swap)).to_minor_text(), swap.address, swap.extra_id)
-        await submit(tx, _ACTION, asked, await _asker(tx, swap), why, lifetime_s=ANSWER_WITHIN_S)
+        await submit(tx, _ACTION, asked, await _requester(tx, swap), why, lifetime_s=ANSWER_WITHIN_S)
 
 
 async def void_clearances(tx: Tx, payout: Payout) -> None:
@@ -143,13 +143,13 @@ async def void_clearances(tx: Tx, payout: Payout) -> None:
     )
 
 
-def clearing(_: Admin) -> Action[LargePayment]:
+def clearance_action(_: Admin) -> Action[LargePayment]:
     """What a second person agrees to, registered beside the engine's own actions."""
     return _ACTION
 
 
-async def _weigh(tx: Tx, asked: LargePayment) -> Assessment:
-    swap, whole = await _asked_for(tx, asked)
+async def _assess(tx: Tx, asked: LargePayment) -> Assessment:
+    swap, whole = await _requested_payment(tx, asked)
     memo = "" if swap.extra_id is None else f" with the memo {swap.extra_id}"
     where = f"{swap.address}{memo} ({swap.currency} on {swap.network})"
     text = f"let the wallet pay {whole} for {swap.unique_id} to {where}"
@@ -157,7 +157,7 @@ async def _weigh(tx: Tx, asked: LargePayment) -> Assessment:
 
 
 async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
-    swap, whole = await _asked_for(tx, asked)
+    swap, whole = await _requested_payment(tx, asked)
     waiting = [payout for payout in await swaps.payouts_of(tx, swap.id) if payout.hold is Hold.LIMIT]
     if not waiting:
         raise Stale(f"no payout of swap {swap.id} waits for this any more")
@@ -185,7 +185,7 @@ async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
     return {"swap": swap.id, "amount": str(whole), "address": asked.address}
 
 
-async def _asked_for(tx: Tx, asked: LargePayment) -> tuple[Swap, Amount]:
+async def _requested_payment(tx: Tx, asked: LargePayment) -> tuple[Swap, Amount]:
     try:
         swap = await swaps.swap(tx, asked.swap_id)
     except Retry as error:
@@ -217,7 +217,7 @@ async def _subjects(tx: Tx, swap: Swap) -> list[str]:
     return [swap.unique_id, *(row["id"] for row in rows)]
 
 
-async def _asker(tx: Tx, swap: Swap) -> str:
+async def _requester(tx: Tx, swap: Swap) -> str:
     """On whose word it is to be paid; they cannot be the second person too. Whoever gave the address comes before
     whoever let it go on."""
     found: str | None = await tx.fetchval(
@@ -230,7 +230,7 @@ async def _asker(tx: Tx, swap: Swap) -> str:
         swap.id,
         swap.unique_id,
     )
-    return found or ASKER
+    return found or REQUESTER
 
 
 def _page(subject: str) -> Link:
@@ -238,7 +238,7 @@ def _page(subject: str) -> Link:
     return Link("The payout", f"/payouts/{subject.partition('/')[0]}")
 
 
-_ACTION: Final = Action(ACTION, LargePayment, _weigh, _execute, _page)
+_ACTION: Final = Action(ACTION, LargePayment, _assess, _execute, _page)
 
 
 def _limit(row: Any, asset: Asset) -> WalletLimit:

@@ -8,7 +8,7 @@ from payonce.kit.outcomes import PayonceError
 
 
 @contextmanager
-def counted(*tables: str) -> Iterator[None]:
+def count_writes(*tables: str) -> Iterator[None]:
     """Around a commit. What is refused or comes too late on purpose is no failed write."""
     try:
         yield

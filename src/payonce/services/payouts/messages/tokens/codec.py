@@ -25,7 +25,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
 from payonce.services.payouts.messages.tokens.hops import EMIT, MADE_AT, OLDER, Hop, HopFields, plain, read
 from payonce.services.payouts.messages.tokens.packed import Packer
-from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
+from payonce.services.payouts.messages.tokens.refusal import BadToken, BadTokenReason
 from payonce.services.payouts.messages.tokens.sealed import Content, Sealer
 from payonce.services.payouts.metrics import HOP_TOKEN_FAILURES
 
@@ -76,28 +76,28 @@ class TokenCodec:
 
     @cached_property
     def _sealer(self) -> Sealer:
-        return Sealer(self._hop, _found(self._keys))
+        return Sealer(self._hop, _resolved(self._keys))
 
     @cached_property
     def _packer(self) -> Packer:
-        return Packer(self._hop, _found(self._keys))
+        return Packer(self._hop, _resolved(self._keys))
 
     def encode(self, message: Message) -> bytes:
         """Raises BadToken for a payload that the hop's token cannot carry as it is."""
         try:
-            return _bytes_of(self._made(message))
-        except BadToken as no:
-            raise self._told(no, "encrypt", message_id=str(message.id)) from None
+            return _bytes_of(self._body_for(message))
+        except BadToken as refusal:
+            raise self._reported(refusal, "encrypt", message_id=str(message.id)) from None
 
     def decode(self, body: bytes, headers: Mapping[str, str]) -> DecodedTask:
         """What arrived, or BadToken whatever the bytes."""
         task = headers.get(TASK_NAME_HEADER, "")
         try:
             return self._read(body, task)
-        except BadToken as no:
-            raise self._told(no, "decrypt", task=task[:TASK_NAME_MAX_CHARS]) from None
+        except BadToken as refusal:
+            raise self._reported(refusal, "decrypt", task=task[:TASK_NAME_MAX_CHARS]) from None
 
-    def _made(self, message: Message) -> Body:
+    def _body_for(self, message: Message) -> Body:
         fields = self._fields_of(message)
         now_s = self._clock()
         content = Content(message.id, int(now_s), None if fields is None else plain(fields))
@@ -112,8 +112,8 @@ class TokenCodec:
             return None
         try:
             return read(self._hop.fields, message.payload)
-        except Invalid as no:
-            raise BadToken(Why.UNFIT, str(no)) from None
+        except Invalid as refusal:
+            raise BadToken(BadTokenReason.UNFIT, str(refusal)) from None
 
     def _read(self, body: bytes, task: str) -> DecodedTask:
         found = _parsed(body)
@@ -123,51 +123,58 @@ class TokenCodec:
         token = _decoded(found.token)
         try:
             return DecodedTask(self._sealer.open(token, now_s).id)
-        except BadToken as no:
+        except BadToken as refusal:
             # What opened as version 2 is of version 2, whatever else is wrong with it.
-            if no.why is not Why.FORGED or not self._accept_v1:
+            if refusal.reason is not BadTokenReason.FORGED or not self._accept_v1:
                 raise
         try:
             fields = self._packer.open(token, now_s)
         except BadToken as refused:
-            if refused.why is not Why.EXPIRED:
+            if refused.reason is not BadTokenReason.EXPIRED:
                 raise
             # Too old to begin anything. What it has begun is on record, and comes to its end by this task.
-            return DecodedTask(self._known_as(task))
-        return self._adopted(fields, self._packer.made_at(token), task)
+            return DecodedTask(self._message_id(task))
+        return self._external_message(fields, self._packer.made_at(token), task)
 
-    def _known_as(self, task: str) -> UUID:
+    def _message_id(self, task: str) -> UUID:
         if not 0 < len(task) <= TASK_NAME_MAX_CHARS:
-            raise BadToken(Why.UNNAMED, f"a token of version 1 came without the header {TASK_NAME_HEADER}")
+            raise BadToken(BadTokenReason.UNNAMED, f"a token of version 1 came without the header {TASK_NAME_HEADER}")
         return uuid5(_NAMESPACE, f"{self._hop.name}/{task}")
 
-    def _adopted(self, fields: HopFields, made_at: int, task: str) -> DecodedTask:
-        known_as = self._known_as(task)
+    def _external_message(self, fields: HopFields, made_at: int, task: str) -> DecodedTask:
+        message_id = self._message_id(task)
         payload = {**plain(fields), OLDER: EMIT if self._emit_v1 else "accept", MADE_AT: made_at}
-        message = Message(id=known_as, queue=self._hop.queue, action=self._action, payload=payload)
-        return DecodedTask(known_as, message)
+        message = Message(id=message_id, queue=self._hop.queue, action=self._action, payload=payload)
+        return DecodedTask(message_id, message)
 
-    def _told(self, no: BadToken, operation: str, **about: str) -> BadToken:
-        HOP_TOKEN_FAILURES.labels(self._hop.name, operation, no.why.value).inc()
-        log.warning("token_refused", hop=self._hop.name, operation=operation, why=no.why.value, reason=str(no), **about)
-        return no
+    def _reported(self, refusal: BadToken, operation: str, **about: str) -> BadToken:
+        HOP_TOKEN_FAILURES.labels(self._hop.name, operation, refusal.reason.value).inc()
+        log.warning(
+            "token_refused",
+            hop=self._hop.name,
+            operation=operation,
+            reason=refusal.reason.value,
+            detail=str(refusal),
+            **about,
+        )
+        return refusal
 
 
-def _found(keys: Keys) -> Sequence[Secret]:
+def _resolved(keys: Keys) -> Sequence[Secret]:
     return keys() if callable(keys) else keys
 
 
 def _parsed(body: bytes) -> Body:
     if len(body) > BODY_MAX_BYTES:
-        raise BadToken(Why.MALFORMED, f"the body has {len(body)} bytes; the limit is {BODY_MAX_BYTES}")
+        raise BadToken(BadTokenReason.MALFORMED, f"the body has {len(body)} bytes; the limit is {BODY_MAX_BYTES}")
     try:
         return _body_of(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadToken(Why.MALFORMED, 'the body is not {"token": "…"}') from None
+        raise BadToken(BadTokenReason.MALFORMED, 'the body is not {"token": "…"}') from None
 
 
 def _decoded(text: str) -> bytes:
     try:
         return from_base64url(text)
     except Invalid:
-        raise BadToken(Why.MALFORMED, "the token is not base64url") from None
+        raise BadToken(BadTokenReason.MALFORMED, "the token is not base64url") from None

@@ -24,7 +24,7 @@ from payonce.kit.crypto import sign
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
 from payonce.services.payouts.messages.tokens.hops import Hop, HopFields, check_field
-from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
+from payonce.services.payouts.messages.tokens.refusal import BadToken, BadTokenReason
 
 BEHIND_S: Final = 86_400
 AHEAD_S: Final = 300
@@ -54,15 +54,19 @@ class Packer:
 
     def open(self, token: bytes, now_s: float) -> HopFields:
         if len(token) <= _TRAILER_BYTES:
-            raise BadToken(Why.MALFORMED, "the bytes are too few for a token")
+            raise BadToken(BadTokenReason.MALFORMED, "the bytes are too few for a token")
         body, mac = token[:-MAC_BYTES], token[-MAC_BYTES:]
         if not any(hmac.compare_digest(_mac(key, body), mac) for key in self._keys):
-            raise BadToken(Why.FORGED, "the token was signed with a key that is not ours, or was changed on its way")
+            raise BadToken(
+                BadTokenReason.FORGED, "the token was signed with a key that is not ours, or was changed on its way"
+            )
         (made_at,) = _U32.unpack(body[-_U32.size :])
         if made_at < now_s - BEHIND_S:
-            raise BadToken(Why.EXPIRED, f"the token is older than {BEHIND_S} s")
+            raise BadToken(BadTokenReason.EXPIRED, f"the token is older than {BEHIND_S} s")
         if made_at > now_s + AHEAD_S:
-            raise BadToken(Why.EARLY, f"the token was made more than {AHEAD_S} s ahead of our clock; set the clocks")
+            raise BadToken(
+                BadTokenReason.EARLY, f"the token was made more than {AHEAD_S} s ahead of our clock; set the clocks"
+            )
         return self._fields(body[: -_U32.size])
 
     @staticmethod
@@ -75,7 +79,9 @@ class Packer:
         try:
             return self._hop.fields(**dict(self._unpacked(body)))
         except (Invalid, struct.error, UnicodeDecodeError):
-            raise BadToken(Why.MALFORMED, f"the token has not the layout of the hop {self._hop.name}") from None
+            raise BadToken(
+                BadTokenReason.MALFORMED, f"the token has not the layout of the hop {self._hop.name}"
+            ) from None
 
     def _unpacked(self, body: bytes) -> Iterator[tuple[str, Any]]:
         at = 0
@@ -99,7 +105,7 @@ def to_double(name: str, amount: Decimal) -> float:
     """The nearest double, which is off by at most one part in 2^53. Most amounts in wei have no exact one."""
     double = float(amount)
     if not math.isfinite(double):
-        raise BadToken(Why.UNFIT, f"{name} is larger than any double; send tokens of version 2 there")
+        raise BadToken(BadTokenReason.UNFIT, f"{name} is larger than any double; send tokens of version 2 there")
     return double
 
 
@@ -117,17 +123,19 @@ def _packed(name: str, value: object) -> bytes:
             check_field(name, from_double(name, double))
         except Invalid:
             # At the edges of what an amount may be, the nearest double is beyond it, and nobody would read the token.
-            raise BadToken(Why.UNFIT, f"{name} has no double that is an amount; send tokens of version 2") from None
+            raise BadToken(
+                BadTokenReason.UNFIT, f"{name} has no double that is an amount; send tokens of version 2"
+            ) from None
         return _DOUBLE.pack(double)
     if isinstance(value, int):
         if value >= USER_ID_END:
-            raise BadToken(Why.UNFIT, f"{name} is 2^32 or more; send tokens of version 2 there")
+            raise BadToken(BadTokenReason.UNFIT, f"{name} is 2^32 or more; send tokens of version 2 there")
         return _U32.pack(value)
     text = str(value).encode()
     if name not in _FIXED:
         return bytes((len(text),)) + text
     if len(text) > FIXED_BYTES:
-        raise BadToken(Why.UNFIT, f"{name} has {len(text)} bytes and the token has room for {FIXED_BYTES}")
+        raise BadToken(BadTokenReason.UNFIT, f"{name} has {len(text)} bytes and the token has room for {FIXED_BYTES}")
     return text.ljust(FIXED_BYTES, b"\x00")
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from payonce.kit.outcomes import Invalid
 
 
-class Why(StrEnum):
+class BadTokenReason(StrEnum):
     MALFORMED = "malformed"
     """Not the bytes of any token."""
     FORGED = "forged"
@@ -20,6 +20,6 @@ class Why(StrEnum):
 
 
 class BadToken(Invalid):
-    def __init__(self, why: Why, text: str) -> None:
+    def __init__(self, reason: BadTokenReason, text: str) -> None:
         super().__init__(text)
-        self.why = why
+        self.reason = reason

@@ -16,7 +16,7 @@ from payonce.kit.crypto import Keyring, Unopenable, derive_key
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
 from payonce.services.payouts.messages.tokens.hops import Hop, read
-from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
+from payonce.services.payouts.messages.tokens.refusal import BadToken, BadTokenReason
 
 VERSION: Final = 2
 KEY_ID_BYTES: Final = 4
@@ -60,12 +60,14 @@ class Sealer:
         named = token[1:_HEADER_BYTES]
         ring = self._rings.get(named)
         if token[:1] != bytes((VERSION,)) or ring is None:
-            raise BadToken(Why.FORGED, "the token was made with a key that is not ours, or is none of version 2")
+            raise BadToken(
+                BadTokenReason.FORGED, "the token was made with a key that is not ours, or is none of version 2"
+            )
         try:
             inside = ring.open(token[_HEADER_BYTES:], self._bound_to(named))
         except Unopenable:
             raise BadToken(
-                Why.FORGED, f"the token was not made for the hop {self._hop.name}, or was changed on its way"
+                BadTokenReason.FORGED, f"the token was not made for the hop {self._hop.name}, or was changed on its way"
             ) from None
         return self._checked(inside, now_s)
 
@@ -76,11 +78,17 @@ class Sealer:
                 read(self._hop.fields, content.fields)
         except (msgspec.DecodeError, Invalid):
             # Sealed by a holder of our key, so by a version of ours that says something else.
-            raise BadToken(Why.MALFORMED, f"the token holds no message of the hop {self._hop.name}") from None
+            raise BadToken(
+                BadTokenReason.MALFORMED, f"the token holds no message of the hop {self._hop.name}"
+            ) from None
         if content.made_at > now_s + AHEAD_S:
-            raise BadToken(Why.EARLY, f"the token was made more than {AHEAD_S} s ahead of our clock; set the clocks")
+            raise BadToken(
+                BadTokenReason.EARLY, f"the token was made more than {AHEAD_S} s ahead of our clock; set the clocks"
+            )
         if content.made_at <= now_s - LIFETIME_S:
-            raise BadToken(Why.EXPIRED, f"the token is older than {LIFETIME_S} s; its message is made anew on delivery")
+            raise BadToken(
+                BadTokenReason.EXPIRED, f"the token is older than {LIFETIME_S} s; its message is made anew on delivery"
+            )
         return content
 
     def _bound_to(self, named: bytes) -> bytes:

@@ -11,12 +11,12 @@ from payonce.console.reads import bounded
 from payonce.kit.money import Amount
 from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.minimums import minimums
-from payonce.services.payouts.store.queries import Client
+from payonce.services.payouts.store.queries import AccumulatingClient
 
 
 @dataclass(frozen=True)
-class Waits:
-    client: Client
+class AccumulationRow:
+    client: AccumulatingClient
     least: Amount | None
     """None: nobody said."""
     href: str
@@ -34,14 +34,14 @@ class Waits:
         return min(100, self.client.value.minor * 100 // self.least.minor)
 
 
-async def show_waiting(visit: Visit) -> Response:
+async def show_accumulation(visit: Visit) -> Response:
     """Not renewed by itself: each look asks the exchange."""
     async with bounded(visit) as read:
         clients = await queries.accumulated(read, PAGE_ROWS + 1)
     shown = clients[:PAGE_ROWS]
     least = await minimums(visit.context.resources, [(each.payout_currency, each.payout_network) for each in shown])
     rows = [
-        Waits(
+        AccumulationRow(
             each,
             least.get((each.payout_currency, each.payout_network)),
             link(
@@ -54,4 +54,4 @@ async def show_waiting(visit: Visit) -> Response:
         )
         for each in shown
     ]
-    return visit.page("payouts/waiting.html", "Accumulating by client", rows=rows, more=len(clients) > PAGE_ROWS)
+    return visit.page("payouts/accumulation.html", "Accumulating by client", rows=rows, more=len(clients) > PAGE_ROWS)

@@ -29,15 +29,15 @@ class Paths:
             await answer(scope, receive, send)
 
 
-def told(shape: type[Any], act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+def control_endpoint(shape: type[Any], act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            return said(act(msgspec.json.decode(await request.body(), type=shape)))
+            return json_response(act(msgspec.json.decode(await request.body(), type=shape)))
         except (msgspec.MsgspecError, Invalid) as problem:
-            return said({"error": str(problem)}, 400)
+            return json_response({"error": str(problem)}, 400)
 
     return endpoint
 
 
-def said(document: Any, status: int = 200) -> Response:
+def json_response(document: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(document), status, media_type="application/json")
