@@ -143,7 +143,7 @@ async def test_one_of_two_processes_leads_and_the_other_follows_it(stage: OpenSt
         def begin(on: object, holder: str) -> asyncio.Task[None]:
             at = s if on is s else other
             running = run_janitors(
-                at.database, at.feed, at.admin, holder=holder, schedules=[schedule], notifier=at.notifier
+                at.database, at.feed, at.admin, holder=holder, schedules={"shop": [schedule]}, notifier=at.notifier
             )
             return asyncio.create_task(running)
 
@@ -156,9 +156,9 @@ async def test_one_of_two_processes_leads_and_the_other_follows_it(stage: OpenSt
                 await eventually(lambda: s.owner.fetchval("select count(*) = $1 from payonce.messages", day))  # noqa: B023
                 # As whoever works on the queue does: no more is put for a queue that nobody works on.
                 await s.owner.execute("update payonce.messages set attempts = 1")
-            leader = await s.owner.fetchval("select holder from payonce.leases")
+            leader = await s.owner.fetchval("select holder from payonce.leases where name = 'schedules shop'")
             tasks[("one", "two").index(leader)].cancel()
-            await eventually(lambda: s.owner.fetchval("select holder <> $1 from payonce.leases", leader))
+            await eventually(lambda: s.owner.fetchval("select bool_and(holder <> $1) from payonce.leases", leader))
             await s.clock.advance(86_400)
             await eventually(lambda: s.owner.fetchval("select count(*) = 3 from payonce.messages"))
         finally:
@@ -167,3 +167,28 @@ async def test_one_of_two_processes_leads_and_the_other_follows_it(stage: OpenSt
             await asyncio.gather(*tasks, return_exceptions=True)
         assert await s.owner.fetchval("select count(*) from payonce.messages") == 3
         assert await s.owner.fetchval("select bool_and(expires_at = '-infinity') from payonce.leases")
+
+
+async def test_a_process_that_does_not_know_a_service_does_not_starve_its_schedules(stage: OpenStage) -> None:
+    """The process that started first leads whatever it can: the other one's service must have a leader all the same."""
+    known = {name: [Schedule(f"{name}:nightly", POLICY, every=Every(86_400))] for name in ("shop", "stock")}
+    async with stage() as s, stage() as other:
+        await s.clock.freeze(datetime(2030, 1, 1, 12, tzinfo=UTC))
+        await s.feed.declare([POLICY])
+        tasks = []
+        try:
+            for at, service in ((s, "shop"), (other, "stock")):
+                schedules = {service: known[service]}
+                running = run_janitors(at.database, at.feed, at.admin, holder=service, schedules=schedules)
+                tasks.append(asyncio.create_task(running))
+                name = f"{service}:nightly"
+                await eventually(
+                    lambda: s.owner.fetchval("select exists (select from payonce.schedules where name = $1)", name)  # noqa: B023
+                )
+            await s.clock.advance(86_400)
+            await eventually(lambda: s.owner.fetchval("select count(*) = 2 from payonce.messages"))
+            assert await s.owner.fetchval("select holder from payonce.leases where name = 'janitors'") == "shop"
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Notifier
+from payonce.engine.janitors import Schedule
 from payonce.engine.messages.policy import environment_name
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.messages.work import Handler
@@ -28,6 +29,18 @@ def services_in(services: Sequence[Service], settings: Settings) -> list[Service
 
 def roles_of(services: Sequence[Service]) -> list[str]:
     return [f"{service.name}.{role}" for service in services for role in service.roles]
+
+
+def schedules_of(services: Sequence[Service]) -> dict[str, list[Schedule]]:
+    """By service, the schedules of all its parts. Raises Invalid if two services use one name."""
+    found: dict[str, list[Schedule]] = {}
+    owners: dict[str, str] = {}
+    for service in services:
+        for schedule in service.schedules:
+            if (owner := owners.setdefault(schedule.name, service.name)) != service.name:
+                raise Invalid(f"{owner} and {service.name} both have a schedule {schedule.name!r}; rename one of them")
+            found.setdefault(service.name, []).append(schedule)
+    return found
 
 
 def scopes_of(services: Sequence[Service]) -> ScopeCatalogue:

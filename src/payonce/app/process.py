@@ -16,6 +16,7 @@ from payonce.app.assembly import (
     open_forwarding,
     open_resources,
     roles_of,
+    schedules_of,
     services_in,
 )
 from payonce.app.pushed_queues import at_home, open_pushed, tuned
@@ -267,13 +268,13 @@ class App:
             await self.loops["worker"]
 
     async def _keep_house(self) -> None:
-        """Whichever process leads puts the schedules of all services, whatever roles it runs itself."""
+        """The leader of a service puts its schedules, whatever roles it runs itself."""
         await run_janitors(
             self.database,
             self.feed,
             self.admin,
             holder=self.process_name,
-            schedules=[schedule for service in self.services for schedule in service.schedules],
+            schedules=schedules_of(self.services),
             relays=(*registry.RELAYS, *self.backend.relays),
             led=self.backend.janitors,
             statements=self.statements,

@@ -2,8 +2,8 @@
 leader."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,7 @@ STANDBY_S: Final = 1.0
 BACK_OFF_S: Final = 1.0
 BACK_OFF_MAX_S: Final = 60.0
 LEADER: Final = "janitors"
+SCHEDULES_LEADER: Final = "schedules"
 WAKE_NAME: Final = "*janitors"
 """Not a queue's name: only the notification for everybody, which follows a moved clock, reaches it."""
 
@@ -78,7 +79,7 @@ async def run_janitors(
     admin: Admin,
     *,
     holder: str,
-    schedules: Iterable[Schedule] = (),
+    schedules: Mapping[str, Sequence[Schedule]] | None = None,
     relays: Iterable[Relay] = (),
     statements: Sequence[StatementSource] = (),
     keep_days: int = KEEP_DAYS_DEFAULT,
@@ -89,11 +90,11 @@ async def run_janitors(
     led: Iterable[Janitor] = (),
     observers: Iterable[Callable[[Database], Awaitable[object]]] = (),
 ) -> None:
-    """Runs until cancelled. `led` are further janitors for the leader; `observers` refresh gauges of services.
-
-    A process with other schedules needs another `leader` name: a leader puts only the messages of its own schedules.
+    """Runs until cancelled. `schedules` are those of each service. Each service has a leader of its own, so that a
+    process that does not know a service cannot lead its schedules. `led` are further janitors of the leader,
+    `observers` refresh the gauges of services.
     """
-    prune, scheduler = Prune(database, keep_days), Scheduler(database, feed, schedules)
+    prune = Prune(database, keep_days)
     sealer, snapshots, counts = Sealer(database, anchor), Snapshots(database), RunCounts(database)
     ledger_seals = LedgerSeals(LedgerSealer(database))
     reconciling = [
@@ -102,11 +103,19 @@ async def run_janitors(
         )
         for source in statements
     ]
-    async with Leadership.open(database, leader, holder, ttl_s) as leadership:
+    async with AsyncExitStack() as stack:
+        leadership = await stack.enter_async_context(Leadership.open(database, leader, holder, ttl_s))
+        scheduling = []
+        for service, its in (schedules or {}).items():
+            leads = await stack.enter_async_context(
+                Leadership.open(database, f"{SCHEDULES_LEADER} {service}", holder, ttl_s)
+            )
+            tick = while_leading(leads, Scheduler(database, feed, its).tick)
+            scheduling.append(Janitor(f"schedule {service}", SCHEDULE_EVERY_S, tick))
         await run_ticks(
             [
                 Janitor("prune", PRUNE_EVERY_S, while_leading(leadership, lambda _: prune.tick())),
-                Janitor("schedule", SCHEDULE_EVERY_S, while_leading(leadership, scheduler.tick)),
+                *scheduling,
                 Janitor("seal", SEAL_EVERY_S, while_leading(leadership, sealer.tick)),
                 Janitor("seal ledger", SEAL_EVERY_S, while_leading(leadership, ledger_seals.tick)),
                 Janitor("orphans", ORPHANS_EVERY_S, while_leading(leadership, lambda _: review_orphans(database))),
