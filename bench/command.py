@@ -7,7 +7,7 @@ import typer
 
 from payonce.cli import application
 from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import JsonOption, command_settings, loop_factory, note, people, run_async, show, table
+from payonce.cli.output import JsonOption, command_settings, loop_factory, note, rich_console, run_async, show, table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ def queues(
 
         print(msgspec.json.encode(report).decode(), flush=True)
     else:
-        people().print(render(report))
+        rich_console().print(render(report))
     if report.errors:
         raise typer.Exit(EXIT_FAILED)
 
@@ -120,7 +120,7 @@ def payouts(
 
         print(msgspec.json.encode(report).decode(), flush=True)
     else:
-        people().print(rendered(report))
+        rich_console().print(rendered(report))
     if not report.rate_kept:
         raise typer.Exit(EXIT_FAILED)
 
@@ -159,7 +159,7 @@ def billing(
 
         print(msgspec.json.encode(report).decode(), flush=True)
     else:
-        people().print(rendered(report))
+        rich_console().print(rendered(report))
 
 
 async def _measure_billing(sizes: "of_billing.Sizes") -> "of_billing.Report":

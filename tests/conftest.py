@@ -64,7 +64,7 @@ def cost_of_passwords() -> Iterator[int]:
 
 
 @pytest.fixture(scope="session")
-def servers_of_the_house() -> Iterator[Servers]:
+def shared_servers() -> Iterator[Servers]:
     """Their databases have the tables of all services. All folders share them: making a server and its template takes a
     second of CPU, and its processes stay for as long as the run."""
     from payonce.app.registry import all_migrations

@@ -10,27 +10,27 @@ from payonce.kit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from payonce.app.process import Addresses, App
-    from payonce.cli.crew import Blow, Crew
-    from payonce.cli.demo.disturb import (
-        Disturbed,
-        Job,
+    from payonce.cli.demo.disruption import (
+        DisruptedRun,
+        Workload,
         environment_of,
         log_file,
         progress_bar,
-        throw_away_app,
+        run_workload,
+        scratch_app,
         too_few_kills,
-        work_through,
     )
     from payonce.cli.demo.fleet import Fleet
+    from payonce.cli.demo.process_pool import Disruption, ProcessPool
     from payonce.cli.output import note, table
 
 _HOMES: Final = {
     "payonce.app.process": "Addresses App",
-    "payonce.cli.crew": "Blow Crew",
-    "payonce.cli.demo.disturb": (
-        "Disturbed Job environment_of log_file progress_bar throw_away_app too_few_kills work_through"
+    "payonce.cli.demo.disruption": (
+        "DisruptedRun Workload environment_of log_file progress_bar run_workload scratch_app too_few_kills"
     ),
     "payonce.cli.demo.fleet": "Fleet",
+    "payonce.cli.demo.process_pool": "Disruption ProcessPool",
     "payonce.cli.output": "note table",
 }
 """The public names by the modules that define them; a module is imported when one of its names is used."""
@@ -41,17 +41,17 @@ if not TYPE_CHECKING:
 __all__ = [
     "Addresses",
     "App",
-    "Blow",
-    "Crew",
-    "Disturbed",
+    "DisruptedRun",
+    "Disruption",
     "Fleet",
-    "Job",
+    "ProcessPool",
+    "Workload",
     "environment_of",
     "log_file",
     "note",
     "progress_bar",
+    "run_workload",
+    "scratch_app",
     "table",
-    "throw_away_app",
     "too_few_kills",
-    "work_through",
 ]

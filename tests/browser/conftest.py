@@ -26,9 +26,9 @@ NO_BROWSER = (
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
+def servers(shared_servers: Servers) -> Servers:
     """Their databases have the examples' tables."""
-    return servers_of_the_house
+    return shared_servers
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from payonce.console.ticket import Ticket
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, Watched, open_person, overflow_px
 from tests.browser.conftest import TakePicture
-from tests.console.billing_scene import fill, notify
+from tests.console.billing_samples import fill, notify
 from tests.console.test_billing_decisions import ACTIONS, past_due
 from tests.console.visitor import TOKEN, console
 from tests.services.billing.billing_stage import House, open_house
@@ -49,7 +49,7 @@ async def test_an_operator_finds_a_customer_sees_the_failed_renewal_retries_it_a
         await expect(page.get_by_role("heading", level=1)).to_contain_text("past due")
         await expect(page.locator("#live")).to_contain_text("insufficient_funds")
         await page.get_by_role("link", name=subscription.id).click()
-        await expect(page.locator(".scene.charge").last).to_contain_text("failed: insufficient_funds")
+        await expect(page.locator(".timeline-entry.charge").last).to_contain_text("failed: insufficient_funds")
         await page.get_by_role("radio", name="Charge it now").check()
         await page.get_by_label("Why").fill("they say that there is money now")
         await page.get_by_role("button", name="Look at what follows").click()
@@ -59,7 +59,7 @@ async def test_an_operator_finds_a_customer_sees_the_failed_renewal_retries_it_a
         await house.run()
         await page.reload()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("active")
-        await expect(page.locator(".scene.note").last).to_contain_text("they say that there is money now")
+        await expect(page.locator(".timeline-entry.note").last).to_contain_text("they say that there is money now")
         await page.get_by_role("link", name="INV-2026-000002").click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("paid")
         [_, renewal] = await house.invoices(subscription)

@@ -24,7 +24,7 @@ from payonce.kit.money import Amount, well_known
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, overflow_px
 from tests.browser.conftest import OpenServed, Served
-from tests.browser.scenes import TimelineEntry, open_scene
+from tests.browser.samples import SampleData, open_samples
 from tests.console.visitor import every_page
 
 EUR = well_known("EUR")
@@ -47,12 +47,12 @@ def plain_paths() -> list[str]:
 @asynccontextmanager
 async def a_day(stage: OpenStage, served: OpenServed) -> AsyncIterator[tuple[Served, list[str]]]:
     """Something on every page, with names as long as they may be; and the addresses of all of them."""
-    async with open_scene(stage) as scene, served() as console:
-        await scene.transfers(3)
-        effect_id = await scene.transfer_in_review()
-        message_id = await scene.parked_message()
-        approval, frozen = await _brakes(scene, effect_id)
-        s = scene.office.s
+    async with open_samples(stage) as samples, served() as console:
+        await samples.transfers(3)
+        effect_id = await samples.transfer_in_review()
+        message_id = await samples.parked_message()
+        approval, frozen = await _brakes(samples, effect_id)
+        s = samples.office.s
         await s.owner.execute("update payonce.effects set reason = $1 where state = 'review'", LONG * 5)
         await s.owner.execute("update payonce.messages set last_error = $1, correlation_id = $2", LONG * 5, LONG)
         trace_id = await s.read.fetchval("select trace_id from payonce.effects where state = 'review'")
@@ -78,8 +78,8 @@ async def a_day(stage: OpenStage, served: OpenServed) -> AsyncIterator[tuple[Ser
         )
 
 
-async def _brakes(scene: TimelineEntry, effect_id: Any) -> tuple[int, int]:
-    s = scene.office.s
+async def _brakes(samples: SampleData, effect_id: Any) -> tuple[int, int]:
+    s = samples.office.s
     async with s.begin() as tx:
         await set_threshold(tx, Amount(100, EUR), LONG)
         await set_limit(tx, Amount(10**17, EUR), LONG, vendor=LONG)
@@ -139,11 +139,11 @@ async def test_every_page_can_be_read_without_scripts(
 
 async def test_forms_and_colours_work_without_scripts(stage: OpenStage, served: OpenServed, browser: Browser) -> None:
     async with (
-        open_scene(stage) as scene,
+        open_samples(stage) as samples,
         served() as console,
         console.person(browser, java_script_enabled=False, color_scheme="light") as person,
     ):
-        effect_id = await scene.transfer_in_review()
+        effect_id = await samples.transfer_in_review()
         page = person.page
         await page.goto("/console/effects")
         await page.get_by_role("link", name="Answer").click()
@@ -161,8 +161,8 @@ async def test_forms_and_colours_work_without_scripts(stage: OpenStage, served: 
 async def test_the_keyboard_reaches_the_content_and_shows_where_it_is(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
-    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
-        await scene.parked_message()
+    async with open_samples(stage) as samples, served() as console, console.person(browser) as person:
+        await samples.parked_message()
         page = person.page
         await page.goto("/console/queues/tally-changes?state=parked")
         await page.keyboard.press("Tab")
@@ -187,10 +187,10 @@ async def test_the_keyboard_reaches_the_content_and_shows_where_it_is(
 
 @pytest.mark.full
 async def test_ten_thousand_rows_are_paged(stage: OpenStage, served: OpenServed, browser: Browser) -> None:
-    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
-        await scene.transfer_in_review()
-        await scene.parked_message()
-        await _multiply(scene)
+    async with open_samples(stage) as samples, served() as console, console.person(browser) as person:
+        await samples.transfer_in_review()
+        await samples.parked_message()
+        await _multiply(samples)
         for path in ("/", "/effects", "/queues/tally-changes?state=parked", "/audit", "/jobs"):
             seen: set[str] = set()
             url = f"/console{path}"
@@ -213,9 +213,9 @@ async def test_ten_thousand_rows_are_paged(stage: OpenStage, served: OpenServed,
                 assert len(seen) == 150, path
 
 
-async def _multiply(scene: TimelineEntry) -> None:
+async def _multiply(samples: SampleData) -> None:
     """What is there once, MANY times, under other ids and keys."""
-    owner = scene.office.s.owner
+    owner = samples.office.s.owner
     for table, keys, where in (
         (
             "effects",

@@ -20,7 +20,7 @@ from payonce.testing import OpenStage
 from payonce.testing.faults import Fault
 from tests.browser.conftest import TakePicture
 from tests.browser.test_payouts_pages import Site
-from tests.console.payouts_scene import open_scene, order
+from tests.console.payouts_samples import open_console, order
 from tests.services.payouts.hostpay_stage import House
 
 UNKNOWN, HELD = 40, 60
@@ -48,7 +48,7 @@ async def incident(stage: OpenStage) -> AsyncIterator[tuple[House, Site]]:
     """Made by the real handlers: what could not be priced within a day waits for a person, and what was ordered since
     has no known end."""
     exchange = Exchange(questions=False, orders=False)
-    async with open_scene(stage, at_exchange=exchange) as (house, address):
+    async with open_console(stage, at_exchange=exchange) as (house, address):
         runs = RunCounts(house.s.database)
         for number in range(HELD):
             await order(house, number)

@@ -5,17 +5,17 @@ from playwright.async_api import Browser, expect
 from payonce.engine.operators import Role
 from payonce.testing import OpenStage
 from tests.browser.conftest import OpenServed
-from tests.browser.scenes import log_in, open_scene
+from tests.browser.samples import log_in, open_samples
 
 
 async def test_an_effect_in_review_is_answered_with_a_second_persons_approval(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
-    async with open_scene(stage) as scene, served() as console:
-        await scene.transfers(1)
-        effect_id = await scene.transfer_in_review("420.00")
-        await scene.person("ann", Role.OPERATOR)
-        await scene.person("bob", Role.APPROVER)
+    async with open_samples(stage) as samples, served() as console:
+        await samples.transfers(1)
+        effect_id = await samples.transfer_in_review("420.00")
+        await samples.person("ann", Role.OPERATOR)
+        await samples.person("bob", Role.APPROVER)
         async with console.person(browser) as ann, console.person(browser) as bob:
             await log_in(ann, "ann")
             await log_in(bob, "bob")
@@ -32,7 +32,7 @@ async def test_an_effect_in_review_is_answered_with_a_second_persons_approval(
             assert offered == 4, "a payment that can be found may also be looked for and sent again"
             example = await ann.page.locator("details pre").inner_text()
             assert "payment_id" in example
-            booked = scene.office.southbank.books.under("t-2/pay-in:1")
+            booked = samples.office.southbank.books.under("t-2/pay-in:1")
             stated = f'{{"payment_id": "SB{booked[0].number:08}", "reference": "t-2/pay-in:1", "booked_ms": 1}}'
             await ann.page.get_by_role("radio", name="It happened").check()
             await ann.page.get_by_label("The vendor's answer, as JSON").fill(stated)
@@ -53,13 +53,13 @@ async def test_an_effect_in_review_is_answered_with_a_second_persons_approval(
 
             await ann.page.goto(f"/console/effects/{effect_id}")
             await expect(ann.page.get_by_role("heading", level=1)).to_contain_text("performed")
-        await scene.office.run()
-        assert await scene.office.state("t-2") == "paid"
+        await samples.office.run()
+        assert await samples.office.state("t-2") == "paid"
 
 
 async def test_a_vendor_is_frozen_and_the_freeze_lifted(stage: OpenStage, served: OpenServed, browser: Browser) -> None:
-    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
-        await scene.transfers(1)
+    async with open_samples(stage) as samples, served() as console, console.person(browser) as person:
+        await samples.transfers(1)
         page = person.page
         await page.goto("/console/freezes")
         await page.get_by_role("textbox", name="Vendor").fill("southbank")

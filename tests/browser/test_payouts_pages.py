@@ -19,8 +19,8 @@ from payonce.services.payouts.model import Payout, State
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, Watched, open_person, overflow_px
 from tests.browser.conftest import TakePicture
-from tests.browser.scenes import PASSWORD, log_in
-from tests.console.payouts_scene import OTHER_ADDRESS, above_the_limit, held, multiply, open_scene, order
+from tests.browser.samples import PASSWORD, log_in
+from tests.console.payouts_samples import OTHER_ADDRESS, above_the_limit, held, multiply, open_console, order
 from tests.console.visitor import TOKEN
 from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth
 from tests.services.payouts.payouts_stage import TO_BTC
@@ -52,7 +52,7 @@ class Site:
 
 @asynccontextmanager
 async def open_site(stage: OpenStage) -> AsyncIterator[tuple[House, Site]]:
-    async with open_scene(stage) as (house, address):
+    async with open_console(stage) as (house, address):
         yield house, Site(address)
 
 
@@ -83,7 +83,7 @@ async def test_a_held_payout_is_found_given_a_new_address_and_goes_on(stage: Ope
         await expect(page.locator("#live")).to_contain_text("final")
         await page.reload()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("finished")
-        await expect(page.locator(".scene.note").last).to_contain_text("the client wrote to us")
+        await expect(page.locator(".timeline-entry.note").last).to_contain_text("the client wrote to us")
         assert await house.state(payout) is State.FINISHED
 
 

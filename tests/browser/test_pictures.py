@@ -9,7 +9,7 @@ from playwright.async_api import Browser
 from payonce.engine.monitoring.history import RunCounts, sample_depths
 from payonce.testing import OpenStage
 from tests.browser.conftest import OpenServed, TakePicture
-from tests.browser.scenes import TimelineEntry, open_scene
+from tests.browser.samples import SampleData, open_samples
 
 MINUTES, FEW_MINUTES = 40, 5
 """For a picture, and to see that it would show the right things."""
@@ -18,19 +18,19 @@ BUSY = (3, 5, 4, 8, 12, 9, 7, 6, 10, 14, 11, 8, 6, 5, 4, 3)
 """Transfers in one minute, over and over."""
 
 
-async def a_busy_hour(scene: TimelineEntry, minutes: int) -> None:
+async def a_busy_hour(samples: SampleData, minutes: int) -> None:
     """Transfers minute by minute; at the end one that nobody knows the end of, and a message that gave up."""
-    s = scene.office.s
+    s = samples.office.s
     counts = RunCounts(s.database)
-    await scene.transfer_in_review("420.00")
+    await samples.transfer_in_review("420.00")
     for minute in range(minutes):
         await s.clock.advance(60)
-        scene.office.clock.now = await s.clock.now()
-        await scene.transfers(BUSY[minute % len(BUSY)], f"{10 + minute}.50", settle=False)
+        samples.office.clock.now = await s.clock.now()
+        await samples.transfers(BUSY[minute % len(BUSY)], f"{10 + minute}.50", settle=False)
         await sample_depths(s.database, [await s.admin.depth(queue) for queue in await s.admin.queues()])
-        await scene.office.drain()
+        await samples.office.drain()
         if minute == minutes - 3:
-            await scene.parked_message()
+            await samples.parked_message()
         await counts.tick()
     await sample_depths(s.database, [await s.admin.depth(queue) for queue in await s.admin.queues()])
 
@@ -39,11 +39,11 @@ async def test_the_pictures_show_what_the_documents_say(
     stage: OpenStage, served: OpenServed, browser: Browser, take_picture: TakePicture, request: pytest.FixtureRequest
 ) -> None:
     async with (
-        open_scene(stage) as scene,
+        open_samples(stage) as samples,
         served() as console,
         console.person(browser, viewport=WINDOW, color_scheme="light") as person,
     ):
-        await a_busy_hour(scene, MINUTES if request.config.getoption("--pictures") else FEW_MINUTES)
+        await a_busy_hour(samples, MINUTES if request.config.getoption("--pictures") else FEW_MINUTES)
         page = person.page
         for name, path, words in (
             ("console-overview", "/", ("Parked messages", "Effects in review", "EUR")),

@@ -5,7 +5,7 @@ from playwright.async_api import Browser, Locator, expect
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE
 from tests.browser.conftest import OpenServed
-from tests.browser.scenes import TimelineEntry, open_scene
+from tests.browser.samples import SampleData, open_samples
 
 REASON = "refused 3 times: the receiver answered 422, no such topic"
 
@@ -24,11 +24,11 @@ async def test_on_a_phone_the_parked_number_its_reason_and_the_button_are_beside
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
     async with (
-        open_scene(stage) as scene,
+        open_samples(stage) as samples,
         served() as console,
         console.person(browser, viewport=NARROW, java_script_enabled=False) as person,
     ):
-        await scene.parked_message()
+        await samples.parked_message()
         page, width = person.page, NARROW["width"]
         for path in ("/", "/queues"):
             await page.goto(f"/console{path}")
@@ -45,7 +45,7 @@ async def test_on_a_phone_every_page_can_be_reached_and_the_current_one_is_marke
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
     async with (
-        open_scene(stage),
+        open_samples(stage),
         served() as console,
         console.person(browser, viewport=NARROW, java_script_enabled=False) as person,
     ):
@@ -60,21 +60,21 @@ async def test_errors_and_traces_are_not_cut_on_a_small_screen(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
     async with (
-        open_scene(stage) as scene,
+        open_samples(stage) as samples,
         served() as console,
         console.person(browser, viewport=WIDE) as person,
     ):
-        await scene.transfer_in_review()
-        await scene.parked_message()
-        await _parked_entry(scene)
+        await samples.transfer_in_review()
+        await samples.parked_message()
+        await _parked_entry(samples)
         await person.page.goto("/console/jobs")
         assert await inside(person.page.get_by_text("gave up after 5 of 5"), WIDE["width"])
         await person.page.goto("/console/outbox/events")
         assert await inside(person.page.locator("tbody td").last, WIDE["width"])
 
 
-async def _parked_entry(scene: TimelineEntry) -> None:
-    await scene.office.s.owner.execute(
+async def _parked_entry(samples: SampleData) -> None:
+    await samples.office.s.owner.execute(
         """
         insert into payonce.outbox (relay, id, state, ready_at, try_at, first_tried_at, tries, last_error, queue,
                                     action, trace_id, created_at, payload)

@@ -4,7 +4,7 @@ from playwright.async_api import Browser, Page, expect
 
 from payonce.testing import OpenStage, eventually
 from tests.browser.conftest import OpenServed, Served
-from tests.browser.scenes import open_scene
+from tests.browser.samples import open_samples
 
 QUEUE = "tally-changes"
 RENEWED = """() => new Promise((renewed) => {
@@ -31,8 +31,8 @@ async def to_the_parked_message(page: Page) -> None:
 async def test_a_parked_message_is_found_with_its_reason_and_redriven(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
-    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
-        message_id = await scene.parked_message()
+    async with open_samples(stage) as samples, served() as console, console.person(browser) as person:
+        message_id = await samples.parked_message()
         page = person.page
         await to_the_parked_message(page)
         await page.get_by_role("link", name=str(message_id)).click()
@@ -52,9 +52,9 @@ async def test_a_redriven_message_ends_while_the_page_is_open(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
     """With a worker beside it; the page renews itself, and nobody loads it again."""
-    async with open_scene(stage) as scene:
-        await scene.parked_message()
-        await scene.office.s.owner.execute("insert into tally.rows (id) values (7)")
+    async with open_samples(stage) as samples:
+        await samples.parked_message()
+        await samples.office.s.owner.execute("insert into tally.rows (id) values (7)")
         async with served("tally.worker") as console, console.person(browser) as person:
             page = person.page
             await page.goto(f"/console/queues/{QUEUE}?state=parked")
@@ -74,7 +74,7 @@ async def _nothing_left(console: Served) -> bool:
 async def test_a_queue_is_paused_with_a_reason_and_resumed(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
-    async with open_scene(stage), served() as console, console.person(browser) as person:
+    async with open_samples(stage), served() as console, console.person(browser) as person:
         page = person.page
         await page.goto("/console/queues")
         await page.get_by_role("link", name=QUEUE).first.click()
@@ -91,8 +91,8 @@ async def test_a_queue_is_paused_with_a_reason_and_resumed(
 async def test_one_payment_is_followed_from_its_message_over_its_effects_to_the_books(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
-    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
-        await scene.transfers(1, "12.50")
+    async with open_samples(stage) as samples, served() as console, console.person(browser) as person:
+        await samples.transfers(1, "12.50")
         page = person.page
         await page.goto("/console/effects?state=performed")
         await page.get_by_role("link", name="southbank.pay_in").click()
@@ -100,9 +100,9 @@ async def test_one_payment_is_followed_from_its_message_over_its_effects_to_the_
         timeline = page.locator(".timeline")
         for words in ("transfers-withdraw", "northbank.withdraw", "southbank.pay_in", "southbank/house"):
             await expect(timeline).to_contain_text(words)
-        kinds = await page.locator(".scene .kind").all_inner_texts()
+        kinds = await page.locator(".timeline-entry .kind").all_inner_texts()
         assert {"run", "effect", "posting"} <= {kind.lower() for kind in kinds}
-        moments = await page.locator(".scene time").evaluate_all("found => found.map(each => each.dateTime)")
+        moments = await page.locator(".timeline-entry time").evaluate_all("found => found.map(each => each.dateTime)")
         assert moments == sorted(moments)
 
 
@@ -110,7 +110,7 @@ async def test_a_link_that_is_pressed_while_the_page_renews_itself_is_followed(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
     """The answer comes between pressing and letting go: a link that was swapped in between would not be followed."""
-    async with open_scene(stage), served() as console, console.person(browser) as person:
+    async with open_samples(stage), served() as console, console.person(browser) as person:
         page = person.page
         await page.goto("/console/")
         link = page.get_by_role("link", name="Job log", exact=True)
@@ -129,8 +129,8 @@ async def test_a_link_that_is_pressed_while_the_page_renews_itself_is_followed(
 async def test_the_focus_survives_that_the_page_renews_itself(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
-    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
-        await scene.parked_message()
+    async with open_samples(stage) as samples, served() as console, console.person(browser) as person:
+        await samples.parked_message()
         page = person.page
         await page.goto("/console/")
         for link in (page.locator("#queues a.name").first, page.get_by_role("link", name="Parked messages")):
@@ -145,8 +145,8 @@ async def test_the_focus_survives_that_the_page_renews_itself(
 async def test_a_page_that_was_left_by_a_click_beside_its_links_takes_no_focus_back(
     stage: OpenStage, served: OpenServed, browser: Browser
 ) -> None:
-    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
-        await scene.parked_message()
+    async with open_samples(stage) as samples, served() as console, console.person(browser) as person:
+        await samples.parked_message()
         page = person.page
         await page.goto("/console/")
         link = page.locator("#queues a.name").first

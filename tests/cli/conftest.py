@@ -129,9 +129,9 @@ def warm_parent() -> Iterator[Warm]:
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
+def servers(shared_servers: Servers) -> Servers:
     """Their databases have the tables of all services, as the command wants them."""
-    return servers_of_the_house
+    return shared_servers
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from payonce.cli.demo.disturb import Disturbed
+from payonce.cli.demo.disruption import DisruptedRun
 from payonce.services.billing.demo.customers import (
     BASIC,
     KINDS,
@@ -45,8 +45,8 @@ TRIES_ONE = next(each.life for each in seeded_customers(len(KINDS), 3, 1) if eac
 
 
 def report_of(verdict: Verdict = GOOD, kills: int = 12, faults: int = 3, wrong: list[str] | None = None) -> Report:
-    disturbed = Disturbed(kills=kills, stops=0, restarts=12, seconds=1.0, log_path=Path("unused"))
-    return Report(1, 24, verdict, {"late": faults} if faults else {}, 3, wrong or [], disturbed)
+    disrupted = DisruptedRun(kills=kills, stops=0, restarts=12, seconds=1.0, log_path=Path("unused"))
+    return Report(1, 24, verdict, {"late": faults} if faults else {}, 3, wrong or [], disrupted)
 
 
 def customer(life: Life | None = None) -> Customer:

@@ -11,7 +11,7 @@ from google.api_core.exceptions import Unauthenticated
 
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import PATIENCE_S, Payonce, ask
-from tests.cli.test_serving import fetch, good
+from tests.cli.test_serve import fetch, good
 
 LOCATION = "projects/p/locations/l"
 

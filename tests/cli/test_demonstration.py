@@ -1,4 +1,4 @@
-"""The demonstration's own judgement: planted losses and doublings are found, and blows fall where there is work."""
+"""The verdict of a demonstration: planted losses and duplicates are found, and disruptions hit busy workers."""
 
 import asyncio
 import random
@@ -9,7 +9,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from payonce.cli.crew import Blow, plan_blows
+from payonce.cli.demo.process_pool import Disruption, plan_disruptions
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Reader
 from payonce.examples.tally import INVARIANTS, store
@@ -86,11 +86,15 @@ def test_too_few_kills_prove_nothing() -> None:
     assert "only 9 workers were killed" in report_of(kills=9).complaints()[0]
 
 
-def test_blows_are_spread_over_the_work_and_repeat_with_their_seed() -> None:
-    blows = plan_blows(12, 2, 0.04, 0.8, random.Random(3))
-    assert blows == plan_blows(12, 2, 0.04, 0.8, random.Random(3)) != plan_blows(12, 2, 0.04, 0.8, random.Random(4))
-    assert [kind for _, kind in blows].count(Blow.KILL) == 12
-    shares = [share for share, _ in blows]
+def test_disruptions_are_spread_over_the_work_and_repeat_with_their_seed() -> None:
+    disruptions = plan_disruptions(12, 2, 0.04, 0.8, random.Random(3))
+    assert (
+        disruptions
+        == plan_disruptions(12, 2, 0.04, 0.8, random.Random(3))
+        != plan_disruptions(12, 2, 0.04, 0.8, random.Random(4))
+    )
+    assert [kind for _, kind in disruptions].count(Disruption.KILL) == 12
+    shares = [share for share, _ in disruptions]
     assert shares == sorted(shares)
     assert 0.04 <= shares[0] < shares[-1] < 0.9
 

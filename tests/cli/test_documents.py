@@ -13,7 +13,7 @@ from payonce.kit.ports import held_ports
 from payonce.kit.webhooks import Secret, signed_headers
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import Ended, Payonce, ask, until
-from tests.cli.test_brakes import an_effect, state_of
+from tests.cli.test_controls_commands import an_effect, state_of
 from tests.cli.test_webhooks import KEYS
 from tests.docs.documents import ROOT, SHELLS, blocks, simple_commands
 from tests.docs.test_commands import COMMANDS

@@ -5,7 +5,7 @@ import http.client
 import pytest
 
 from tests.cli.conftest import PATIENCE_S, Payonce
-from tests.cli.test_serving import started
+from tests.cli.test_serve import started
 
 
 def status(port: int, path: str, key: str) -> int:

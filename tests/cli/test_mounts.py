@@ -88,7 +88,8 @@ def test_the_help_of_all_commands_imports_no_service() -> None:
 
 
 def test_each_built_in_service_with_commands_is_listed_under_its_name() -> None:
-    assert {each.service for each in mounts.listed()} == {each.name for each in SERVICES if each.commands is not None}
+    names = {each.name for each in SERVICES if each.commands is not None}
+    assert {each.service for each in mounts.service_help()} == names
 
 
 def test_roles_listen_on_the_ports_at_which_the_services_look_for_each_other() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from payonce.cli.demo import disturb
-from payonce.cli.demo.disturb import Disturbed, progress_bar
+from payonce.cli.demo import disruption
+from payonce.cli.demo.disruption import DisruptedRun, progress_bar
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
 from payonce.services.payouts.api.webhook import WebhookRefused, read_webhook
@@ -60,8 +60,8 @@ GOOD = Verdict(
 
 
 def report_of(verdict: Verdict = GOOD, kills: int = 12, faults: int = 3, wrong: list[str] | None = None) -> Report:
-    disturbed = Disturbed(kills=kills, stops=0, restarts=12, seconds=1.0, log_path=Path("unused"))
-    return Report(1, verdict, {"late": faults} if faults else {}, 3, 2, wrong or [], disturbed)
+    disrupted = DisruptedRun(kills=kills, stops=0, restarts=12, seconds=1.0, log_path=Path("unused"))
+    return Report(1, verdict, {"late": faults} if faults else {}, 3, 2, wrong or [], disrupted)
 
 
 def test_a_kept_promise_has_no_complaints() -> None:
@@ -256,10 +256,10 @@ def test_the_clock_waits_for_those_who_work(
 def test_who_has_no_terminal_reads_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(disturb, "TOLD_EVERY_S", float("inf"))
+    monkeypatch.setattr(disruption, "NOTE_EVERY_S", float("inf"))
     with progress_bar(200) as show_progress:
         show_progress(1, 0)
-        monkeypatch.setattr(disturb, "TOLD_EVERY_S", 0.0)
+        monkeypatch.setattr(disruption, "NOTE_EVERY_S", 0.0)
         show_progress(17, 3)
     said = capsys.readouterr()
     assert said.out == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from payonce.cli.demo.disturb import Disturbed
+from payonce.cli.demo.disruption import DisruptedRun
 from payonce.examples.transfers.demo.run import Report, seeded_orders
 from payonce.examples.transfers.demo.verdict import Verdict
 from payonce.kit.money import Amount, well_known
@@ -29,8 +29,8 @@ GOOD = Verdict(
 
 
 def report_of(verdict: Verdict = GOOD, kills: int = 12, faults: int = 3) -> Report:
-    disturbed = Disturbed(kills=kills, stops=2, restarts=12, seconds=1.0, log_path=Path("unused"))
-    return Report(1, verdict, {"late": faults} if faults else {}, disturbed)
+    disrupted = DisruptedRun(kills=kills, stops=2, restarts=12, seconds=1.0, log_path=Path("unused"))
+    return Report(1, verdict, {"late": faults} if faults else {}, disrupted)
 
 
 def test_a_kept_promise_has_no_complaints() -> None:

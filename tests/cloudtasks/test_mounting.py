@@ -28,7 +28,7 @@ from payonce.service import Service
 from payonce.settings import Settings, load_settings
 from payonce.testing import OpenStage, ScratchDatabase
 from tests.cloudtasks import pushing
-from tests.http.asking import Answer, asked
+from tests.http.client import Answer, send_request
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def web_of(settings: Settings, *roles: str) -> AsyncIterator[Any]:
 
 
 async def posted(web: Any, path: str) -> Answer:
-    return await asked(web, "POST", path, [b"{}"], {"content-type": "application/json"})
+    return await send_request(web, "POST", path, [b"{}"], {"content-type": "application/json"})
 
 
 async def test_a_process_of_one_role_answers_at_the_bare_path_too(settings: Settings) -> None:
@@ -57,14 +57,14 @@ async def test_a_process_of_one_role_answers_at_the_bare_path_too(settings: Sett
         for path in ("/", "/tally/worker/", "/?added=by-a-proxy"):
             answer = await posted(web, path)
             assert (answer.status, answer.json) == (401, {"outcome": "unauthorized"}), path
-        assert (await asked(web, "GET", "/healthz", [b""], {})).status == 200
-        assert (await asked(web, "GET", "/tally/worker/", [b""], {})).status == 405
+        assert (await send_request(web, "GET", "/healthz", [b""], {})).status == 200
+        assert (await send_request(web, "GET", "/tally/worker/", [b""], {})).status == 405
 
 
 async def test_a_door_is_guarded_as_everything_is(settings: Settings) -> None:
     async with web_of(settings, "tally.worker") as web:
         assert "trace-id" in (await posted(web, "/tally/worker/")).headers
-        assert (await asked(web, "POST", "/tally/worker/", [b"x" * BODY_MAX_BYTES, b"x"], {})).status == 413
+        assert (await send_request(web, "POST", "/tally/worker/", [b"x" * BODY_MAX_BYTES, b"x"], {})).status == 413
 
 
 async def test_a_process_of_several_roles_of_a_service_answers_at_the_long_path_alone(

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 
 from payonce.console import auth, login
-from payonce.console.templating import ENVIRONMENT
+from payonce.console.template_environment import ENVIRONMENT
 from payonce.console.ticket import Ticket
 from payonce.engine.operators import Role, login_limits, sessions
 from payonce.testing import OpenStage
@@ -73,21 +73,21 @@ ABLATIONS: Ablations = {
         [given(test_auth.test_a_form_of_another_site_is_refused_even_with_the_token, "https://evil.example")],
     ),
     "the names of this machine": (
-        patched(auth, "_check_at_this_machine", lambda request: None),
+        patched(auth, "_check_is_local", lambda request: None),
         [
             given(test_auth.test_without_a_login_a_name_that_was_made_to_point_here_is_refused, "evil.example"),
             given(test_auth.test_without_a_login_what_came_through_a_proxy_is_refused, "Forwarded"),
         ],
     ),
     "the ticket": (
-        patched(Ticket, "admits", lambda self, cookie: True),
+        patched(Ticket, "matches_cookie", lambda self, cookie: True),
         [
             test_auth.test_a_stranger_behind_a_proxy_that_tells_nothing_of_itself_does_not_come_in,
             given(test_auth.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed"),
         ],
     ),
     "the token of the link": (
-        patched(Ticket, "opens", lambda self, token: True),
+        patched(Ticket, "matches_token", lambda self, token: True),
         [given(test_auth.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed")],
     ),
     "the login beyond loopback": (
@@ -99,7 +99,7 @@ ABLATIONS: Ablations = {
         [test_pages.test_a_viewer_is_shown_no_button_and_may_not_post],
     ),
     "the way back into the site": (
-        patched(login, "_within", lambda wanted: wanted),
+        patched(login, "_local_target", lambda wanted: wanted),
         [test_auth.test_a_login_leads_back_to_where_one_wanted_to_go_and_never_elsewhere],
     ),
     "escaping": (with_markup, [test_pages.test_what_a_payload_says_is_text_and_never_markup]),

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from payonce.testing import OpenStage
-from tests.console.scene import POLICY, park
+from tests.console.renewals import POLICY, park
 from tests.console.visitor import console, every_page, visiting
 
 ODD = (

@@ -18,12 +18,12 @@ PATH: Final = "/billing/customers/acc-1/credit"
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 @asynccontextmanager
-async def open_scene(stage: OpenStage) -> AsyncIterator[tuple[House, Visitor]]:
+async def open_console(stage: OpenStage) -> AsyncIterator[tuple[House, Visitor]]:
     async with (
         open_house(stage) as house,
         console(house.s, also=(changing_credit,)) as address,
@@ -53,7 +53,7 @@ async def confirm(visitor: Visitor, check: Answer) -> Answer:
 
 
 async def test_credit_is_seen_and_paid_out_once(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         customer = await visitor.get("/billing/customers/acc-1")
         assert "970.00 AED" in customer.words
         assert PATH in customer.text
@@ -74,7 +74,7 @@ async def test_credit_is_seen_and_paid_out_once(stage: OpenStage) -> None:
 
 
 async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         for wrong, said in (
             ({"verdict": "double"}, "choose one of those that are offered"),
             ({"amount": "much"}, "much"),
@@ -95,7 +95,7 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
     ("verdict", "left"), [("add", "971.00"), ("remove", "969.00"), ("expire", "969.00"), ("paid_by_hand", "969.00")]
 )
 async def test_each_decision_does_what_it_says(stage: OpenStage, verdict: str, left: str) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         done = await confirm(visitor, await choose(visitor, verdict, "1.00"))
         assert f"{left} AED of credit is left" in done.words
         assert await house.credit(house.customers[0]) == aed(left)
@@ -103,7 +103,7 @@ async def test_each_decision_does_what_it_says(stage: OpenStage, verdict: str, l
 
 
 async def test_above_the_threshold_a_second_person_is_asked_and_meanwhile_there_is_no_form(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         async with house.s.begin() as tx:
             await set_threshold(tx, aed("100.00"), "ann")
         check = await choose(visitor, "pay_out", "970.00")
@@ -116,7 +116,7 @@ async def test_above_the_threshold_a_second_person_is_asked_and_meanwhile_there_
 
 
 async def test_a_viewer_sees_no_form_and_is_refused(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         await give_login(house.s, "vic", Role.VIEWER)
         await visitor.log_in("vic")
         page = await visitor.get(PATH)

@@ -29,12 +29,12 @@ FIELDS: Final = (*billing_subscription.FIELDS, "sure")
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 @asynccontextmanager
-async def open_scene(stage: OpenStage) -> AsyncIterator[tuple[House, Visitor]]:
+async def open_console(stage: OpenStage) -> AsyncIterator[tuple[House, Visitor]]:
     async with open_house(stage) as house, console(house.s, also=ACTIONS) as address, visiting(address) as visitor:
         yield house, visitor
 
@@ -82,7 +82,7 @@ async def decide(visitor: Visitor, subscription: Subscription, verdict: Verdict)
 
 
 async def test_a_failed_renewal_is_charged_now_and_paid(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         [subscription] = await past_due(house)
         page = await visitor.get("/billing/dunning")
         assert "insufficient_funds" in page.words
@@ -105,7 +105,7 @@ async def test_a_failed_renewal_is_charged_now_and_paid(stage: OpenStage) -> Non
 
 
 async def test_pausing_resuming_canceling_and_taking_it_back(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         subscription = await active(house)
         for verdict, state, then in (
             (Verdict.PAUSE, "paused", {"resume", "cancel_now"}),
@@ -123,7 +123,7 @@ async def test_pausing_resuming_canceling_and_taking_it_back(stage: OpenStage) -
 
 
 async def test_an_invoice_that_is_given_up_is_uncollectible(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         [subscription] = await past_due(house)
         done = await decide(visitor, subscription, Verdict.GIVE_UP)
         assert "The subscription is unpaid." in done.words
@@ -133,7 +133,7 @@ async def test_an_invoice_that_is_given_up_is_uncollectible(stage: OpenStage) ->
 
 
 async def test_a_decision_about_what_has_changed_meanwhile_does_nothing(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         subscription = await active(house)
         check = await choose(visitor, subscription, Verdict.CANCEL_NOW)
         await decide(visitor, subscription, Verdict.PAUSE)
@@ -143,7 +143,7 @@ async def test_a_decision_about_what_has_changed_meanwhile_does_nothing(stage: O
 
 
 async def test_what_is_offered_is_what_would_be_carried_out(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         late, given_up, charging = await past_due(house, 3)
         await decide(visitor, given_up, Verdict.GIVE_UP)
         incomplete = await house.subscribe(await house.customer(DECLINES))
@@ -177,7 +177,7 @@ async def _accepted(house: House, subscription: Subscription) -> set[str]:
 
 
 async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         subscription = await active(house)
         page = await visitor.get(path_of(subscription))
         good = {"verdict": "pause", "seen": page.field("seen"), "why": "x", "sure": "yes"}
@@ -195,7 +195,7 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
 
 
 async def test_a_refund_of_part_of_a_charge_is_given_back_with_a_credit_note(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         subscription = await active(house)
         [invoice] = await house.invoices(subscription)
         path = f"/billing/invoices/{invoice.id}"
@@ -226,7 +226,7 @@ async def test_a_refund_of_part_of_a_charge_is_given_back_with_a_credit_note(sta
 
 
 async def test_what_came_back_as_credit_does_not_go_back_from_the_invoices_page(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         subscription = await active(house)
         await house.go_to(BEGIN + timedelta(days=14))
         await house.change_plan(subscription, "pro")
@@ -244,7 +244,7 @@ async def test_what_came_back_as_credit_does_not_go_back_from_the_invoices_page(
 
 
 async def test_what_went_back_by_bank_is_put_on_record_and_the_gateway_is_not_asked(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         subscription = await active(house)
         [invoice] = await house.invoices(subscription)
         path = f"/billing/invoices/{invoice.id}"
@@ -280,7 +280,7 @@ async def test_an_invoice_is_printed_where_subscriptions_run(stage: OpenStage) -
 
 
 async def test_a_refund_above_the_threshold_needs_a_second_person(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, ann), visiting(ann.address) as bob:
+    async with open_console(stage) as (house, ann), visiting(ann.address) as bob:
         subscription = await active(house)
         async with house.s.begin() as tx:
             await set_threshold(tx, aed("20"), "root")
@@ -307,7 +307,7 @@ async def test_a_refund_above_the_threshold_needs_a_second_person(stage: OpenSta
 
 
 async def test_a_notification_is_sent_again_and_taken_once(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         subscription = await active(house)
         event_id = await house.s.owner.fetchval("select event_id from payments.notifications where action = 'initial'")
         path = f"/billing/deliveries/{event_id}"
@@ -329,7 +329,7 @@ async def test_a_notification_is_sent_again_and_taken_once(stage: OpenStage) -> 
 
 
 async def test_a_viewer_sees_no_form_and_is_refused(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, visitor):
+    async with open_console(stage) as (house, visitor):
         subscription = await active(house)
         [invoice] = await house.invoices(subscription)
         event_id = await house.s.owner.fetchval("select min(event_id) from payments.notifications")

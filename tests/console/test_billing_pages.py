@@ -9,7 +9,7 @@ import pytest
 from payonce.services.billing.console import dunning
 from payonce.services.billing.console.pages import PAGES
 from payonce.testing import OpenStage, Servers
-from tests.console.billing_scene import fill, notify, open_scene, rows_of
+from tests.console.billing_samples import fill, notify, open_console, rows_of
 from tests.console.visitor import visiting
 
 LISTS = [page.path for page in PAGES]
@@ -22,12 +22,12 @@ ONE = (
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 async def test_without_tables_the_pages_say_so(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await s.owner.execute("drop schema subscriptions cascade; drop schema payments cascade")
         for path in (*LISTS, *ONE):
             page = await visitor.get(path)
@@ -37,7 +37,7 @@ async def test_without_tables_the_pages_say_so(stage: OpenStage) -> None:
 @pytest.mark.parametrize("held", ["subscriptions", "payments"])
 async def test_where_the_services_have_a_database_each_pages_show_what_is_here(stage: OpenStage, held: str) -> None:
     other = {"subscriptions": "payments", "payments": "subscriptions"}[held]
-    async with open_scene(stage, elsewhere=[f"billing.{other}"]) as (s, address), visiting(address) as visitor:
+    async with open_console(stage, elsewhere=[f"billing.{other}"]) as (s, address), visiting(address) as visitor:
         await fill(s, 1)
         await notify(s, "evt-1", "t-1-0", delivered=True)
         await s.owner.execute(f"drop schema {other} cascade")
@@ -60,7 +60,7 @@ async def test_where_the_services_have_a_database_each_pages_show_what_is_here(s
 
 
 async def test_empty_lists_say_what_comes_first(stage: OpenStage) -> None:
-    async with open_scene(stage) as (_, address), visiting(address) as visitor:
+    async with open_console(stage) as (_, address), visiting(address) as visitor:
         for path, said in (
             ("customers", "There are no customers yet."),
             ("invoices", "No invoice was issued yet."),
@@ -78,7 +78,7 @@ async def test_empty_lists_say_what_comes_first(stage: OpenStage) -> None:
 
 
 async def test_customers_are_found_by_email_state_plan_clock_and_ids(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 20)
         await fill(s, 2, clock="blue")
         for query, found in (
@@ -101,7 +101,7 @@ async def test_customers_are_found_by_email_state_plan_clock_and_ids(stage: Open
 
 
 async def test_a_customer_shows_the_merchants_own_id_and_whether_they_can_log_in(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 3)
         await s.owner.execute(
             "update subscriptions.accounts set external_id = '<b>crm-2</b>', password_hash = null where id = 'c-2'"
@@ -117,7 +117,7 @@ async def test_a_customer_shows_the_merchants_own_id_and_whether_they_can_log_in
 
 
 async def test_lists_are_paged_without_a_row_lost_or_doubled(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 120)
         for path, what, count in (
             ("customers", "customers", 120),
@@ -135,7 +135,7 @@ async def test_lists_are_paged_without_a_row_lost_or_doubled(stage: OpenStage) -
 
 
 async def test_a_customer_and_their_subscription_tell_the_whole_timeline(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 10)
         await notify(s, "evt-1", "t-10-3", delivered=True, error="the amount is another")
         await s.owner.execute(
@@ -177,7 +177,7 @@ async def test_a_customer_and_their_subscription_tell_the_whole_timeline(stage: 
 
 
 async def test_invoices_are_filtered_and_summed(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 20)
         for query, count in (
             ("", 76 - 26),
@@ -198,7 +198,7 @@ async def test_invoices_are_filtered_and_summed(stage: OpenStage) -> None:
 
 
 async def test_dunning_shows_who_owes_what_why_and_the_next_try(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 30)
         await s.owner.execute(
             "update subscriptions.subscriptions set state = 'unpaid', due_at = null, due_for = null where id = 's-30'"
@@ -215,7 +215,7 @@ async def test_dunning_shows_who_owes_what_why_and_the_next_try(stage: OpenStage
 
 
 async def test_dunning_counts_and_explains_exactly_those_it_lists(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 60)
         await s.owner.execute(
             "update subscriptions.subscriptions set state = 'unpaid', due_at = null, due_for = null where id = 's-30'"
@@ -240,7 +240,7 @@ async def test_dunning_pages_do_not_end_before_the_last_who_owes(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dunning, "PAGE_ROWS", 2)
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 60)
         await s.owner.execute("update subscriptions.invoices set state = 'void' where id in ('i-10-3', 'i-20-3')")
         seen, path = [], "/billing/dunning"
@@ -253,7 +253,7 @@ async def test_dunning_pages_do_not_end_before_the_last_who_owes(
 
 
 async def test_figures_explain_exactly_the_failed_charges_they_draw(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 10)
         # On the day before the first one drawn, and in another currency.
         await s.owner.execute(
@@ -281,7 +281,7 @@ async def test_figures_explain_exactly_the_failed_charges_they_draw(stage: OpenS
 
 
 async def test_deliveries_show_attempts_and_how_they_were_taken(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 3)
         await notify(s, "evt-1", "t-2-0", delivered=True)
         await notify(s, "evt-2", "t-2-1", delivered=True, error="no such invoice")
@@ -305,7 +305,7 @@ async def test_deliveries_show_attempts_and_how_they_were_taken(stage: OpenStage
 
 
 async def test_figures_count_months_of_real_customers_or_of_test_clocks(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 10)
         await fill(s, 2, clock="blue")
         page = await visitor.get("/billing/figures")
@@ -318,7 +318,7 @@ async def test_figures_count_months_of_real_customers_or_of_test_clocks(stage: O
 
 
 async def test_what_a_customer_wrote_is_text_and_secrets_are_hidden(stage: OpenStage) -> None:
-    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+    async with open_console(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 1)
         await notify(s, "evt-1", "t-1-0", delivered=True, error="<b>x</b> password=hunter22")
         await s.owner.execute(
@@ -350,7 +350,7 @@ async def test_what_a_customer_wrote_is_text_and_secrets_are_hidden(stage: OpenS
     ],
 )
 async def test_a_filter_that_cannot_be_is_one_sentence(stage: OpenStage, query: str) -> None:
-    async with open_scene(stage) as (_, address), visiting(address) as visitor:
+    async with open_console(stage) as (_, address), visiting(address) as visitor:
         page = await visitor.get(f"/billing/{query}")
         assert page.status == 400
         assert query.partition("?")[2].partition("=")[0] in page.words

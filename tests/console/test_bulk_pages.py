@@ -8,7 +8,7 @@ import pytest
 from payonce.engine.messages import bulk
 from payonce.engine.messages.bulk import Status
 from payonce.testing import OpenStage
-from tests.console.scene import POLICY, park
+from tests.console.renewals import POLICY, park
 from tests.console.visitor import console, visiting
 
 QUEUE = POLICY.queue

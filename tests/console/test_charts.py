@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from payonce.console.live import WINDOWS, columns
-from payonce.console.templating import age, document, duration, spark
+from payonce.console.template_environment import age, document, duration, spark
 from payonce.engine.monitoring.history import MINUTES_MAX, QueueMinute
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)

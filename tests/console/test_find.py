@@ -8,15 +8,15 @@ import pytest
 from payonce.engine.monitoring.lookup import MATCHES_MAX, LookupResult
 from payonce.services.payouts.policies import QUEUES
 from payonce.testing import OpenStage, Servers
-from tests.console import billing_scene
-from tests.console.payouts_scene import held, multiply, open_scene, order
+from tests.console import billing_samples
+from tests.console.payouts_samples import held, multiply, open_console, order
 from tests.console.visitor import Answer, StageContext, console, visiting
 from tests.services.payouts.hostpay_stage import ETH_CLIENT
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 def found(page: Answer) -> dict[str, str]:
@@ -29,7 +29,7 @@ def found(page: Answer) -> dict[str, str]:
 
 
 async def test_a_payout_is_found_by_everything_that_anybody_holds_of_it(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await order(house)
         await house.run()
         swap = await house.swap(payout)
@@ -57,7 +57,7 @@ async def test_a_payout_is_found_by_everything_that_anybody_holds_of_it(stage: O
 
 
 async def test_of_many_payouts_to_an_address_the_newest_are_listed_and_one_is_told_of(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         first, last = await order(house, 1), await order(house, 2)
         await house.run()
         assert list(found(await visitor.get(f"/trace?id={last.wallet_address}"))) == [
@@ -74,14 +74,14 @@ async def test_of_many_payouts_to_an_address_the_newest_are_listed_and_one_is_to
 
 
 async def test_an_evm_address_is_found_in_any_spelling(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await order(house, address=ETH_CLIENT, coin="eth")
         for spelling in (ETH_CLIENT, ETH_CLIENT.upper().replace("0X", "0x"), ETH_CLIENT.upper()):
             assert f"/payouts/{payout.id}" in found(await visitor.get(f"/trace?id={spelling}")), spelling
 
 
 async def test_a_trace_links_to_the_object_it_is_about(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house, trace="trace-of-the-payment")
         page = await visitor.get("/trace?id=trace-of-the-payment")
         assert f"/payouts/{payout.id}" in found(page)
@@ -91,7 +91,7 @@ async def test_a_trace_links_to_the_object_it_is_about(stage: OpenStage) -> None
 
 
 async def test_queues_are_found_by_a_part_of_their_names(stage: OpenStage) -> None:
-    async with open_scene(stage) as (_, address), visiting(address) as visitor:
+    async with open_console(stage) as (_, address), visiting(address) as visitor:
         [queue] = found(await visitor.get(f"/trace?id={QUEUES[2].queue}"))
         assert queue == f"/queues/{QUEUES[2].queue}"
         assert set(found(await visitor.get("/trace?id=GCSPLIT"))) == {f"/queues/{each.queue}" for each in QUEUES}
@@ -117,17 +117,17 @@ async def test_queues_are_found_by_a_part_of_their_names(stage: OpenStage) -> No
 async def test_what_customers_and_the_gateway_name_is_found(
     stage: OpenStage, held_by_person: str, path: str, matched: str
 ) -> None:
-    async with billing_scene.open_scene(stage) as (s, address), visiting(address) as visitor:
-        await billing_scene.fill(s, 7)
+    async with billing_samples.open_console(stage) as (s, address), visiting(address) as visitor:
+        await billing_samples.fill(s, 7)
         await s.owner.execute("update subscriptions.accounts set external_id = 'crm/ü-7' where id = 'c-7'")
-        await billing_scene.notify(s, "evt-1", "t-7-1", delivered=True)
+        await billing_samples.notify(s, "evt-1", "t-7-1", delivered=True)
         page = await visitor.get(f"/trace?id={quote(held_by_person)}")
         assert found(page).get(path) == matched
         assert (await visitor.get(path)).status == 200
 
 
 async def test_what_nobody_knows_is_said_and_nothing_is_searched_where_no_service_is(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         await house.s.owner.execute(
             "drop schema payouts cascade; drop schema subscriptions cascade; drop schema payments cascade"
         )
@@ -145,7 +145,7 @@ async def test_a_service_that_is_slow_is_passed_over_and_named(
     async def quick(read: object, what: str) -> list[LookupResult]:
         return [LookupResult("thing", what, "/queues")]
 
-    monkeypatch.setattr("payonce.console.pages.traces.LOOK_LIMIT_MS", 50)
+    monkeypatch.setattr("payonce.console.pages.traces.QUERY_LIMIT_MS", 50)
     monkeypatch.setattr(StageContext, "lookups", (slow, quick))
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         page = await visitor.get("/trace?id=some-thing")

@@ -7,7 +7,7 @@ from payonce.engine.monitoring.history import RunCounts
 from payonce.engine.monitoring.metrics import SETTLES
 from payonce.engine.monitoring.vendor_calls import CallCounts, call_observer
 from payonce.testing import OpenStage
-from tests.console.scene import POLICY, park, put
+from tests.console.renewals import POLICY, park, put
 from tests.console.visitor import Answer, console, visiting
 
 

@@ -9,7 +9,7 @@ from payonce.engine.messages.model import State
 from payonce.engine.messages.ports import Filter
 from payonce.engine.operators import Role
 from payonce.testing import OpenStage, Stage
-from tests.console.scene import POLICY, park, put, run
+from tests.console.renewals import POLICY, park, put, run
 from tests.console.visitor import console, give_login, notes_of, visiting
 
 QUEUE = POLICY.queue
@@ -283,7 +283,7 @@ async def test_a_look_into_the_log_that_reads_too_much_is_broken_off_with_the_wa
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
-        monkeypatch.setattr(jobs, "LOOK_LIMIT_MS", 1)
+        monkeypatch.setattr(jobs, "QUERY_LIMIT_MS", 1)
         await put(s, {})
         await s.owner.execute(
             """

@@ -16,7 +16,7 @@ from payonce.services.payouts.model import Payout, State
 from payonce.services.payouts.store import timeline
 from payonce.testing import OpenStage, Servers
 from tests.ablations import Ablations, cases, missed, patched
-from tests.console.payouts_scene import (
+from tests.console.payouts_samples import (
     OTHER_ADDRESS,
     REFUSED_ADDRESS,
     above_the_limit,
@@ -24,7 +24,7 @@ from tests.console.payouts_scene import (
     confirm,
     held,
     offered,
-    open_scene,
+    open_console,
     order,
 )
 from tests.console.visitor import give_login, notes_of, visiting
@@ -34,12 +34,12 @@ SOMEBODY = "operator@localhost"
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 async def test_a_held_payout_goes_on_to_a_new_address(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house, trace="trace-1")
         page = await visitor.get(f"/payouts/{payout.id}")
         assert "Ask the client for an address of that network" in page.words
@@ -62,7 +62,7 @@ async def test_a_held_payout_goes_on_to_a_new_address(stage: OpenStage) -> None:
 
 
 async def test_a_decision_about_what_has_changed_meanwhile_does_nothing(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house)
         check = await choose(visitor, payout, Verdict.REFUND)
         await house.s.clock.advance(1)
@@ -74,7 +74,7 @@ async def test_a_decision_about_what_has_changed_meanwhile_does_nothing(stage: O
 
 
 async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house)
         path = f"/payouts/{payout.id}/decide"
         page = await visitor.get(f"/payouts/{payout.id}")
@@ -93,7 +93,7 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
 
 
 async def test_a_refund_undoes_the_books_and_a_rejection_keeps_the_fee(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         back, gone = await held(house, 1), await held(house, 2)
         done = await confirm(visitor, back, await choose(visitor, back, Verdict.REFUND))
         assert "The payout is refunded." in done.words
@@ -109,7 +109,7 @@ async def test_a_refund_undoes_the_books_and_a_rejection_keeps_the_fee(stage: Op
 
 
 async def test_what_is_offered_is_what_would_be_carried_out(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         done = await order(house, 1)
         await house.run()
         waits = await house.waiting_for_hostpay(2)
@@ -142,7 +142,7 @@ async def _accepted(house: House, payout: Payout) -> set[str]:
 
 async def test_above_a_threshold_a_second_person_decides(stage: OpenStage) -> None:
     async with (
-        open_scene(stage) as (house, address),
+        open_console(stage) as (house, address),
         visiting(address) as ann,
         visiting(address) as bob,
     ):
@@ -171,7 +171,7 @@ async def test_above_a_threshold_a_second_person_decides(stage: OpenStage) -> No
 
 
 async def test_a_payment_above_the_wallets_limit_is_approved(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await above_the_limit(house)
         page = await visitor.get(f"/payouts/{payout.id}")
         assert "Waits for an approver" in page.words
@@ -187,7 +187,7 @@ async def test_a_payment_above_the_wallets_limit_is_approved(stage: OpenStage) -
 
 
 async def test_a_viewer_sees_no_form(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house)
         await give_login(house.s, "vic", Role.VIEWER)
         await visitor.log_in("vic")
@@ -200,7 +200,7 @@ async def test_a_viewer_sees_no_form(stage: OpenStage) -> None:
 
 
 async def test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         path, form = "/vendors/wallet-limits", {"per_payment": "2", "per_day": "10", "why": "the new policy"}
         check = await visitor.submit(await visitor.get("/vendors"), path, **form)
         assert "Nothing is changed yet." in check.words
@@ -222,7 +222,7 @@ async def test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two(st
 
 
 async def test_an_effect_that_nobody_knows_the_end_of_is_asked_about_first(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house)
         await house.s.owner.execute("update payonce.effects set state = 'review', review_cause = 'orphaned'")
         effect_id = await house.s.owner.fetchval("select id from payonce.effects")

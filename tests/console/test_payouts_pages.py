@@ -17,7 +17,7 @@ from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.lookup import waiting_payouts
 from payonce.testing import Clock, OpenStage, Servers
 from payonce.testing.faults import Fault
-from tests.console.payouts_scene import (
+from tests.console.payouts_samples import (
     ACTIONS,
     OTHER_ADDRESS,
     choose,
@@ -25,7 +25,7 @@ from tests.console.payouts_scene import (
     held,
     multiply,
     offered,
-    open_scene,
+    open_console,
     order,
     rows_of,
 )
@@ -37,12 +37,12 @@ SOMEBODY = "operator@localhost"
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 async def test_without_tables_the_pages_say_so_and_a_form_is_refused(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         await house.s.owner.execute("drop schema payouts cascade")
         for path in ("/payouts", "/payouts/days", "/payouts/accumulating", "/payouts/some-id"):
             page = await visitor.get(path)
@@ -76,7 +76,7 @@ class GoesOnMeanwhile:
 
 
 async def test_the_last_payout_that_waits_may_go_on_while_it_is_counted(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, _):
+    async with open_console(stage) as (house, _):
         await held(house)
         [card] = await waiting_payouts(GoesOnMeanwhile(house))
         assert card.count == 1
@@ -85,7 +85,7 @@ async def test_the_last_payout_that_waits_may_go_on_while_it_is_counted(stage: O
 
 
 async def test_a_payment_that_waits_for_the_wallet_says_so_on_its_page(stage: OpenStage) -> None:
-    async with open_scene(stage, opening=eth("0.01")) as (house, address), visiting(address) as visitor:
+    async with open_console(stage, opening=eth("0.01")) as (house, address), visiting(address) as visitor:
         payout = await order(house)
         await house.run(1_200.0)
         said = (await visitor.get(f"/payouts/{payout.id}")).words
@@ -101,7 +101,7 @@ def shown_as(amount: Amount) -> str:
 
 
 async def test_what_accumulates_is_shown_by_client_with_what_is_missing(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         assert "Nothing waits below the exchange's minimum." in (await visitor.get("/payouts/accumulating")).words
         house.changenow.set_range(TO_BTC, Decimal("0.01"), None)
         first = await order(house, 1, price="10")
@@ -124,7 +124,7 @@ async def test_what_accumulates_is_shown_by_client_with_what_is_missing(stage: O
 
 
 async def test_a_minimum_that_nobody_tells_is_not_made_up(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         house.changenow.set_range(TO_BTC, Decimal("0.01"), None)
         await order(house, 1, price="10")
         await house.run()
@@ -135,7 +135,7 @@ async def test_a_minimum_that_nobody_tells_is_not_made_up(stage: OpenStage) -> N
 
 
 async def test_an_empty_list_says_what_comes_next(stage: OpenStage) -> None:
-    async with open_scene(stage) as (_, address), visiting(address) as visitor:
+    async with open_console(stage) as (_, address), visiting(address) as visitor:
         assert "No payout was ordered yet." in (await visitor.get("/payouts")).words
         assert "No payout matches." in (await visitor.get("/payouts?channel=-1")).words
         assert "No payout was ordered within 30d." in (await visitor.get("/payouts/days")).words
@@ -143,7 +143,7 @@ async def test_an_empty_list_says_what_comes_next(stage: OpenStage) -> None:
 
 
 async def test_every_filter_finds_its_payout_and_only_that(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         wanted = await order(house, 1)
         await house.run()
         await house.s.clock.advance(3_600)
@@ -172,7 +172,7 @@ async def test_every_filter_finds_its_payout_and_only_that(stage: OpenStage) -> 
 
 
 async def test_totals_are_by_state_within_the_other_filters(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         await order(house, 1)
         await house.run()
         for number in (2, 3):
@@ -187,7 +187,7 @@ async def test_totals_are_by_state_within_the_other_filters(stage: OpenStage) ->
 
 
 async def test_the_overview_is_not_quiet_while_a_payout_waits_for_a_person(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         assert "All quiet" in (await visitor.get("/")).words
         await held(house)
         page = await visitor.get("/")
@@ -197,7 +197,7 @@ async def test_the_overview_is_not_quiet_while_a_payout_waits_for_a_person(stage
 
 
 async def test_the_card_of_65_payouts_leads_to_65_and_says_why(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         await held(house)
         await multiply(house, 64)
         await house.s.owner.execute(
@@ -215,7 +215,7 @@ async def test_the_card_of_65_payouts_leads_to_65_and_says_why(stage: OpenStage)
 
 
 async def test_pages_of_a_long_list_show_each_payout_once(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         await held(house)
         await multiply(house, 119)
         # Of the same moment, too, none is lost between two pages.
@@ -232,7 +232,7 @@ async def test_pages_of_a_long_list_show_each_payout_once(stage: OpenStage) -> N
 
 
 async def test_a_finished_payout_shows_its_whole_way_with_exact_amounts(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await order(house, trace="trace-1")
         await house.run()
         now, swap = await house.payout(payout), await house.swap(payout)
@@ -273,7 +273,7 @@ async def until_noon(clock: Clock) -> None:
 
 
 async def test_a_day_adds_up_what_came_in_and_what_is_kept(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         await until_noon(house.s.clock)
         await order(house, 1)
         await house.run()
@@ -296,7 +296,7 @@ async def test_vendors_are_shown_with_what_they_lost_and_what_is_paused(stage: O
         def draw(self, route: str, call: str, number: int) -> Fault | None:
             return lost.pop((route.partition("?")[0], 1), None)
 
-    async with open_scene(stage, at_exchange=Lossy()) as (house, address), visiting(address) as visitor:
+    async with open_console(stage, at_exchange=Lossy()) as (house, address), visiting(address) as visitor:
         assert "No effect was tried within the last day." in (await visitor.get("/vendors")).words
         await order(house)
         await house.run()
@@ -339,7 +339,7 @@ async def test_small_payouts_show_that_they_wait_and_then_the_swap_they_share(st
 
 
 async def test_markup_in_a_reason_is_text(stage: OpenStage) -> None:
-    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+    async with open_console(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house)
         await house.s.owner.execute("update payouts.payouts set reason = '<b>x</b> password=hunter22'")
         for path in ("/payouts", f"/payouts/{payout.id}"):

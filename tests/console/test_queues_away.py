@@ -7,7 +7,7 @@ from typing import Any
 from payonce.embedded.redis import RedisServer
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisStore
 from payonce.testing import OpenStage
-from tests.console.scene import POLICY
+from tests.console.renewals import POLICY
 from tests.console.visitor import console, visiting
 
 

@@ -160,7 +160,10 @@ async def console(
 ) -> AsyncIterator[str]:
     """The console as a process that listens at `host`, and knows these actions too, would serve it."""
     context = StageContext(stage, asyncio.Event(), also, resources, elsewhere)
-    routes = [Mount(CONSOLE, mount.console(context, host, lambda: TOKEN, service_pages, keep_s=0.0)), *mount.ways_in()]
+    routes = [
+        Mount(CONSOLE, mount.console(context, host, lambda: TOKEN, service_pages, keep_s=0.0)),
+        *mount.entry_routes(),
+    ]
     async with serving(Starlette(routes=routes)) as address:
         try:
             yield address

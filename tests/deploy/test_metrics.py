@@ -19,7 +19,7 @@ from payonce.services.payouts import metrics as payouts_metrics
 from payonce.services.payouts.model import ENDED, State
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import QUEUE, Payonce, until
-from tests.cli.test_serving import fetch, started
+from tests.cli.test_serve import fetch, started
 from tests.deploy.documents import DEPLOY, alerts, board, panel_queries, read_yaml
 from tests.deploy.promql import Expression, Selector, grouped_by, parsed, selectors
 
@@ -173,7 +173,7 @@ def test_the_board_is_whole() -> None:
     assert all(place["x"] + place["w"] <= 24 for place in places)
     taken = {(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])}
     assert len(taken) == sum(place["w"] * place["h"] for place in places), "no panel lies on another"
-    assert {variable["name"] for variable in found["templating"]["list"]} == {"datasource", "queue"}
+    assert {variable["name"] for variable in found["template_environment"]["list"]} == {"datasource", "queue"}
 
 
 def test_grafana_finds_the_board_and_prometheus() -> None:

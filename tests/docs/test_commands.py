@@ -13,7 +13,7 @@ import typer.main
 from payonce.app.registry import SERVICES
 from payonce.cli.application import app
 from payonce.cli.demo.command import demonstrations
-from payonce.http.kit.scopes import HOUSE_SCOPES, TENANT_SCOPES
+from payonce.http.kit.scopes import PLATFORM_SCOPES, TENANT_SCOPES
 from payonce.testing.crash import BUILT_IN
 from payonce.testing.crash.scenarios import ON_REDIS_ALONE
 from tests.docs import messages_page
@@ -23,7 +23,7 @@ COMMANDS: Final = typer.main.get_command(app)
 PLACEHOLDER: Final = re.compile(r"[A-Z][A-Z0-9_.:]*…?|.*…|\$[\w@]+", re.DOTALL)
 """What a reader replaces: QUEUE, ID…, 0199…, $WHO."""
 ROLES: Final = {f"{service.name}.{role}" for service in SERVICES for role in service.roles}
-SCOPES: Final = {*HOUSE_SCOPES, *TENANT_SCOPES, *(name for service in SERVICES for name in service.scopes)}
+SCOPES: Final = {*PLATFORM_SCOPES, *TENANT_SCOPES, *(name for service in SERVICES for name in service.scopes)}
 SCENARIOS: Final = {
     *(scenario.name for scenario in (*BUILT_IN, *ON_REDIS_ALONE)),
     *(scenario.name for service in SERVICES for scenario in service.scenarios()),

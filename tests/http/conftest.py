@@ -11,14 +11,14 @@ from payonce.app.process import App
 from payonce.http.application import build_web
 from payonce.settings import Settings, load_settings
 from payonce.testing import ScratchDatabase, Servers
-from tests.http.asking import Asking
+from tests.http.client import WebClient
 
-OpenWeb = Callable[[], AbstractAsyncContextManager[Asking]]
+OpenWeb = Callable[[], AbstractAsyncContextManager[WebClient]]
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def web(settings: Settings, scratch: ScratchDatabase) -> OpenWeb:
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Asking]:
+    async def opened() -> AsyncIterator[WebClient]:
         async with App.open(settings) as app:
-            yield Asking(app, build_web(app), scratch)
+            yield WebClient(app, build_web(app), scratch)
 
     return opened

@@ -5,7 +5,7 @@ import pytest
 from payonce.engine.messages import bulk
 from payonce.testing import OpenStage
 from tests.http.conftest import OpenWeb
-from tests.http.test_operating import ALL, QUEUE, parked
+from tests.http.test_operator_routes import ALL, QUEUE, parked
 
 
 async def test_a_large_redrive_is_an_operation_with_progress(

@@ -23,10 +23,10 @@ from payonce.services import payouts
 from payonce.services.payouts.api.webhook import read_webhook
 from payonce.services.payouts.store.orders import receive
 from payonce.testing import OpenStage
-from tests.http.asking import Asking
+from tests.http.client import WebClient
 from tests.http.conftest import OpenWeb
-from tests.http.test_once import BOTH, ORDER, TRANSFERS
-from tests.http.test_operating import ALL, QUEUE, in_review, parked
+from tests.http.test_idempotency import BOTH, ORDER, TRANSFERS
+from tests.http.test_operator_routes import ALL, QUEUE, in_review, parked
 from tests.services.payouts.payouts_stage import TERMS, signed, webhook
 
 EXAMPLES, EXAMPLES_FULL = 4, 50
@@ -137,7 +137,7 @@ async def test_generated_requests_are_answered_as_described(
                 await asyncio.to_thread(tried_out, described, tag, url, headers, known, mode, examples)
 
 
-async def prepared(ask: Asking, stage: OpenStage) -> Mapping[str, str]:
+async def prepared(ask: WebClient, stage: OpenStage) -> Mapping[str, str]:
     """What there is to be found, by the names of the paths' parameters."""
     await parked(ask.app, stage, 3)
     effect = await in_review(ask, stage, minor=500, above="1.00")
@@ -161,7 +161,7 @@ async def prepared(ask: Asking, stage: OpenStage) -> Mapping[str, str]:
     }
 
 
-async def ordered(ask: Asking) -> str:
+async def ordered(ask: WebClient) -> str:
     """A payout, as its webhook makes it."""
     now = await ask.app.read.fetchval("select payonce.due_now()")
     body = webhook(now)

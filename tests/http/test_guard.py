@@ -17,7 +17,7 @@ from payonce.http.guard import Guard
 from payonce.http.kit.problems import DETAIL_MAX_LENGTH, PATH_MAX_LENGTH, Problem, document
 from payonce.http.server import listening
 from payonce.kit.redact import LOOK_AHEAD_CHARS
-from tests.http.asking import Answer, asked
+from tests.http.client import Answer, send_request
 from tests.http.conftest import OpenWeb
 
 TRIES = 20
@@ -119,13 +119,13 @@ async def test_what_the_store_says_is_for_the_log_and_not_for_strangers(
     "length", [{"content-length": "11"}, {}, {"content-length": "4"}], ids=["told", "untold", "lie"]
 )
 async def test_a_body_above_the_bound_is_refused(parts: list[bytes], length: dict[str, str]) -> None:
-    answer = await asked(Guard(echo, body_max_bytes=10), "POST", "/", list(parts), length)
+    answer = await send_request(Guard(echo, body_max_bytes=10), "POST", "/", list(parts), length)
     assert (answer.status, answer.problem["detail"]) == (413, "a body has at most 10 bytes")
     assert answer.headers["connection"] == "close"
 
 
 async def test_a_body_at_the_bound_is_whole() -> None:
-    answer = await asked(Guard(echo, body_max_bytes=10), "POST", "/", [b"01234", b"56789"], {})
+    answer = await send_request(Guard(echo, body_max_bytes=10), "POST", "/", [b"01234", b"56789"], {})
     assert (answer.status, answer.body) == (200, b"0123456789")
 
 
@@ -160,9 +160,9 @@ async def test_an_answer_that_does_not_begin_is_given_up_and_one_that_has_begun_
         async def stream(scope: Scope, receive: Receive, send: Send) -> None:
             await StreamingResponse(lines(limit_s))(scope, receive, send)
 
-        return await asked(Guard(patient(stream), answer_limit_s=limit_s), "GET", "/", [b""], {})
+        return await send_request(Guard(patient(stream), answer_limit_s=limit_s), "GET", "/", [b""], {})
 
-    hung = await asked(Guard(hang, answer_limit_s=0.01), "GET", "/", [b""], {})
+    hung = await send_request(Guard(hang, answer_limit_s=0.01), "GET", "/", [b""], {})
     assert (hung.status, hung.problem["status"]) == (503, 503)
     for limit_s in (0.02, 0.5, 5.0):
         answer = await streamed(limit_s)
@@ -303,7 +303,7 @@ async def test_a_proxy_that_the_settings_do_not_name_is_warned_of_once() -> None
     warned, named = Guard(echo, proxies_named=False), Guard(echo)
     with capture_logs() as said:
         for site in (warned, warned, named):
-            await asked(site, "GET", "/", [b""], {"x-forwarded-for": "203.0.113.7"}, "10.0.0.1")
+            await send_request(site, "GET", "/", [b""], {"x-forwarded-for": "203.0.113.7"}, "10.0.0.1")
     [line] = said
     assert (line["event"], line["address"], line["name_it_in"]) == (
         "proxy_not_trusted",

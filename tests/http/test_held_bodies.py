@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from payonce.http.guard import BODY_MAX_BYTES, Guard
 from payonce.http.held_bodies import HELD_MAX_BYTES, OF_THIS_PROCESS, HeldBodies
 from payonce.http.kit.problems import RETRY_AFTER_S
-from tests.http.asking import Answer, asked
+from tests.http.client import Answer, send_request
 
 LARGE, SMALL = b"x" * 1_000, b"y" * 100
 
@@ -53,7 +53,7 @@ async def arriving(guard: Guard, part: bytes) -> AsyncIterator[None]:
 
 
 async def posted(guard: Guard, body: bytes) -> Answer:
-    return await asked(guard, "POST", "/", [body], {})
+    return await send_request(guard, "POST", "/", [body], {})
 
 
 async def test_beyond_the_bound_a_large_body_is_for_later_and_a_small_one_is_taken() -> None:
@@ -90,7 +90,7 @@ async def test_a_body_that_is_refused_or_fails_leaves_nothing_behind() -> None:
     assert (await posted(Guard(failing, bodies=bodies), LARGE)).status == 500
     assert (await posted(Guard(echo, body_max_bytes=10, bodies=bodies), LARGE)).status == 413
     two = Guard(echo, body_max_bytes=1_500, bodies=bodies)
-    assert (await asked(two, "POST", "/", [LARGE, LARGE], {})).status == 413
+    assert (await send_request(two, "POST", "/", [LARGE, LARGE], {})).status == 413
     assert bodies.bytes == 0
 
 

@@ -12,12 +12,12 @@ from payonce.app.registry import SERVICES
 from payonce.engine.operators.api_keys import authenticate, keys, make_key, revoke_key
 from payonce.http.application import build_web
 from payonce.http.kit.attempts import ADDRESSES_MAX, FAILURES_MAX, GOOD_KEYS_MAX, WINDOW_S, Attempts
-from payonce.http.kit.auth import TAKEN_FROM_TENANTS
+from payonce.http.kit.auth import TENANT_ROUTE_SCOPES
 from payonce.http.kit.scopes import TENANT_SCOPES
 from payonce.kit.outcomes import Invalid
 from payonce.settings import Settings
 from payonce.testing import Clock, ScratchDatabase
-from tests.http.asking import Asking
+from tests.http.client import WebClient
 from tests.http.conftest import OpenWeb
 
 QUEUES = "/v1/queues"
@@ -245,7 +245,7 @@ async def test_beyond_the_loopback_metrics_tell_their_sums_to_keys_alone(
     settings: Settings, scratch: ScratchDatabase, host: str, said: str | None, closed: bool
 ) -> None:
     async with App.open(settings.model_copy(update={"host": host, "metrics": said})) as app:
-        ask = Asking(app, build_web(app), scratch)
+        ask = WebClient(app, build_web(app), scratch)
         assert (await ask.get("/metrics")).status == (401 if closed else 200)
         assert (await ask.get("/healthz")).status == 200
         if closed:
@@ -259,5 +259,5 @@ async def test_keys_of_a_tenant_can_have_exactly_the_scopes_that_some_route_take
         declared = {*TENANT_SCOPES, *(name for service in SERVICES for name in service.tenant_scopes)}
         known = {name for service in SERVICES for name in service.scopes} | TENANT_SCOPES.keys()
         # Services that other tests make have routes and scopes of their own.
-        assert declared == TAKEN_FROM_TENANTS & known
+        assert declared == TENANT_ROUTE_SCOPES & known
         assert declared <= known

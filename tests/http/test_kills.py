@@ -12,9 +12,9 @@ import pytest
 
 from payonce.testing import ScratchDatabase, eventually
 from payonce.testing.processes import Child, Processes
-from tests.http.asking import Answer
+from tests.http.client import Answer
 from tests.http.conftest import OpenWeb
-from tests.http.test_once import BOTH, ORDER, TRANSFERS
+from tests.http.test_idempotency import BOTH, ORDER, TRANSFERS
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,7 +7,7 @@ from starlette.routing import Route
 from tests.docs.documents import DOCUMENTS, name_of, routes
 from tests.http.conftest import OpenWeb
 
-OURS = [path for path in DOCUMENTS if "vendors" not in path.parts]
+INTERNAL_ERROR = [path for path in DOCUMENTS if "vendors" not in path.parts]
 """The page of a vendor tells of the vendor's routes."""
 
 
@@ -20,7 +20,7 @@ async def test_every_route_is_served(web: OpenWeb) -> None:
         re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)): {*map(str.upper, methods)}
         for path, methods in (*described.items(), *hidden.items())
     }
-    for path in OURS:
+    for path in INTERNAL_ERROR:
         for method, named in routes(path.read_text(encoding="utf-8")):
             bare = re.sub(r"\$\{?\w+\}?|\{[^}]*\}|…", "x", named.partition("?")[0])
             found = [methods for shape, methods in shapes.items() if shape.fullmatch(bare)]

@@ -15,7 +15,7 @@ from payonce.http.application import build_web
 from payonce.http.kit.context import AppContext, context_of
 from payonce.kit.outcomes import Invalid
 from payonce.service import Service
-from tests.http.asking import Asking
+from tests.http.client import WebClient
 from tests.http.conftest import OpenWeb
 
 SHARED = "/v1/shop/hours"
@@ -71,7 +71,7 @@ SHOP = Service(
 STOCK = Service("shop", None, {"stock": ()}, shared_routes=shared_routes, is_operator=is_operator)
 
 
-def with_shop(ask: Asking) -> Asking:
+def with_shop(ask: WebClient) -> WebClient:
     ask.app.services = [*ask.app.services, SHOP, STOCK]
     return replace(ask, web=build_web(ask.app))
 

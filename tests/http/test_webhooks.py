@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from payonce.engine.webhooks import announce, secrets_in_force
-from tests.http.asking import Asking
+from tests.http.client import WebClient
 from tests.http.conftest import OpenWeb
 
 ENDPOINTS = "/v1/webhooks/endpoints"
@@ -11,7 +11,7 @@ WANTED = {"url": "https://hooks.example.com/path-that-is-a-secret", "events": ["
 SCOPES = ("webhooks:read", "webhooks:write")
 
 
-async def announced(ask: Asking, tenant: str) -> str:
+async def announced(ask: WebClient, tenant: str) -> str:
     async with ask.app.begin() as tx:
         return await announce(tx, "order.paid", {"order": 7}, tenant=tenant)
 

@@ -10,8 +10,8 @@ from tests.taskserver.testbed import TaskServerTestbed, open_testbed
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 @pytest.fixture

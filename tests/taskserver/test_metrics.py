@@ -6,7 +6,7 @@ import aiohttp
 
 from payonce.app.resources import TaskServer
 from payonce.engine.monitoring.metrics import REGISTRY
-from payonce.http.standalone import small_web
+from payonce.http.standalone import probe_app
 from payonce.taskserver.metrics import observe_tasks
 from payonce.taskserver.server import open_server
 from payonce.taskserver.tokens import KEY_KEPT_S
@@ -87,7 +87,7 @@ async def test_a_server_beside_others_keeps_its_signing_key_known(stage: OpenSta
 
 async def test_metrics_are_shown_beyond_the_loopback_only_when_told(still: TaskServerTestbed) -> None:
     for is_open, status in ((True, 200), (False, 403)):
-        async with serving(small_web(still.s.database, {}, is_open)) as url, aiohttp.ClientSession() as session:
+        async with serving(probe_app(still.s.database, {}, is_open)) as url, aiohttp.ClientSession() as session:
             answer = await session.get(f"{url}/metrics")
             assert answer.status == status
             assert ("PAYONCE_METRICS" in await answer.text()) is not is_open

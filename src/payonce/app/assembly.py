@@ -12,7 +12,7 @@ from payonce.engine.messages.policy import environment_name
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.messages.work import Handler
 from payonce.engine.reconcile import StatementSource
-from payonce.http.kit.scopes import HOUSE_SCOPES, TENANT_SCOPES, ScopeCatalogue
+from payonce.http.kit.scopes import PLATFORM_SCOPES, TENANT_SCOPES, ScopeCatalogue
 from payonce.kit.outcomes import Invalid
 from payonce.queues.backends import Backend
 from payonce.queues.relay_feed import RelayFeed
@@ -46,7 +46,7 @@ def schedules_of(services: Sequence[Service]) -> dict[str, list[Schedule]]:
 def scopes_of(services: Sequence[Service]) -> ScopeCatalogue:
     """What keys for the routes of these services can be allowed."""
     return ScopeCatalogue(
-        {**HOUSE_SCOPES, **TENANT_SCOPES, **{name: what for each in services for name, what in each.scopes.items()}},
+        {**PLATFORM_SCOPES, **TENANT_SCOPES, **{name: what for each in services for name, what in each.scopes.items()}},
         frozenset({*TENANT_SCOPES, *(name for each in services for name in each.tenant_scopes)}),
         {name: each.tenant_refusal for each in services if each.tenant_refusal for name in each.scopes},
     )

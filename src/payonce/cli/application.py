@@ -34,7 +34,7 @@ from payonce.cli import (
 )
 from payonce.cli.demo import command
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
-from payonce.cli.mounts import Listed, Platform, late_command, listed, mount, not_built
+from payonce.cli.mounts import Platform, ServiceHelp, lazy_command, mount, placeholder, service_help
 from payonce.cli.output import note
 
 # The mark \b keeps the lines of a paragraph as they are.
@@ -60,17 +60,17 @@ Examples:
   payonce simulators        the simulated vendors, for several processes
 """
 
-SERVICES_LISTED: Final = listed()
+SERVICE_HELP: Final = service_help()
 
 
-def _examples(services: Sequence[Listed]) -> str:
+def _examples(services: Sequence[ServiceHelp]) -> str:
     return "\n".join(f"  {command:<25} {what}" for each in services for command, what in each.examples.items())
 
 
 app = typer.Typer(
     name="payonce",
     cls=Platform,
-    help=HELP.format(services=_examples(SERVICES_LISTED)),
+    help=HELP.format(services=_examples(SERVICE_HELP)),
     no_args_is_help=True,
     # Plain help comes in half the time, and keeps the examples' lines.
     rich_markup_mode=None,
@@ -94,9 +94,9 @@ def _about(
 
 
 app.command("up")(serve.up)
-app.command("run", cls=late_command(serve.build_run), help=serve.RUN_SUMMARY)(not_built)
+app.command("run", cls=lazy_command(serve.build_run), help=serve.RUN_SUMMARY)(placeholder)
 app.command("console")(console.console)
-app.command("demo", cls=late_command(command.build_demo), help=command.SUMMARY)(not_built)
+app.command("demo", cls=lazy_command(command.build_demo), help=command.SUMMARY)(placeholder)
 app.add_typer(queues.commands, name="queues")
 app.add_typer(outbox.commands, name="outbox")
 app.command("trace")(trace.trace)
@@ -111,10 +111,10 @@ db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
 app.add_typer(webhooks.commands, name="webhooks")
-mount(app, SERVICES_LISTED)
+mount(app, SERVICE_HELP)
 app.command("crash")(crash.crash)
 app.command("cloudtasks")(cloudtasks.cloudtasks)
-app.command("simulators", cls=late_command(simulators.build_simulators), help=simulators.SUMMARY)(not_built)
+app.command("simulators", cls=lazy_command(simulators.build_simulators), help=simulators.SUMMARY)(placeholder)
 
 
 def main() -> None:
@@ -129,12 +129,12 @@ def run_command(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         if format_usage_error := getattr(error, "format_message", None):
-            said = _meant(str(format_usage_error()), arguments)
-            if said.startswith("Usage:"):
+            message = _clarified(str(format_usage_error()), arguments)
+            if message.startswith("Usage:"):
                 # A group without a command answers with its help.
-                note(said)
+                note(message)
             else:
-                say_error(f"{said} (see: {_command_of(error)} --help)")
+                say_error(f"{message} (see: {_command_of(error)} --help)")
             return EXIT_INVALID
         if (known := explained(error)) is None:
             raise
@@ -143,12 +143,12 @@ def run_command(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _meant(said: str, arguments: Sequence[str]) -> str:
+def _clarified(message: str, arguments: Sequence[str]) -> str:
     """What begins with a dash is an option to the parser; a number that does was meant as a number."""
     negative = next((each for each in arguments if re.fullmatch(r"-\.?[0-9][0-9.,_eE]*", each)), None)
-    if negative is not None and said.startswith("No such option"):
+    if negative is not None and message.startswith("No such option"):
         return f"{negative!r} is below zero; amounts and numbers are written without a sign"
-    return said
+    return message
 
 
 def _command_of(error: Exception) -> str:

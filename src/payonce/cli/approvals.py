@@ -10,14 +10,14 @@ from payonce.cli.arguments import (
     ExponentOption,
     LimitOption,
     described_amount,
+    operator_name,
     parsed_amount,
     parsed_asset,
     parsed_number,
-    somebody,
 )
 from payonce.cli.confirmation import confirm
 from payonce.cli.errors import EXIT_FAILED, say_error
-from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def list_approvals(
     async def act() -> None:
         from payonce.engine.controls import ApprovalState, approvals
 
-        async with opened() as app:
+        async with open_app() as app:
             wanted = None if state == "all" else ApprovalState(state)
             found = await approvals(app.read, wanted, limit=limit, before=behind)
         following = found[-1].id if len(found) == limit else None
@@ -88,16 +88,16 @@ def grant_approval(
     async def act() -> "Approval":
         from payonce.engine.controls import approval_of, grant
 
-        async with opened() as app:
+        async with open_app() as app:
             if not yes:
                 found = await approval_of(app.read, number)
                 confirm("a grant", "grant it?", _table([found]), yes=yes, as_json=as_json)
             async with app.begin() as tx:
-                return await grant(tx, app.actions, number, somebody(by), remark)
+                return await grant(tx, app.actions, number, operator_name(by), remark)
 
     decided = run_async(act())
-    told = f"approval {number} is {decided.state} by {decided.decided_by}: {decided.text}"
-    show({"approval": described(decided)}, as_json, told)
+    message = f"approval {number} is {decided.state} by {decided.decided_by}: {decided.text}"
+    show({"approval": described(decided)}, as_json, message)
     if decided.state != "granted":
         say_error(f"{decided.result}; ask again")
         raise typer.Exit(EXIT_FAILED)
@@ -119,8 +119,8 @@ def deny_approval(
     async def act() -> None:
         from payonce.engine.controls import deny
 
-        async with opened() as app, app.begin() as tx:
-            decided = await deny(tx, number, somebody(by), why)
+        async with open_app() as app, app.begin() as tx:
+            decided = await deny(tx, number, operator_name(by), why)
         show({"approval": described(decided)}, as_json, f"approval {number} is denied: {decided.text}")
 
     run_async(act())
@@ -154,11 +154,11 @@ def threshold(
 
         result: dict[str, Any] = {}
         asset_of_it = gone if above is None else above.asset
-        async with opened() as app:
+        async with open_app() as app:
             if asset_of_it is not None:
                 async with app.begin() as tx:
                     change = await threshold_change(tx, asset_of_it, above)
-                    end = await submit(tx, app.actions["change threshold"], change, somebody(by), why)
+                    end = await submit(tx, app.actions["change threshold"], change, operator_name(by), why)
                 if isinstance(end, Approval):
                     result["approval"] = end.id
             found = await thresholds(app.read)

@@ -91,7 +91,7 @@ def described_amount(amount: "Amount") -> dict[str, object]:
     }
 
 
-def somebody(by: str | None) -> str:
+def operator_name(by: str | None) -> str:
     """Who does it: as said, or the login name."""
     if by is not None:
         return by

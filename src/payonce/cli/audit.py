@@ -10,7 +10,7 @@ import typer
 
 from payonce.cli.arguments import parsed_moment
 from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+from payonce.cli.output import JsonOption, note, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def run(statement_limit: StatementLimitOption = STATEMENT_LIMIT_DEFAULT_S, as_js
     """
 
     async def act() -> None:
-        async with opened() as app:
-            report = await app.audit(None if as_json else _tell_check, statement_limit_s=statement_limit)
+        async with open_app() as app:
+            report = await app.audit(None if as_json else _note_check, statement_limit_s=statement_limit)
         findings = [asdict(finding) for finding in report.findings]
         rows = [(one["check"], one["text"], one["way_out"]) for one in findings]
         shown = table("Findings", ("check", "what", "what to do"), rows) if rows else "nothing found"
@@ -80,14 +80,14 @@ def verify(
         from payonce.engine.audit import Heads, heads_in, verify_ledger, verify_log
         from payonce.engine.audit.run import open_reader
 
-        async with opened() as app:
+        async with open_app() as app:
             anchor = app.settings.audit_anchor
             # An operator may have made the file, to protect it, before there was anything to write to it.
             written = anchor is not None and anchor.exists() and anchor.stat().st_size > 0
             heads = sum([*given, *([heads_in(anchor)] if anchor is not None and written else [])], Heads())
             async with open_reader(app.database, statement_limit) as read:
-                log = await verify_log(read, heads.log, None if as_json else _tell_seals)
-                ledger = await verify_ledger(read, heads.ledger, None if as_json else _tell_ledger_seals)
+                log = await verify_log(read, heads.log, None if as_json else _note_seals)
+                ledger = await verify_ledger(read, heads.ledger, None if as_json else _note_ledger_seals)
         findings = [*log.findings, *ledger.findings]
         ok = log.ok and ledger.ok
         result = {
@@ -120,7 +120,7 @@ def show_head(as_json: JsonOption = False) -> None:
     async def act() -> None:
         from payonce.engine.audit import heads_now, line_of
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await heads_now(app.read)
         show({**_described(found.log[0]), "ledger": _described(found.ledger[0])}, as_json, line_of(found))
 
@@ -152,7 +152,7 @@ def show_log(
         from payonce.app.logging import without_secrets
         from payonce.engine.audit import notes
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await notes(
                 app.read,
                 reference=reference,
@@ -224,15 +224,15 @@ def _proven(heads: int) -> str:
     return "no head from elsewhere was given, so a chain that was cut or made anew would not be noticed"
 
 
-def _tell_check(done: int, total: int, name: str) -> None:
+def _note_check(done: int, total: int, name: str) -> None:
     note(f"{done + 1}/{total} {name}")
 
 
-def _tell_seals(done: int, total: int) -> None:
+def _note_seals(done: int, total: int) -> None:
     if sys.stderr.isatty():
         note(f"{done:,} of {total:,} seals")
 
 
-def _tell_ledger_seals(done: int, total: int) -> None:
+def _note_ledger_seals(done: int, total: int) -> None:
     if sys.stderr.isatty():
         note(f"{done:,} of {total:,} ledger seals")

@@ -10,13 +10,13 @@ from payonce.cli.arguments import (
     QueueArgument,
     StateOption,
     described_amount,
+    operator_name,
     parsed_id,
     parsed_moment,
-    somebody,
 )
 from payonce.cli.confirmation import confirm
 from payonce.cli.operations import follow
-from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show
+from payonce.cli.output import JsonOption, YesOption, note, open_app, run_async, show
 from payonce.kit.outcomes import Invalid
 from payonce.kit.words import counted
 
@@ -55,7 +55,7 @@ def redrive(
     Example: payonce queues redrive tally-changes --error-contains 'always fails' --after 2026-01-31T12:00:00Z
     """
     which = _filter(ids, action, correlation_id, error_contains, after, before)
-    run_async(_redrive(queue, which, somebody(by), why, yes, as_json))
+    run_async(_redrive(queue, which, operator_name(by), why, yes, as_json))
 
 
 def purge(
@@ -82,7 +82,7 @@ def purge(
 
     which = _filter(ids, action, correlation_id, error_contains, after, before)
     check_purged(State(state))
-    run_async(_purge(queue, state, which, f"{somebody(by)} on the command line", yes, as_json))
+    run_async(_purge(queue, state, which, f"{operator_name(by)} on the command line", yes, as_json))
 
 
 async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as_json: bool) -> None:
@@ -91,7 +91,7 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
     from payonce.engine.controls import redrive_request, submit
     from payonce.engine.messages.model import State
 
-    async with opened() as app:
+    async with open_app() as app:
         await redis_queues.refuse(app, queue)
         preview = await app.admin.preview(queue, State.PARKED, which)
         result: dict[str, Any] = {
@@ -161,7 +161,7 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
     from payonce.engine.messages import bulk
     from payonce.engine.messages.model import State
 
-    async with opened() as app:
+    async with open_app() as app:
         await redis_queues.refuse(app, queue)
         preview = await app.admin.preview(queue, State(state), which)
         kept = preview.with_open_effects

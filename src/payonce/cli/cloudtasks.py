@@ -7,7 +7,7 @@ import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
-from payonce.cli.serve import die_with, first_signal
+from payonce.cli.serve import exit_with_parent, first_signal
 from payonce.kit.collector import leave_what_is_loaded
 from payonce.kit.outcomes import Unavailable
 
@@ -51,7 +51,7 @@ def cloudtasks(
     Example: payonce cloudtasks --port 9100
     """
     if parent:
-        die_with(parent)
+        exit_with_parent(parent)
     try:
         import google.cloud.tasks_v2  # noqa: F401 - asked for here, so that its absence is one clear sentence
         import grpc  # noqa: F401
@@ -82,13 +82,13 @@ async def _serve(
     from payonce.engine.database.connections import Database, check_login
     from payonce.engine.database.durability import check_durability
     from payonce.engine.database.notifier import Notifier
-    from payonce.http.standalone import telling
+    from payonce.http.standalone import probe_server
     from payonce.kit.log import get_logger
     from payonce.taskserver.queue_store import NAME_LOCK_S
     from payonce.taskserver.server import connect_lines, open_server
 
     log = get_logger(__name__)
-    told = first_signal()
+    stop_signal = first_signal()
     addresses = await find_database(settings)
     if settings.embedded:
         await migrate_database(addresses)
@@ -102,7 +102,9 @@ async def _serve(
             open_server(
                 database, notifier, host, port, token=token, name_lock_s=lock_s, grace_s=settings.grace_s
             ) as server,
-            telling(database, server.loops, host, http_port, settings.metrics, settings.access.allowed_hosts) as url,
+            probe_server(
+                database, server.loops, host, http_port, settings.metrics, settings.access.allowed_hosts
+            ) as url,
         ):
             leave_what_is_loaded()
             log.info("cloudtasks_listening", address=server.address, http=url)
@@ -110,7 +112,7 @@ async def _serve(
                 lines = connect_lines(server.address, _reads_token(settings, token))
                 print(f"\nCloud Tasks listens on {server.address}. In Python:\n\n{lines}\n", flush=True)
             with told_address(settings, server.address):
-                signalled = await told
+                signalled = await stop_signal
             log.info("cloudtasks_draining", signal=signalled.name, grace_s=settings.grace_s)
         log.info("cloudtasks_stopped", address=server.address)
     return signalled, server.address

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import note, people
+from payonce.cli.output import note, rich_console
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def confirm(what: str, question: str, *shown: "RenderableType", yes: bool, as_js
     if as_json or not sys.stdin.isatty():
         raise Invalid(f"{what} asks for confirmation, and here nobody can be asked; add --yes")
     for part in shown:
-        people().print(part)
+        rich_console().print(part)
     if not typer.confirm(question):
         note("nothing was changed")
         raise typer.Exit(EXIT_FAILED)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from payonce.cli.listeners import Listener, listeners
-from payonce.cli.output import JsonOption, command_settings, note, opened, run_async, show
+from payonce.cli.output import JsonOption, command_settings, note, open_app, run_async, show
 from payonce.kit.outcomes import Unavailable
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def console(
         from payonce.engine.operators import people
 
         settings = command_settings(quiet=True)
-        place = _place(settings, port)
-        async with opened() as app:
+        place = _address(settings, port)
+        async with open_app() as app:
             logins = bool(await people(app.read))
         if logins:
             url = f"http://{place.host}:{place.port}{ROOT}"
@@ -58,7 +58,7 @@ def console(
     run_async(act())
 
 
-def _place(settings: "Settings", port: int | None) -> Listener:
+def _address(settings: "Settings", port: int | None) -> Listener:
     """Where the console is served: by the process on the given port, on PAYONCE_PORT, or on the lowest port."""
     found = listeners(settings.data_dir)
     if port is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BACKENDS: Final = ("postgres", "redis")
 VIOLATIONS_SHOWN: Final = 20
-TOLD_EVERY_S: Final = 30.0
+NOTE_EVERY_S: Final = 30.0
 MODE_HELP: Final = (
     "Only these modes, repeatable: before, after, late, stopped, server-crash, failover. Default: all but failover. "
     "server-crash stands for two modes: before and after the server carries out the COMMIT. failover adds a third: "
@@ -164,23 +164,23 @@ def _complain(report: "Report") -> None:
             say_error(f"without {each.name} nothing was missed at {each.tried} points: the explorer does not see it")
 
 
-def _told_now_and_then() -> "Progress":
+def _periodic_notes() -> "Progress":
     """For a log: a line whenever something new is begun or half a minute has gone by."""
     last, said = "", 0.0
 
-    def told(what: str, done: int, total: int) -> None:
+    def report_progress(what: str, done: int, total: int) -> None:
         nonlocal last, said
-        if what != last or time.monotonic() - said >= TOLD_EVERY_S:
+        if what != last or time.monotonic() - said >= NOTE_EVERY_S:
             last, said = what, time.monotonic()
             note(f"{what}: {done} of {total}")
 
-    return told
+    return report_progress
 
 
 @contextmanager
 def _progress_bar() -> "Iterator[Progress]":
     if not sys.stderr.isatty():
-        yield _told_now_and_then()
+        yield _periodic_notes()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -190,7 +190,7 @@ def _progress_bar() -> "Iterator[Progress]":
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("")
 
-        def told(what: str, done: int, total: int) -> None:
+        def report_progress(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total, refresh=True)
 
-        yield told
+        yield report_progress

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.arguments import ByOption, LimitOption, described_amount, parsed_effect_id, somebody
+from payonce.cli.arguments import ByOption, LimitOption, described_amount, operator_name, parsed_effect_id
 from payonce.cli.confirmation import confirm
-from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ def list_effects(
     after: Annotated[str | None, typer.Option(help="Continue behind this effect, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Effects, the oldest first; unless told otherwise those whose end is open."""
+    """Effects, the oldest first; unless details otherwise those whose end is open."""
     states, behind = parsed_states(state), None if after is None else parsed_effect_id(after)
 
     async def act() -> None:
         from payonce.engine.effects.model import State
         from payonce.engine.effects.queries import effects
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await effects(
                 app.read,
                 [State(each) for each in states],
@@ -85,9 +85,9 @@ def show_effect(effect: EffectArgument, as_json: JsonOption = False) -> None:
     async def act() -> None:
         from payonce.engine.effects.queries import effect_details
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await effect_details(app.read, effect_id)
-        show(_told(found), as_json, *_rendered(found))
+        show(_details(found), as_json, *_rendered(found))
 
     run_async(act())
 
@@ -99,7 +99,7 @@ def answer(
     remark: Annotated[str, typer.Option("--note", help="How you know; it is kept with the effect.")],
     outcome: Annotated[str | None, typer.Option(help="With happened: the vendor's answer as JSON.")] = None,
     vendor_ref: Annotated[str | None, typer.Option(help="With happened: the vendor's own name for it.")] = None,
-    revision: Annotated[int | None, typer.Option(help="The one that `show` told you; needed with --yes.")] = None,
+    revision: Annotated[int | None, typer.Option(help="The one that `show` details you; needed with --yes.")] = None,
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -117,18 +117,18 @@ def answer(
     async def act() -> None:
         from payonce.engine.controls import ReviewAnswer, submit
 
-        async with opened() as app:
+        async with open_app() as app:
             seen = revision if yes else await _ask(app, effect_id, said, as_json)
             assert seen is not None
             given = ReviewAnswer(effect_id, seen, _answer(said), remark, stated, vendor_ref)
             async with app.begin() as tx:
-                end = await submit(tx, app.actions["answer review"], given, somebody(by), remark)
-        _tell(effect_id, end, as_json)
+                end = await submit(tx, app.actions["answer review"], given, operator_name(by), remark)
+        _show_result(effect_id, end, as_json)
 
     run_async(act())
 
 
-def _tell(effect_id: UUID, end: "Executed | Approval", as_json: bool) -> None:
+def _show_result(effect_id: UUID, end: "Executed | Approval", as_json: bool) -> None:
     from payonce.engine.controls import Executed, describe_consequence
 
     if isinstance(end, Executed):
@@ -201,7 +201,7 @@ def _described(listed: "ListedEffect") -> dict[str, Any]:
     }
 
 
-def _told(found: "EffectDetails") -> dict[str, Any]:
+def _details(found: "EffectDetails") -> dict[str, Any]:
     effect = found.listed.effect
     lines = [
         {
@@ -230,7 +230,7 @@ def _told(found: "EffectDetails") -> dict[str, Any]:
 def _rendered(found: "EffectDetails") -> list[Any]:
     from rich.markup import escape
 
-    told = _told(found)
+    details = _details(found)
     fields = (
         "kind",
         "key",
@@ -250,7 +250,7 @@ def _rendered(found: "EffectDetails") -> list[Any]:
         "queue",
         "message_state",
     )
-    rows = [(name, told[name]) for name in fields]
+    rows = [(name, details[name]) for name in fields]
     rows.insert(4, ("amount", found.listed.amount))
     tries = [(line.at, line.attempt, line.event, line.detail, line.vendor_ref) for line in found.evidence]
     parts = [
@@ -259,7 +259,7 @@ def _rendered(found: "EffectDetails") -> list[Any]:
     ]
     if found.question is not None:
         parts += [escape(found.question), f"Safe answers: {', '.join(sorted(found.allowed))}."]
-        if told["example_outcome"] is not None:
+        if details["example_outcome"] is not None:
             parts.append(escape(f"An outcome of this kind looks like {found.example_outcome}"))
     return parts
 

@@ -10,12 +10,12 @@ from payonce.cli.arguments import (
     ByOption,
     LimitOption,
     described_amount,
+    operator_name,
     parsed_moment,
     parsed_number,
-    somebody,
 )
 from payonce.cli.confirmation import confirm
-from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, note, open_app, run_async, show, table
 from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
 
@@ -71,13 +71,13 @@ def add(
     async def act() -> None:
         from payonce.engine.controls import check_asset, freeze
 
-        async with opened() as app:
+        async with open_app() as app:
             if asset is not None:
                 await check_asset(app.read, asset)
             async with app.begin() as tx:
                 made = await freeze(
                     tx,
-                    by=somebody(by),
+                    by=operator_name(by),
                     reason=reason,
                     everything=everything,
                     until=ends_at,
@@ -113,7 +113,7 @@ def list_freezes(
     async def act() -> None:
         from payonce.engine.controls import freezes
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await freezes(app.read, ended=everything, limit=limit, before=behind)
         following = found[-1].id if len(found) == limit else None
         result = {"freezes": [described(each) for each in found], "next_before": following}
@@ -139,21 +139,21 @@ def lift_freeze(
     async def act() -> None:
         from payonce.engine.controls import freeze_of, lift
 
-        async with opened() as app:
+        async with open_app() as app:
             if not yes:
                 found = await freeze_of(app.read, number)
                 confirm("lifting a freeze", "lift it?", _table([found]), yes=yes, as_json=as_json)
             async with app.begin() as tx:
-                lifted = await lift(tx, number, somebody(by), why)
+                lifted = await lift(tx, number, operator_name(by), why)
         show({"freeze": described(lifted)}, as_json, f"freeze {number} of {lifted.what} is lifted")
 
     run_async(act())
 
 
 def described(freeze: "Freeze") -> dict[str, Any]:
-    told = asdict(freeze)
-    del told["under_way"]
-    return {**told, "what": freeze.what}
+    fields = asdict(freeze)
+    del fields["under_way"]
+    return {**fields, "what": freeze.what}
 
 
 def _described_sends(sends: "SendsInFlight") -> dict[str, Any]:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.arguments import ByOption, somebody
-from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+from payonce.cli.arguments import ByOption, operator_name
+from payonce.cli.output import JsonOption, note, open_app, run_async, show, table
 from payonce.kit.durations import parsed_duration_s
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def add(
     async def act() -> None:
         from payonce.engine.operators.api_keys import make_key
 
-        async with opened() as app, app.begin() as tx:
-            made = await make_key(tx, holder, scope, somebody(by), tenant=tenant, lifetime_s=lifetime_s)
+        async with open_app() as app, app.begin() as tx:
+            made = await make_key(tx, holder, scope, operator_name(by), tenant=tenant, lifetime_s=lifetime_s)
         show({**_described(made.key), "key": made.secret}, as_json, made.secret)
         if not as_json:
             note("This is the only time that it is shown. Send it as: Authorization: Bearer KEY")
@@ -66,7 +66,7 @@ def list_keys(
     async def act() -> None:
         from payonce.engine.operators.api_keys import keys
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await keys(app.read, holder=holder, also_ended=ended)
         show({"keys": [_described(each) for each in found]}, as_json, _table(found) if found else "there is no key")
 
@@ -88,8 +88,8 @@ def revoke(
     async def act() -> None:
         from payonce.engine.operators.api_keys import revoke_key
 
-        async with opened() as app, app.begin() as tx:
-            ended = await revoke_key(tx, key, somebody(by), why)
+        async with open_app() as app, app.begin() as tx:
+            ended = await revoke_key(tx, key, operator_name(by), why)
         show({"revoked": _described(ended)}, as_json, f"key {ended.prefix} of {ended.holder} is revoked")
 
     run_async(act())

@@ -11,11 +11,11 @@ from payonce.cli.arguments import (
     ByOption,
     ExponentOption,
     described_amount,
+    operator_name,
     parsed_amount,
     parsed_number,
-    somebody,
 )
-from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, open_app, run_async, show, table
 from payonce.kit.durations import parsed_duration_s
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def list_limits(as_json: JsonOption = False) -> None:
     async def act() -> None:
         from payonce.engine.controls import limits
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await limits(app.read)
         result = {"limits": [{**_described(each.limit), "used": described_amount(each.used)} for each in found]}
         show(result, as_json, _table(found) if found else "there is no limit; see: payonce limits set --help")
@@ -68,8 +68,8 @@ def set_(
     async def act() -> None:
         from payonce.engine.controls import set_limit
 
-        async with opened() as app, app.begin() as tx:
-            made = await set_limit(tx, most, somebody(by), window_s=window_s, vendor=vendor)
+        async with open_app() as app, app.begin() as tx:
+            made = await set_limit(tx, most, operator_name(by), window_s=window_s, vendor=vendor)
         show({"limit": _described(made)}, as_json, f"limit {made.id}: at most {made.what}")
 
     run_async(act())
@@ -87,8 +87,8 @@ def remove(
     async def act() -> None:
         from payonce.engine.controls import remove_limit
 
-        async with opened() as app, app.begin() as tx:
-            removed = await remove_limit(tx, number, somebody(by))
+        async with open_app() as app, app.begin() as tx:
+            removed = await remove_limit(tx, number, operator_name(by))
         show({"removed": _described(removed)}, as_json, f"limit {number} of {removed.what} is removed")
 
     run_async(act())

@@ -21,13 +21,13 @@ class Listener:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Registration:
     descriptor: int
     path: Path
 
 
 @contextmanager
-def announced(data_dir: Path, host: str, port: int) -> Iterator[None]:
+def registered(data_dir: Path, host: str, port: int) -> Iterator[None]:
     """Says where this process listens, for `payonce console` in the same folder. A folder that cannot be written
     keeps no process from serving."""
     held = _hold(data_dir / FOLDER, Listener(port, host, os.getpid()))
@@ -50,7 +50,7 @@ def listeners(data_dir: Path) -> list[Listener]:
     return sorted(found)
 
 
-def _hold(folder: Path, listener: Listener) -> _Held | None:
+def _hold(folder: Path, listener: Listener) -> _Registration | None:
     path = folder / f"{listener.port}-{listener.process_id}{SUFFIX}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def _hold(folder: Path, listener: Listener) -> _Held | None:
         return None
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.write(descriptor, json.dumps(asdict(listener)).encode())
-    return _Held(descriptor, path)
+    return _Registration(descriptor, path)
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from payonce.service import Option, Service
 
 
-def not_built() -> None:
+def placeholder() -> None:
     """What is registered for a late command; its built one runs instead."""
 
 
@@ -36,18 +36,18 @@ class _Built:
     def __set__(self, command: Any, value: object) -> None: ...
 
 
-def late_command(build: Callable[[], Callable[..., None]]) -> type[TyperCommand]:
+def lazy_command(build: Callable[[], Callable[..., None]]) -> type[TyperCommand]:
     """For `app.command(cls=…, help=…)`: a command with the parameters, the body and the help of the function that
     `build` returns. The list of commands shows the help that is registered, and builds nothing."""
 
-    class LateCommand(TyperCommand):
+    class LazyCommand(TyperCommand):
         params: Any = _Built()
         callback: Any = _Built()
         help: Any = _Built()
 
         def __init__(self, name: str | None, **attributes: Any) -> None:
             self._command: Any = None
-            self._listed = TyperCommand(name, help=attributes["help"])
+            self._summary_command = TyperCommand(name, help=attributes["help"])
             super().__init__(name, **attributes)
 
         def built(self) -> Any:
@@ -58,12 +58,12 @@ def late_command(build: Callable[[], Callable[..., None]]) -> type[TyperCommand]
             return self._command
 
         def get_short_help_str(self, limit: int = 45) -> str:
-            return self._listed.get_short_help_str(limit)
+            return self._summary_command.get_short_help_str(limit)
 
-    return LateCommand
+    return LazyCommand
 
 
-class LateGroup(TyperGroup):
+class LazyGroup(TyperGroup):
     """The commands of a built-in service: listed by its `cli/help.toml`, and imported when one is used."""
 
     commands: Any = _Built()
@@ -73,19 +73,19 @@ class LateGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         self._group: Any = None
-        self._listed = TyperCommand(attributes["name"], help=attributes["help"])
+        self._summary_command = TyperCommand(attributes["name"], help=attributes["help"])
         super().__init__(**attributes)
 
     def built(self) -> Any:
         if self._group is None:
-            declaring = _declaring()
-            if self.name not in declaring:
+            known = _services_with_commands()
+            if self.name not in known:
                 raise Invalid(f"this installation has no service {self.name}")
-            self._group = _group(declaring[self.name])
+            self._group = _group(known[self.name])
         return self._group
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        return self._listed.get_short_help_str(limit)
+        return self._summary_command.get_short_help_str(limit)
 
 
 class Platform(TyperGroup):
@@ -104,7 +104,7 @@ class Platform(TyperGroup):
 
 
 @dataclass(frozen=True)
-class Listed:
+class ServiceHelp:
     """What the help of `payonce` says of the commands of a built-in service."""
 
     service: str
@@ -112,22 +112,22 @@ class Listed:
     examples: Mapping[str, str]
 
 
-def listed() -> list[Listed]:
+def service_help() -> list[ServiceHelp]:
     found = []
     for package in (examples, services):
         for path in sorted(Path(package.__path__[0]).glob("*/cli/help.toml")):
-            said = tomllib.loads(path.read_text(encoding="utf-8"))
-            found.append(Listed(path.parents[1].name, said["summary"], said.get("examples", {})))
+            text = tomllib.loads(path.read_text(encoding="utf-8"))
+            found.append(ServiceHelp(path.parents[1].name, text["summary"], text.get("examples", {})))
     return found
 
 
-def mount(app: typer.Typer, services_listed: Sequence[Listed]) -> None:
-    for each in services_listed:
-        group = typer.Typer(cls=LateGroup, help=each.summary, no_args_is_help=True, rich_markup_mode=None)
+def mount(app: typer.Typer, service_help_texts: Sequence[ServiceHelp]) -> None:
+    for each in service_help_texts:
+        group = typer.Typer(cls=LazyGroup, help=each.summary, no_args_is_help=True, rich_markup_mode=None)
         app.add_typer(group, name=each.service)
 
 
-def _declaring() -> dict[str, "Service"]:
+def _services_with_commands() -> dict[str, "Service"]:
     """The services that have commands."""
     from payonce.app.registry import SERVICES
 
@@ -135,7 +135,7 @@ def _declaring() -> dict[str, "Service"]:
 
 
 def _installed() -> dict[str, "Service"]:
-    return _declaring() if entry_points(group=ENTRY_POINTS) else {}
+    return _services_with_commands() if entry_points(group=ENTRY_POINTS) else {}
 
 
 def _group(service: "Service") -> TyperGroup:

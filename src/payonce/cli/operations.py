@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.arguments import ByOption, somebody
-from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+from payonce.cli.arguments import ByOption, operator_name
+from payonce.cli.output import JsonOption, note, open_app, run_async, show, table
 
 if TYPE_CHECKING:
     from payonce.app.process import App
@@ -31,7 +31,7 @@ def operations(queue: OptionalQueue = None, as_json: JsonOption = False) -> None
         from payonce.engine.messages import bulk
         from payonce.engine.messages.declarations import check_known
 
-        async with opened() as app:
+        async with open_app() as app:
             if queue is not None:
                 await check_known(app.database.engine, queue)
             found = await bulk.operations(app.read, queue, LISTED)
@@ -55,8 +55,8 @@ def stop(operation: OperationArgument, by: ByOption = None, as_json: JsonOption 
     async def act() -> None:
         from payonce.engine.messages import bulk
 
-        async with opened() as app, app.begin() as tx:
-            stopped = await bulk.stop(tx, operation, somebody(by))
+        async with open_app() as app, app.begin() as tx:
+            stopped = await bulk.stop(tx, operation, operator_name(by))
         show(described(stopped), as_json, stopped.text)
 
     run_async(act())

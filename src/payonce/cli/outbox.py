@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.arguments import ByOption, parsed_id, somebody
+from payonce.cli.arguments import ByOption, operator_name, parsed_id
 from payonce.cli.confirmation import confirm
-from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, open_app, run_async, show, table
 from payonce.kit.words import counted
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def list_relays(as_json: JsonOption = False) -> None:
     async def act() -> None:
         from payonce.engine.outbox import lag
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await lag(app.database)
         columns = ("relay", "waiting", "delivered", "parked", "oldest s", "paused")
         rows = [(each.relay, each.waiting, each.delivered, each.parked, each.oldest_s, each.paused) for each in found]
@@ -65,7 +65,7 @@ def parked(
     async def act() -> None:
         from payonce.engine.outbox import parked_entries
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await parked_entries(app.database, relay, limit, behind)
         described = _described(found)
         following = described[-1]["id"] if len(described) == limit else None
@@ -92,10 +92,12 @@ def redrive(
     async def act() -> None:
         from payonce.engine.outbox import redrive_entries
 
-        async with opened() as app:
+        async with open_app() as app:
             if not yes:
                 await _ask(app, relay, "a redrive", f"redrive {len(chosen) or 'all'} of them?", as_json)
-            count = await redrive_entries(app.database, app.notifier, relay, by=somebody(by), ids=chosen, as_new=as_new)
+            count = await redrive_entries(
+                app.database, app.notifier, relay, by=operator_name(by), ids=chosen, as_new=as_new
+            )
         show({"relay": relay, "redriven": count}, as_json, f"{counted(count, 'entry', 'entries')} of {relay} redriven")
 
     run_async(act())
@@ -116,10 +118,10 @@ def discard(
     async def act() -> None:
         from payonce.engine.outbox import discard_entries
 
-        async with opened() as app:
+        async with open_app() as app:
             if not yes:
                 await _ask(app, relay, "a discard", f"delete {len(chosen)} of them for good?", as_json)
-            count = await discard_entries(app.database, relay, chosen, by=somebody(by), why=why)
+            count = await discard_entries(app.database, relay, chosen, by=operator_name(by), why=why)
         said = f"{counted(count, 'entry', 'entries')} of {relay} discarded"
         show({"relay": relay, "discarded": count}, as_json, said)
 
@@ -138,8 +140,8 @@ def pause(
     async def act() -> None:
         from payonce.engine.outbox import pause_relay
 
-        async with opened() as app:
-            await pause_relay(app.database, relay, by=somebody(by), reason=reason)
+        async with open_app() as app:
+            await pause_relay(app.database, relay, by=operator_name(by), reason=reason)
         show({"relay": relay, "paused": True}, as_json, f"{relay} is paused")
 
     run_async(act())
@@ -152,8 +154,8 @@ def resume(relay: RelayArgument, by: ByOption = None, as_json: JsonOption = Fals
     async def act() -> None:
         from payonce.engine.outbox import resume_relay
 
-        async with opened() as app:
-            await resume_relay(app.database, app.notifier, relay, by=somebody(by))
+        async with open_app() as app:
+            await resume_relay(app.database, app.notifier, relay, by=operator_name(by))
         show({"relay": relay, "paused": False}, as_json, f"{relay} is running")
 
     run_async(act())

@@ -51,7 +51,7 @@ def command_settings(*, quiet: bool = True) -> "Settings":
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator["App"]:
+async def open_app() -> AsyncIterator["App"]:
     """The application without roles: for looking and steering."""
     from payonce.app.process import App
 
@@ -67,7 +67,7 @@ def show(result: Mapping[str, Any], as_json: bool, *rendered: "RenderableType") 
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
         sys.stdout.flush()
         return
-    console = people()
+    console = rich_console()
     for part in rendered:
         console.print(part)
 
@@ -77,7 +77,7 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def people() -> "Console":
+def rich_console() -> "Console":
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from payonce.cli.arguments import ByOption, somebody
-from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.arguments import ByOption, operator_name
+from payonce.cli.output import JsonOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def sync(
         from payonce.queues.cloudtasks.sync import differences, refuse_foreign
         from payonce.queues.cloudtasks.sync import sync as put_right
 
-        async with opened() as app:
+        async with open_app() as app:
             pushes = _pushes(app)
             queues = list(pushes.pushed.values())
             await refuse_foreign(app.database, pushes.service)
@@ -69,7 +69,7 @@ def tune(
         from payonce.queues.cloudtasks.tune import apply as keep
         from payonce.queues.cloudtasks.tune import measured_tuning
 
-        async with opened() as app:
+        async with open_app() as app:
             pushed = _pushes(app).pushed
             names = sorted(pushed)
             if queue is not None and queue not in names:
@@ -78,7 +78,7 @@ def tune(
             found = [await measured_tuning(app.database, name, rate) for name, rate in rates.items()]
             if apply:
                 for each in found:
-                    await keep(app.database, each, somebody(by))
+                    await keep(app.database, each, operator_name(by))
         rows = [
             (
                 each.queue,

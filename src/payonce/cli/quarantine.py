@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from payonce.cli.arguments import ByOption, parsed_moment, somebody
-from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.arguments import ByOption, operator_name, parsed_moment
+from payonce.cli.output import JsonOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 HELP: Final = """Quarantine: after a restore or a failover nothing is sent until vendors' statements were reconciled.
@@ -30,7 +30,7 @@ def quarantine(context: typer.Context, as_json: JsonOption = False) -> None:
     async def act() -> None:
         from payonce.engine.controls.quarantine import blockers, open_quarantine
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await open_quarantine(app.read)
             standing = [] if found is None else await blockers(app.read, found)
             sources = await app.read.fetch(
@@ -45,13 +45,20 @@ def quarantine(context: typer.Context, as_json: JsonOption = False) -> None:
         if found is None:
             show(result, as_json, "not in quarantine")
             return
-        told = f"in quarantine since {found.began_at.isoformat()}: {found.reason}"
+        summary = f"in quarantine since {found.began_at.isoformat()}: {found.reason}"
         lost = f"what happened since {found.lost_since.isoformat()} may be lost"
         covered = table("Reconciled", ("vendor", "from", "to"), [tuple(row.values()) for row in vendors])
         in_the_way = table(
             "In the way", ("vendor", "why", "way out"), [tuple(asdict(each).values()) for each in standing]
         )
-        show(result, as_json, told, lost, covered, in_the_way if standing else "nothing stands in the way of a release")
+        show(
+            result,
+            as_json,
+            summary,
+            lost,
+            covered,
+            in_the_way if standing else "nothing stands in the way of a release",
+        )
 
     run_async(act())
 
@@ -69,8 +76,8 @@ def begin(
     async def act() -> None:
         from payonce.engine.controls.quarantine import begin_quarantine
 
-        async with opened() as app, app.begin() as tx:
-            begun = await begin_quarantine(tx, reason, somebody(by), moment)
+        async with open_app() as app, app.begin() as tx:
+            begun = await begin_quarantine(tx, reason, operator_name(by), moment)
         show(asdict(begun), as_json, f"in quarantine: {begun.reason}")
 
     run_async(act())
@@ -88,8 +95,8 @@ def widen(
     async def act() -> None:
         from payonce.engine.controls.quarantine import widen
 
-        async with opened() as app, app.begin() as tx:
-            widened = await widen(tx, moment, somebody(by))
+        async with open_app() as app, app.begin() as tx:
+            widened = await widen(tx, moment, operator_name(by))
         show(asdict(widened), as_json, f"lost since {widened.lost_since.isoformat()}")
 
     run_async(act())
@@ -108,7 +115,7 @@ def release(
     async def act() -> None:
         from payonce.engine.controls.quarantine import open_quarantine, release
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await open_quarantine(app.read)
             if found is None:
                 raise Invalid("the database is not in quarantine; there is nothing to release")

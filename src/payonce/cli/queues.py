@@ -9,8 +9,8 @@ from uuid import UUID
 import typer
 
 from payonce.cli import changes, operations, pushed_queues, redis_queues
-from payonce.cli.arguments import ByOption, QueueArgument, StateOption, parsed_id, somebody
-from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.arguments import ByOption, QueueArgument, StateOption, operator_name, parsed_id
+from payonce.cli.output import JsonOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def list_queues(as_json: JsonOption = False) -> None:
     """All queues: messages by state, age of the oldest, paused or not."""
 
     async def act() -> None:
-        async with opened() as app:
+        async with open_app() as app:
             await redis_queues.warn(app)
             depths = [await app.admin.depth(name) for name in await app.admin.queues()]
         show({"queues": [asdict(depth) for depth in depths]}, as_json, _depth_table(depths))
@@ -66,7 +66,7 @@ def show_queue(queue: QueueArgument, as_json: JsonOption = False) -> None:
     """One queue: its depth, why it is paused, and its policy as the services declared it, or as it was tuned."""
 
     async def act() -> None:
-        async with opened() as app:
+        async with open_app() as app:
             await redis_queues.warn(app, queue)
             depth = await app.admin.depth(queue)
             declared = await _declared(app, queue)
@@ -97,7 +97,7 @@ def peek(
     behind = None if after is None else parsed_id(after)
 
     async def act() -> None:
-        async with opened() as app:
+        async with open_app() as app:
             await redis_queues.warn(app, queue)
             found = await app.admin.peek(queue, State(state), limit, behind)
         following = str(found[-1].message.id) if len(found) == limit else None
@@ -143,7 +143,7 @@ def put(
     message = _message(queue, _read_body(body), said)
 
     async def act() -> None:
-        async with opened() as app:
+        async with open_app() as app:
             await redis_queues.refuse(app, queue)
             [accepted] = await app.feed.put([message])
         fresh = accepted == message.id
@@ -208,12 +208,12 @@ def _set_paused(queue: str, reason: str | None, by: str | None, as_json: bool) -
     paused = reason is not None
 
     async def act() -> None:
-        async with opened() as app:
+        async with open_app() as app:
             await redis_queues.refuse(app, queue)
             if reason is not None:
-                await app.admin.pause(queue, reason, somebody(by))
+                await app.admin.pause(queue, reason, operator_name(by))
             else:
-                await app.admin.resume(queue, somebody(by))
+                await app.admin.resume(queue, operator_name(by))
         show({"queue": queue, "paused": paused}, as_json, f"{queue} is {'paused' if paused else 'running'}")
 
     run_async(act())

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.arguments import ByOption, parsed_moment, somebody
+from payonce.cli.arguments import ByOption, operator_name, parsed_moment
 from payonce.cli.errors import EXIT_UNEQUAL, say_error
-from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
@@ -54,22 +54,22 @@ def run(
     async def act() -> bool:
         from payonce.engine.reconcile import compare_balances, reconcile
 
-        async with opened() as app, _source(app, vendor) as source:
+        async with open_app() as app, _source(app, vendor) as source:
             done = await reconcile(
-                app.database, app.feed, source, by=somebody(by), holder=app.process_name, since=begin, until=end
+                app.database, app.feed, source, by=operator_name(by), holder=app.process_name, since=begin, until=end
             )
             books = await compare_balances(app.read, source)
-        told = [
+        compared = [
             {"ours": str(each.ours), "theirs": _text(each.theirs), "suspense": str(each.suspense), "equal": each.equal}
             for each in books
         ]
-        result = {**asdict(done), "books": told}
+        result = {**asdict(done), "books": compared}
         counts = [(done.lines, done.found, done.adopted, done.unmatched, done.missing, done.settled)]
         names = ("lines", "found", "adopted", "unmatched", "missing", "settled")
         title = f"{vendor}: {done.since:%Y-%m-%d %H:%M} to {done.until:%Y-%m-%d %H:%M}"
         rows = [(each.ours, each.theirs, each.suspense, each.equal) for each in books]
-        compared = table("Books", ("ours", "theirs", "in suspense", "equal"), rows)
-        show(result, as_json, table(title, names, counts, right=names), compared if rows else "no books")
+        books_table = table("Books", ("ours", "theirs", "in suspense", "equal"), rows)
+        show(result, as_json, table(title, names, counts, right=names), books_table if rows else "no books")
         return all(each.equal for each in books)
 
     if not run_async(act()):
@@ -90,7 +90,7 @@ def list_(
     async def act() -> None:
         from payonce.engine.reconcile import unmatched
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await unmatched(app.read, vendor, limit, behind)
         following = str(found[-1].id) if len(found) == limit else None
         rows = [
@@ -130,9 +130,9 @@ def explain(
     async def act() -> None:
         from payonce.engine.reconcile import explain
 
-        async with opened() as app, app.begin() as tx:
+        async with open_app() as app, app.begin() as tx:
             for item_id in item_ids:
-                await explain(tx, item_id, somebody(by), note)
+                await explain(tx, item_id, operator_name(by), note)
         show({"explained": item_ids}, as_json, f"{len(item_ids)} explained")
 
     run_async(act())
@@ -157,8 +157,8 @@ def write_off(
 
         # Redacted before it is kept with the question for the second person.
         given = WriteOff(item_id, account, redact(note))
-        async with opened() as app, app.begin() as tx:
-            end = await submit(tx, app.actions["write off"], given, somebody(by), note)
+        async with open_app() as app, app.begin() as tx:
+            end = await submit(tx, app.actions["write off"], given, operator_name(by), note)
         if isinstance(end, Executed):
             show({"done": True, **end.result}, as_json, f"written off to {account}: {end.result['amount']}")
             return
@@ -187,8 +187,8 @@ def assign(
         from payonce.kit.money import loads_exact
 
         document = None if outcome is None else loads_exact(outcome)
-        async with opened() as app, _source(app, vendor) as source, app.begin() as tx:
-            await assign(tx, source, item_id, reference, document, somebody(by))
+        async with open_app() as app, _source(app, vendor) as source, app.begin() as tx:
+            await assign(tx, source, item_id, reference, document, operator_name(by))
         show({"assigned": item_id, "reference": reference}, as_json, f"{item_id} is {reference}")
 
     run_async(act())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+from payonce.cli.output import JsonOption, note, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def refill(as_json: JsonOption = False) -> None:
         from payonce.queues.redis import RedisRelay, RedisStore
         from payonce.queues.redis.refill import refill as put_back
 
-        async with opened() as app, RedisStore.open(_redis_url(app), app.database) as store:
+        async with open_app() as app, RedisStore.open(_redis_url(app), app.database) as store:
             refilled = await put_back(store)
             while await relay_step(app.database, RedisRelay(store)):
                 pass
@@ -45,7 +45,7 @@ def move(
 
         if to not in TARGETS:
             raise Invalid(f"there is no backend {to!r}; there are: {', '.join(TARGETS)}")
-        async with opened() as app, RedisStore.open(_redis_url(app), app.database) as store:
+        async with open_app() as app, RedisStore.open(_redis_url(app), app.database) as store:
             await refuse_while_running(app.database)
             if to == "redis":
                 moved = await move_to_redis(app.database, app.notifier, store)

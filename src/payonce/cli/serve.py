@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
-from payonce.cli.listeners import announced
+from payonce.cli.listeners import registered
 from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
 from payonce.kit.collector import leave_what_is_loaded
 from payonce.kit.outcomes import Invalid, Unavailable
@@ -60,7 +60,7 @@ def build_run() -> Callable[..., None]:
         parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,
     ) -> None:
         if parent:
-            die_with(parent)
+            exit_with_parent(parent)
         _run(command_settings(quiet=False), roles, port, as_json)
 
     alone = ", ".join(f"{role} alone on {port}" for role, port in usual_ports().items())
@@ -82,22 +82,22 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
     from payonce.kit.log import get_logger
 
     log = get_logger(__name__)
-    told = first_signal()
+    stop_signal = first_signal()
     async with App.open(settings, roles) as app, AsyncExitStack() as stack:
         if port is None and app.pushes_here:
             # A task service brings the work: a process that does not listen would never get any.
             port = settings.port
         listens_on = await _listen(app, settings, roles, port, stack)
         if listens_on is not None:
-            stack.enter_context(announced(settings.data_dir, settings.host, listens_on))
+            stack.enter_context(registered(settings.data_dir, settings.host, listens_on))
             for service in SERVICES:
                 if service.listens is not None:
                     service.listens(app.resources, settings, roles, listens_on)
-            await _tell_the_way_in(app, settings.host, listens_on, as_json)
+            await _show_console_access(app, settings.host, listens_on, as_json)
         leave_what_is_loaded()
         app.start()
         log.info("worker_started", roles=roles, process=app.process_name)
-        signalled = await _until_told(app, told)
+        signalled = await _wait_for_end(app, stop_signal)
         log.info("worker_draining", signal=signalled.name, grace_s=settings.grace_s)
         await app.stop()
         log.info("worker_stopped", process=app.process_name)
@@ -128,7 +128,7 @@ async def _listen(
         return None
 
 
-async def _tell_the_way_in(app: "App", host: str, port: int, as_json: bool) -> None:
+async def _show_console_access(app: "App", host: str, port: int, as_json: bool) -> None:
     """While nobody has a login: on this machine the console's link, beyond it how to make the first login. The link
     goes to a terminal alone: a pipe or a file is often a log, which more people read than may come in."""
     import structlog
@@ -149,12 +149,12 @@ async def _tell_the_way_in(app: "App", host: str, port: int, as_json: bool) -> N
         log.warning("console_has_no_logins", host=host, add_with="payonce users add NAME --role approver")
 
 
-async def _until_told(app: "App", told: "asyncio.Future[signal.Signals]") -> signal.Signals:
+async def _wait_for_end(app: "App", stop_signal: "asyncio.Future[signal.Signals]") -> signal.Signals:
     """A loop that ends by itself is an error: a process that serves only half its roles looks well and is not."""
-    watched: list[asyncio.Future[Any]] = [told, *app.loops.values()]
+    watched: list[asyncio.Future[Any]] = [stop_signal, *app.loops.values()]
     done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-    if told in done:
-        return told.result()
+    if stop_signal in done:
+        return stop_signal.result()
     for name, task in app.loops.items():
         if task in done:
             if isinstance(error := task.exception(), Invalid):
@@ -166,20 +166,20 @@ async def _until_told(app: "App", told: "asyncio.Future[signal.Signals]") -> sig
 def first_signal() -> "asyncio.Future[signal.Signals]":
     """Resolved by the first SIGTERM or SIGINT; the second ends the process where it stands."""
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[signal.Signals] = loop.create_future()
+    stop_signal: asyncio.Future[signal.Signals] = loop.create_future()
 
     def receive(received: signal.Signals) -> None:
-        if told.done():
-            note("told to stop twice: ending at once; what was running is left to its lease")
+        if stop_signal.done():
+            note("stop_signal to stop twice: ending at once; what was running is left to its lease")
             os._exit(128 + received)
-        told.set_result(received)
+        stop_signal.set_result(received)
 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, receive, each)
-    return told
+    return stop_signal
 
 
-def die_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """Asks the kernel to kill this process when its parent dies: a killed demonstration leaves no workers behind."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

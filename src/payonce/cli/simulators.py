@@ -10,7 +10,7 @@ import typer
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.mounts import with_options
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
-from payonce.cli.serve import die_with, first_signal
+from payonce.cli.serve import exit_with_parent, first_signal
 from payonce.kit.collector import leave_what_is_loaded
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def build_simulators() -> Callable[..., None]:
         **options: Any,
     ) -> None:
         if parent:
-            die_with(parent)
+            exit_with_parent(parent)
         settings = command_settings(quiet=False)
         serving = _serve(settings, host, [*served.values()], options, as_json)
         stopped_by, environment = run_async(serving, loop_factory())
@@ -63,7 +63,7 @@ async def _serve(
     from payonce.kit.log import get_logger
 
     log = get_logger(__name__)
-    told = first_signal()
+    stop_signal = first_signal()
     addresses: dict[str, str] = {}
     environment: dict[str, str] = {}
     async with AsyncExitStack() as stack:
@@ -76,7 +76,7 @@ async def _serve(
         log.info("simulators_listening", **addresses)
         if not as_json:
             print("\n".join(f"export {name}={value}" for name, value in environment.items()), flush=True)
-        signalled = await told
+        signalled = await stop_signal
     log.info("simulators_stopped", signal=signalled.name)
     return signalled, environment
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+from payonce.cli.output import JsonOption, note, open_app, run_async, show, table
 
 if TYPE_CHECKING:
     from payonce.engine.messages.ports import QueuedMessage
@@ -57,7 +57,7 @@ async def _trace(what: str) -> dict[str, Any]:
     from payonce.engine.messages import job_log
     from payonce.engine.messages.search import find_anywhere
 
-    async with opened() as app:
+    async with open_app() as app:
         found = await job_log.trace(app.read, what)
         for known in () if found.entries else await app.known_as(what):
             found = await job_log.trace(app.read, known)

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from payonce.cli.arguments import ByOption, somebody
-from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.arguments import ByOption, operator_name
+from payonce.cli.output import JsonOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 commands = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
@@ -37,8 +37,8 @@ def add(
 
         wanted, kept = checked_role(role), checked_name(name)
         password = _password(kept, password_stdin)
-        async with opened() as app, app.begin() as tx:
-            await add_person(tx, kept, wanted, password, somebody(by))
+        async with open_app() as app, app.begin() as tx:
+            await add_person(tx, kept, wanted, password, operator_name(by))
         show({"name": kept, "role": wanted}, as_json, f"{kept} may log in as {wanted}")
 
     run_async(act())
@@ -53,14 +53,14 @@ def list_users(as_json: JsonOption = False) -> None:
 
         from payonce.engine.operators import people
 
-        async with opened() as app:
+        async with open_app() as app:
             found = [asdict(each) for each in await people(app.read)]
         columns = ("name", "role", "added_by", "added_at", "seen_at")
         rows = [[each[column] for column in columns] for each in found]
-        told: Any = table("People", [column.replace("_", " ") for column in columns], rows)
+        listing: Any = table("People", [column.replace("_", " ") for column in columns], rows)
         if not found:
-            told = "nobody has a login: only the link of `payonce console` leads in. Add one: payonce users add NAME"
-        show({"users": found}, as_json, told)
+            listing = "nobody has a login: only the link of `payonce console` leads in. Add one: payonce users add NAME"
+        show({"users": found}, as_json, listing)
 
     run_async(act())
 
@@ -77,8 +77,8 @@ def passwd(
 
         kept = checked_name(name)
         password = _password(kept, password_stdin)
-        async with opened() as app, app.begin() as tx:
-            await set_password(tx, kept, password, somebody(by))
+        async with open_app() as app, app.begin() as tx:
+            await set_password(tx, kept, password, operator_name(by))
         show({"name": kept}, as_json, f"{kept} has a new password, and must log in again")
 
     run_async(act())
@@ -98,8 +98,8 @@ def role(
         from payonce.engine.operators.model import checked_role
 
         wanted = checked_role(role)
-        async with opened() as app, app.begin() as tx:
-            await set_role(tx, name, wanted, somebody(by))
+        async with open_app() as app, app.begin() as tx:
+            await set_role(tx, name, wanted, operator_name(by))
         show({"name": name, "role": wanted}, as_json, f"{name} is now {wanted}")
 
     run_async(act())
@@ -112,8 +112,8 @@ def remove(name: NameArgument, by: ByOption = None, as_json: JsonOption = False)
     async def act() -> None:
         from payonce.engine.operators import remove_person
 
-        async with opened() as app, app.begin() as tx:
-            await remove_person(tx, name, somebody(by))
+        async with open_app() as app, app.begin() as tx:
+            await remove_person(tx, name, operator_name(by))
         show({"name": name}, as_json, f"{name} can no longer log in")
 
     run_async(act())

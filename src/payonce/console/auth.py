@@ -65,7 +65,7 @@ class Auth:
         self._site = site
         self._ticket = ticket
 
-    def guarding(self, routes: Mapping[str, PageRoute]) -> Callable[[Request], "object"]:
+    def protected(self, routes: Mapping[str, PageRoute]) -> Callable[[Request], "object"]:
         """One endpoint for the methods of one path."""
 
         async def endpoint(request: Request) -> Response:
@@ -88,20 +88,20 @@ class Auth:
             response = await route.handler(visit)
             if route.method == "POST":
                 self._cache.forget()
-            return greeted(visit.cookies, response)
+            return with_headers(visit.cookies, response)
 
         return endpoint
 
     async def visit(self, request: Request) -> Visit | None:
         """None when a login is needed first."""
         cookies = Cookies.of(request)
-        known = await session_status(self._context.read, cookies.session, active=not _by_itself(request))
+        known = await session_status(self._context.read, cookies.session, active=not _is_automatic(request))
         person: Person | None = None if known.session is None else known.session.person
         local = person is None and not known.anybody and self._loopback
         if local:
-            _check_at_this_machine(request)
-            if not self._ticket.admits(cookies.ticket):
-                raise _without_ticket()
+            _check_is_local(request)
+            if not self._ticket.matches_cookie(cookies.ticket):
+                raise _ticket_required()
             person = LOCAL_OPERATOR
         if person is None:
             return None
@@ -122,11 +122,11 @@ class Auth:
         response = RedirectResponse(link(path, **rest), status_code=303)
         known = await session_status(self._context.read, cookies.session)
         if self._loopback and not known.anybody:
-            _check_at_this_machine(request)
-            if not self._ticket.opens(request.query_params[PARAMETER]):
-                raise _without_ticket()
+            _check_is_local(request)
+            if not self._ticket.matches_token(request.query_params[PARAMETER]):
+                raise _ticket_required()
             cookies.set(response, TICKET, self._ticket.cookie, TICKET_KEPT_S, "strict")
-        return greeted(cookies, response)
+        return with_headers(cookies, response)
 
 
 def visit_of(request: Request) -> Visit | None:
@@ -163,7 +163,7 @@ def check_origin(request: Request) -> None:
         raise HTTPException(403, "this form comes from another site")
 
 
-def greeted(cookies: Cookies, response: Response) -> Response:
+def with_headers(cookies: Cookies, response: Response) -> Response:
     if cookies.new_visit:
         cookies.set(response, VISIT, cookies.visit)
     for name, value in HEADERS.items():
@@ -171,7 +171,7 @@ def greeted(cookies: Cookies, response: Response) -> Response:
     return response
 
 
-def _check_at_this_machine(request: Request) -> None:
+def _check_is_local(request: Request) -> None:
     """Against names that were made to point here (DNS rebinding), and against proxies: without a login both would
     let strangers in. A proxy may pass neither its own name nor a trace of itself; then the ticket keeps them out."""
     host = request.headers.get("host", "")
@@ -191,7 +191,7 @@ def _check_at_this_machine(request: Request) -> None:
             )
 
 
-def _without_ticket() -> HTTPException:
+def _ticket_required() -> HTTPException:
     return HTTPException(
         403,
         "nobody has a login yet, so only the console's link leads in; `payonce console` prints it on the machine "
@@ -203,19 +203,19 @@ def _check_readable(visit: Visit) -> None:
     """NUL is text to a browser and none to the store: no page has a use for it. Nor is a blank the name of anything."""
     if not all(str(value).strip() for value in visit.path.values()):
         raise HTTPException(404, "the address has a blank where a name or an id belongs; copy one from a list")
-    given = (*visit.path.values(), *visit.asked.values(), *visit.form.values())
+    given = (*visit.path.values(), *visit.query.values(), *visit.form.values())
     if any(isinstance(value, str) and "\x00" in value for value in given):
         raise HTTPException(400, "the address or the form has a NUL in it, which no name, id or reason has")
 
 
-def _by_itself(request: Request) -> bool:
+def _is_automatic(request: Request) -> bool:
     """A page that is open renews itself, with nobody's doing."""
     return "hx-request" in request.headers or request.url.path == f"{ROOT}/live"
 
 
 def _to_login(request: Request) -> Response:
     wanted = str(request.url.replace(scheme="", netloc="")) if request.method == "GET" else ""
-    if _by_itself(request):
+    if _is_automatic(request):
         # A fragment or a stream cannot show a form; the page it belongs to is loaded anew.
         return Response(status_code=401, headers={"HX-Refresh": "true"})
     return RedirectResponse(link("/login", next=wanted if wanted.startswith(ROOT) else None), status_code=303)

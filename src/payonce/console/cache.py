@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from payonce.console.context import Context
-from payonce.console.shared_loads import Fresh
+from payonce.console.shared_loads import CachedValue
 from payonce.console.summary import Summary, load_summary
 from payonce.console.waiting_causes import leading_causes
 from payonce.engine.effects.meter import AssetFlow, asset_flows
@@ -18,10 +18,10 @@ CAUSES_TIMES = 5
 class Cache:
     def __init__(self, context: Context, keep_s: float) -> None:
         self._context = context
-        self._summary: Fresh[Summary] = Fresh(lambda: load_summary(context), keep_s)
-        self._attention: Fresh[Sequence[Attention]] = Fresh(self._load_attention, keep_s)
-        self._causes: Fresh[Mapping[str, str]] = Fresh(self._load_causes, keep_s * CAUSES_TIMES)
-        self._meter: Fresh[list[AssetFlow]] = Fresh(lambda: asset_flows(context.read), keep_s * METER_TIMES)
+        self._summary: CachedValue[Summary] = CachedValue(lambda: load_summary(context), keep_s)
+        self._attention: CachedValue[Sequence[Attention]] = CachedValue(self._load_attention, keep_s)
+        self._causes: CachedValue[Mapping[str, str]] = CachedValue(self._load_causes, keep_s * CAUSES_TIMES)
+        self._meter: CachedValue[list[AssetFlow]] = CachedValue(lambda: asset_flows(context.read), keep_s * METER_TIMES)
 
     async def summary(self) -> Summary:
         return await self._summary.get()

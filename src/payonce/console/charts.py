@@ -20,7 +20,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Still:
+class StaticChart:
     top: str
     middle: str
     first: str
@@ -28,15 +28,15 @@ class Still:
     lines: Sequence[Line]
 
 
-def still(
+def static_chart(
     columns: Mapping[str, Sequence[Any]], lines: Sequence[tuple[str, str, str]], units: int = 1, step: str = "minute"
-) -> Still:
+) -> StaticChart:
     """`lines` are (column, label, tone); a value is so many units of what the axis shows."""
     top = nice_top([value for column, _, _ in lines for value in columns[column] if value is not None], units)
     at = columns["at"]
     drawn = [Line(tone, segments(columns[column], top * units)) for column, _, tone in lines]
     first, last = (_moment(at[0], step), _moment(at[-1], step)) if at else ("", "")
-    return Still(short(top), short(top / 2), first, last, drawn)
+    return StaticChart(short(top), short(top / 2), first, last, drawn)
 
 
 def nice_top(values: Sequence[float], units: int = 1) -> float:

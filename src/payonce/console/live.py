@@ -38,8 +38,8 @@ _open: set[object] = set()
 async def live(visit: Visit) -> Response:
     if len(_open) >= STREAMS_MAX:
         raise HTTPException(503, f"{STREAMS_MAX} pages are open already; this one does not renew itself")
-    queue = name_of(visit.asked, "queue")
-    window = WINDOWS[choice_of(visit.asked, "window", tuple(WINDOWS), "1h")]
+    queue = name_of(visit.query, "queue")
+    window = WINDOWS[choice_of(visit.query, "window", tuple(WINDOWS), "1h")]
     return StreamingResponse(_ticks(visit, queue, window), media_type="text/event-stream")
 
 

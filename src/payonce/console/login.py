@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from payonce.console.auth import checked_form, greeted
+from payonce.console.auth import checked_form, with_headers
 from payonce.console.context import Context
 from payonce.console.cookies import SESSION, THEME, THEMES, Cookies
 from payonce.console.forms import text_of
 from payonce.console.links import ROOT, link
-from payonce.console.templating import ENVIRONMENT
+from payonce.console.template_environment import ENVIRONMENT
 from payonce.engine.operators import LoginRefused, log_in, log_out, session_status
 
 THEME_KEPT_S = 365 * 86_400
@@ -24,7 +24,7 @@ def routes(context: Context, loopback: bool) -> list[Route]:
         known = await session_status(context.read, cookies.session)
         if known.session is not None or (loopback and not known.anybody):
             return RedirectResponse(link(""), status_code=303)
-        wanted = _within(request.query_params.get("next", ""))
+        wanted = _local_target(request.query_params.get("next", ""))
         if request.method == "POST":
             return await _admit(context, request, cookies)
         return _form(cookies, wanted, known.anybody)
@@ -36,7 +36,7 @@ def routes(context: Context, loopback: bool) -> list[Route]:
             await log_out(context.database, cookies.session)
         response = RedirectResponse(link("/login"), status_code=303)
         response.delete_cookie(SESSION, path=ROOT)
-        return greeted(cookies, response)
+        return with_headers(cookies, response)
 
     async def theme(request: Request) -> Response:
         cookies = Cookies.of(request)
@@ -45,9 +45,9 @@ def routes(context: Context, loopback: bool) -> list[Route]:
         chosen = text_of(form, "theme")
         if chosen not in THEMES:
             raise HTTPException(400, f"there are no colours {chosen[:40]!r}; choose {', '.join(THEMES)}")
-        response = RedirectResponse(_within(text_of(form, "next")), status_code=303)
+        response = RedirectResponse(_local_target(text_of(form, "next")), status_code=303)
         cookies.set(response, THEME, chosen, max_age_s=THEME_KEPT_S)
-        return greeted(cookies, response)
+        return with_headers(cookies, response)
 
     return [
         Route("/login", login, methods=["GET", "POST"]),
@@ -58,7 +58,7 @@ def routes(context: Context, loopback: bool) -> list[Route]:
 
 async def _admit(context: Context, request: Request, cookies: Cookies) -> Response:
     form = await checked_form(request, cookies.csrf(logged_in=False))
-    wanted = _within(text_of(form, "next"))
+    wanted = _local_target(text_of(form, "next"))
     address = request.client.host if request.client is not None else "an unknown address"
     try:
         token = await log_in(context.database, text_of(form, "name"), text_of(form, "password"), address)
@@ -66,7 +66,7 @@ async def _admit(context: Context, request: Request, cookies: Cookies) -> Respon
         return _form(cookies, wanted, True, str(refused), text_of(form, "name"), 429 if refused.too_many else 403)
     response = RedirectResponse(wanted, status_code=303)
     cookies.set(response, SESSION, token)
-    return greeted(cookies, response)
+    return with_headers(cookies, response)
 
 
 def _form(
@@ -81,10 +81,10 @@ def _form(
         refused=refused,
         name=name,
     )
-    return greeted(cookies, HTMLResponse(text, status_code=status))
+    return with_headers(cookies, HTMLResponse(text, status_code=status))
 
 
-def _within(wanted: str) -> str:
+def _local_target(wanted: str) -> str:
     """Only to pages of this site: a login must not lead to somebody else's."""
     parts = urlsplit(wanted)
     inside = not parts.scheme and not parts.netloc and (parts.path == ROOT or parts.path.startswith(f"{ROOT}/"))

@@ -16,7 +16,7 @@ from payonce.console.links import ROOT as CONSOLE
 if TYPE_CHECKING:
     from payonce.console.page import ServicePages
 
-__all__ = ["CONSOLE", "console", "ways_in"]
+__all__ = ["CONSOLE", "console", "entry_routes"]
 
 NEEDED: Final = ("jinja2", "python_multipart")
 
@@ -37,7 +37,7 @@ def console(
     return build_console(context, host, token, services(), **options)
 
 
-def ways_in() -> list[BaseRoute]:
+def entry_routes() -> list[BaseRoute]:
     """From the bare address, and from the console's own without its last slash."""
     return [Route("/", _enter), Route(CONSOLE, _enter)]
 

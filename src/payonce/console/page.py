@@ -16,7 +16,7 @@ from payonce.console.context import Context
 from payonce.console.cookies import NOTICE, Cookies
 from payonce.console.links import ROOT, link
 from payonce.console.summary import Summary
-from payonce.console.templating import environment_with
+from payonce.console.template_environment import environment_with
 from payonce.engine.operators import Person, Role
 
 NOTICE_MAX_LENGTH: Final = 600
@@ -129,12 +129,12 @@ class Visit:
         return self.request.path_params
 
     @property
-    def asked(self) -> Mapping[str, str]:
+    def query(self) -> Mapping[str, str]:
         """The query of the address."""
         return self.request.query_params
 
     @property
-    def renews(self) -> bool:
+    def is_refresh(self) -> bool:
         """The page is open already and asks for its living parts alone."""
         return "hx-request" in self.request.headers
 
@@ -171,7 +171,7 @@ class Visit:
         self.cookies.set_notice(response, self.csrf, notice[:NOTICE_MAX_LENGTH])
         return response
 
-    def left_to_another(self, approval_id: int) -> Response:
+    def awaiting_approval(self, approval_id: int) -> Response:
         """After a change that waits for somebody else: to the page where it is granted."""
         text = f"Asked. Nothing is done until a second person grants approval {approval_id}."
         return self.done(f"/approvals/{approval_id}", text)

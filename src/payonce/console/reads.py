@@ -9,19 +9,21 @@ import asyncpg
 from payonce.console.page import Visit
 from payonce.kit.outcomes import Invalid
 
-LOOK_LIMIT_MS: Final = 5_000
+QUERY_LIMIT_MS: Final = 5_000
 
 
 @asynccontextmanager
 async def bounded(visit: Visit) -> AsyncIterator[Any]:
-    """A connection for reading. Not every filter has an index, and a year of a busy service is long: a query that takes
-    too long ends, and the page says how to narrow it."""
+    """A connection for reading.
+
+    Not every filter has an index, and a busy service writes much in a year: a query that exceeds QUERY_LIMIT_MS is
+    cancelled and raises Invalid, which says how to narrow it.
+    """
     async with visit.context.database.work.acquire() as connection, connection.transaction(readonly=True):
-        await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
+        await connection.execute(f"set local statement_timeout = {QUERY_LIMIT_MS}")
         try:
             yield connection
         except asyncpg.QueryCanceledError:
             raise Invalid(
-                f"looking for this took more than {LOOK_LIMIT_MS // 1_000} s and was broken off; give an id, or narrow "
-                "the time"
+                f"the search took more than {QUERY_LIMIT_MS // 1_000} s and was cancelled; give an id or a shorter time"
             ) from None

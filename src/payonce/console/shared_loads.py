@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Fresh(Generic[Value]):
+class CachedValue(Generic[Value]):
     """Whoever comes while it is being loaded waits for that; an error is not kept."""
 
     def __init__(self, load: Callable[[], Awaitable[Value]], keep_s: float) -> None:

@@ -20,7 +20,7 @@ from payonce.console.cookies import Cookies
 from payonce.console.links import link
 from payonce.console.page import Page, PageRoute, ServicePages, Site, Visit, get
 from payonce.console.pages import PAGES
-from payonce.console.templating import ENVIRONMENT, STATIC
+from payonce.console.template_environment import ENVIRONMENT, STATIC
 from payonce.console.ticket import Ticket
 from payonce.engine.database.connections import is_transient
 from payonce.engine.messages.declarations import UnknownQueue
@@ -36,7 +36,7 @@ PATH_SHOWN_MAX: Final = 200
 STATIC_AGE_S: Final = 365 * 86_400
 """The address of a static file changes with its content."""
 
-OURS: Final = "an error of payonce itself; its log tells more"
+INTERNAL_ERROR: Final = "an error of payonce itself; its log tells more"
 
 log = get_logger(__name__)
 
@@ -55,7 +55,7 @@ def build_console(
     site = Site.of(pages, services)
     auth = Auth(context, host, site, keep_s, Ticket(token))
     routes = [
-        Route(path, auth.guarding(by_method), methods=["GET", "POST"])
+        Route(path, auth.protected(by_method), methods=["GET", "POST"])
         for path, by_method in _by_path(site.pages).items()
     ]
     return Starlette(
@@ -65,7 +65,7 @@ def build_console(
             # What is written out comes before what matches anything: /effects/freeze is not the effect "freeze".
             *sorted(routes, key=lambda route: len(re.findall(r"{", route.path))),
             # Needs a login like every page: a wrong address keeps the navigation.
-            Route("/{rest:path}", auth.guarding({"GET": get("/{rest:path}", _no_page)}), methods=["GET", "POST"]),
+            Route("/{rest:path}", auth.protected({"GET": get("/{rest:path}", _no_page)}), methods=["GET", "POST"]),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _bug, **dict.fromkeys(EXPECTED, _error)},
     )
@@ -75,7 +75,7 @@ async def _no_page(visit: Visit) -> Response:
     """An address with a slash too many is taken for the one without it."""
     path = str(visit.path["rest"])
     if path.endswith("/"):
-        return RedirectResponse(link(f"/{path.rstrip('/')}", **visit.asked), status_code=307)
+        return RedirectResponse(link(f"/{path.rstrip('/')}", **visit.query), status_code=307)
     raise HTTPException(404)
 
 
@@ -118,11 +118,11 @@ def _error(request: Request, error: Exception) -> Response:
     # Our own sentences are for everybody; what the driver says may name addresses and tables.
     log.error("console_failed", path=request.url.path, method=request.method, status=int(status), exc_info=error)
     away = status is HTTPStatus.SERVICE_UNAVAILABLE
-    return _error_page(request, status, "the database does not answer; try again" if away else OURS)
+    return _error_page(request, status, "the database does not answer; try again" if away else INTERNAL_ERROR)
 
 
 def _bug(request: Request, error: Exception) -> Response:
-    return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, OURS)
+    return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
 
 
 def _error_page(request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

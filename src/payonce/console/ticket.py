@@ -16,11 +16,11 @@ class Ticket:
     def __init__(self, read: Callable[[], str]) -> None:
         self._read = read
 
-    def opens(self, token: str) -> bool:
+    def matches_token(self, token: str) -> bool:
         """Whether this is the token of the link."""
         return hmac.compare_digest(token.encode("utf-8", "replace"), self._read().encode())
 
-    def admits(self, cookie: str | None) -> bool:
+    def matches_cookie(self, cookie: str | None) -> bool:
         return hmac.compare_digest((cookie or "").encode("utf-8", "replace"), self.cookie.encode())
 
     @property

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from payonce.app.process import App
 from payonce.app.registry import service_pages
-from payonce.console.mount import CONSOLE, console, ways_in
+from payonce.console.mount import CONSOLE, console, entry_routes
 from payonce.http.approvals import approval_routes
 from payonce.http.body import refuse_repeated_names
 from payonce.http.effects import effect_routes
@@ -87,7 +87,7 @@ def build_web(app: App) -> FastAPI:
     web.mount(CONSOLE, console(app, app.settings.host, app.console_token, service_pages))
     for path, build_mounted in ((path, build) for service in app.services for path, build in service.mounts.items()):
         web.mount(path, build_mounted(app))
-    web.router.routes.extend(ways_in())
+    web.router.routes.extend(entry_routes())
     # First: a process of one role answers under the bare paths, whatever else answers there in a process of all. A POST
     # does not come to these routes; other methods learn that the endpoint accepts POST only.
     web.router.routes[:0] = [

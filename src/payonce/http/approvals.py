@@ -13,7 +13,7 @@ from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.scopes import APPROVALS_DECIDE, APPROVALS_READ
-from payonce.http.kit.values import PAGE_DEFAULT, Asked, Document, Limit, Money, Note, Number
+from payonce.http.kit.values import PAGE_DEFAULT, Document, Limit, Money, Note, Number, RequestBody
 
 READ: Final = responses(400, 401, 403, 422, 429, 503)
 DECIDE: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
@@ -45,7 +45,7 @@ class ApprovalPage(BaseModel):
     next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
 
 
-class Decision(Asked):
+class Decision(RequestBody):
     note: Note = Field(description="What you looked at, or why not.")
 
 
@@ -75,7 +75,7 @@ def approval_routes() -> APIRouter:
         approval_id: Id, body: Decision, context: AppContextDep, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
     ) -> Response:
         async def act(tx: Tx) -> ApprovalDocument:
-            await _known(tx, approval_id)
+            await _check_exists(tx, approval_id)
             return _document(await grant(tx, context.actions, approval_id, once.caller.holder, body.note))
 
         return await once.answer(act)
@@ -87,7 +87,7 @@ def approval_routes() -> APIRouter:
         approval_id: Id, body: Decision, context: AppContextDep, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
     ) -> Response:
         async def act(tx: Tx) -> ApprovalDocument:
-            await _known(tx, approval_id)
+            await _check_exists(tx, approval_id)
             return _document(await deny(tx, approval_id, once.caller.holder, body.note))
 
         return await once.answer(act)
@@ -95,7 +95,7 @@ def approval_routes() -> APIRouter:
     return routes
 
 
-async def _known(tx: Tx, approval_id: int) -> None:
+async def _check_exists(tx: Tx, approval_id: int) -> None:
     if not await tx.fetchval("select exists (select from payonce.approvals where id = $1)", approval_id):
         raise not_found(f"approval {approval_id}")
 

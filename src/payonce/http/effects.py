@@ -18,7 +18,7 @@ from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.scopes import EFFECTS_ANSWER, EFFECTS_READ
-from payonce.http.kit.values import PAGE_DEFAULT, Asked, Document, Limit, Money, Name, Note
+from payonce.http.kit.values import PAGE_DEFAULT, Document, Limit, Money, Name, Note, RequestBody
 from payonce.kit.money import loads_exact
 
 READ: Final = responses(400, 401, 403, 422, 429, 503)
@@ -57,7 +57,7 @@ class EffectPage(BaseModel):
     next_after: UUID | None = Field(description="Give it as `after` for the next page; null on the last one.")
 
 
-class Try(BaseModel):
+class EffectAttempt(BaseModel):
     at: datetime
     attempt: int
     event: Event
@@ -69,7 +69,7 @@ class Try(BaseModel):
 class EffectTimeline(EffectSummary):
     request: Document
     outcome: Document
-    tries: list[Try]
+    tries: list[EffectAttempt]
     question: str | None = Field(description="What a person has to decide; null when nothing is to be decided.")
     answers: list[Answer] = Field(description="Only the safe ones.")
     example_outcome: Document
@@ -77,7 +77,7 @@ class EffectTimeline(EffectSummary):
     message_state: str | None
 
 
-class EffectAnswer(Asked):
+class EffectAnswer(RequestBody):
     answer: Answer
     revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
     note: Note = Field(description="How you know; it is kept with the effect.")
@@ -113,17 +113,17 @@ def effect_routes() -> APIRouter:
         states = tuple(state or OPEN)
         found = await effects(context.read, states, vendor=vendor, asset=asset, queue=queue, limit=limit, after=after)
         following = found[-1].effect.id if len(found) == limit else None
-        return EffectPage(effects=[EffectSummary(**_summed_up(each)) for each in found], next_after=following)
+        return EffectPage(effects=[EffectSummary(**_summary_fields(each)) for each in found], next_after=following)
 
     @routes.get(
         "/{effect_id}", summary="Its request, every try, and the question with its safe answers", responses=READ_ONE
     )
     async def show_effect(effect_id: Annotated[UUID, Path()], context: AppContextDep, caller: Viewer) -> EffectTimeline:
-        await _known(context.read, effect_id)
+        await _check_exists(context.read, effect_id)
         found = await effect_details(context.read, effect_id)
         effect = found.listed.effect
         tries = [
-            Try(
+            EffectAttempt(
                 at=line.at,
                 attempt=line.attempt,
                 event=line.event,
@@ -134,7 +134,7 @@ def effect_routes() -> APIRouter:
             for line in found.evidence
         ]
         return EffectTimeline(
-            **_summed_up(found.listed),
+            **_summary_fields(found.listed),
             request=_document(effect.request),
             outcome=_document(effect.outcome),
             tries=tries,
@@ -155,7 +155,7 @@ def effect_routes() -> APIRouter:
         once: Annotated[Once, moves_money(EFFECTS_ANSWER)],
     ) -> Response:
         async def act(tx: Tx) -> Answered:
-            await _known(tx, effect_id)
+            await _check_exists(tx, effect_id)
             given = ReviewAnswer(effect_id, body.revision, body.answer, body.note, body.outcome, body.vendor_ref)
             end = await submit(tx, context.actions["answer review"], given, once.caller.holder, body.note)
             if isinstance(end, Executed):
@@ -167,12 +167,12 @@ def effect_routes() -> APIRouter:
     return routes
 
 
-async def _known(read: Reader | Tx, effect_id: UUID) -> None:
+async def _check_exists(read: Reader | Tx, effect_id: UUID) -> None:
     if not await read.fetchval("select exists (select from payonce.effects where id = $1)", effect_id):
         raise not_found(f"effect {effect_id}")
 
 
-def _summed_up(listed: ListedEffect) -> dict[str, Any]:
+def _summary_fields(listed: ListedEffect) -> dict[str, Any]:
     effect = listed.effect
     same = (
         "id",

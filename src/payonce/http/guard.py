@@ -65,9 +65,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        answer = _Answer(scope, headers, send)
+        answer = _Responder(scope, headers, send)
         if self._warn_of_proxy:
-            self._notice_proxy(scope)
+            self._warn_of_proxy_once(scope)
         body = None
         try:
             if self._hosts is not None:
@@ -81,19 +81,19 @@ class Guard:
                     limit_s = self._answer_limits_s.get(scope["path"], self._answer_limit_s)
                     limit.reschedule(asyncio.get_running_loop().time() + limit_s)
                     answer.limit = limit
-                    await self._app(scope, _replayed(body, receive), answer.send)
-        except _Gone:
+                    await self._app(scope, _receive_once(body, receive), answer.send)
+        except _Disconnected:
             return
         except Exception as error:
-            if answer.begun:
+            if answer.started:
                 # Half an answer is out: the server breaks the connection off, so that nobody takes it for a whole one.
                 raise
             answer.limit = None
             late = body is None and isinstance(error, TimeoutError)
-            problem = self._body_late() if late else _told(error, scope)
+            problem = self._body_late() if late else _problem_of(error, scope)
             await document(scope["path"], problem, answer.trace_id)(scope, receive, answer.send)
 
-    def _notice_proxy(self, scope: Scope) -> None:
+    def _warn_of_proxy_once(self, scope: Scope) -> None:
         """Says once that a proxy is in front which the settings do not name."""
         if any(name in FORWARDED_FOR for name, _ in scope["headers"]):
             self._warn_of_proxy = False
@@ -114,7 +114,7 @@ class Guard:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _Gone
+                raise _Disconnected
             parts += message.get("body", b"")
             if len(parts) > self._body_max_bytes:
                 raise self._too_large()
@@ -137,17 +137,17 @@ class Guard:
 CLOSE: Final = {"Connection": "close"}
 
 
-class _Gone(Exception):
+class _Disconnected(Exception):
     """The client went away before its request was whole."""
 
 
-class _Answer:
+class _Responder:
     """Passes an answer on, with the headers that every answer has."""
 
     def __init__(self, scope: Scope, headers: Mapping[bytes, bytes], send: Send) -> None:
         self._scope = scope
         self._send = send
-        self.begun = False
+        self.started = False
         self.limit: asyncio.Timeout | None = None
         # Always ours: a stranger must not write into the trace of somebody else's payment.
         self.trace_id = str(new_id())
@@ -157,7 +157,7 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.begun = True
+            self.started = True
             if self.limit is not None:
                 self.limit.reschedule(None)
             headers = [*message.get("headers", []), (TRACE_HEADER, self.trace_id.encode())]
@@ -176,20 +176,20 @@ class _Answer:
         HTTP_REQUESTS.labels(method if method in _METHODS else "other", route, str(status)).inc()
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    told = False
+def _receive_once(body: bytes, receive: Receive) -> Receive:
+    sent = False
 
     async def replay() -> Message:
-        nonlocal told
-        if told:
+        nonlocal sent
+        if sent:
             return await receive()
-        told = True
+        sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
 
 
-def _told(error: Exception, scope: Scope) -> Problem:
+def _problem_of(error: Exception, scope: Scope) -> Problem:
     if isinstance(error, TimeoutError):
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the answer took too long; it may have been carried out")
     if isinstance(error, EXPECTED) and (problem := problem_of(error)).status is not HTTPStatus.INTERNAL_SERVER_ERROR:

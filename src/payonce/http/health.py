@@ -18,7 +18,7 @@ from payonce.http.kit.auth import require
 from payonce.http.kit.problems import responses
 from payonce.http.kit.scopes import METRICS_READ
 from payonce.http.metrics_page import MetricsPage
-from payonce.http.watchers import KEY, OPEN, may_watch, watcher
+from payonce.http.monitor_access import KEY, OPEN, is_monitor, require_monitor
 from payonce.kit.outcomes import PayonceError, Unavailable
 from payonce.kit.redact import redact
 
@@ -83,15 +83,15 @@ def health_routes(app: App) -> APIRouter:
 
     @routes.get("/v1/health/detailed", summary="Database, queues and loops; for watchers each by itself")
     async def detailed_health(request: Request) -> Detailed:
-        if await may_watch(app, request):
+        if await is_monitor(app, request):
             return await detailed_of(app)
         # Without the queues: whoever finds the port must not have them all counted.
-        return Detailed(status=_status(await _stand_on(app)), parts=[])
+        return Detailed(status=_status(await _process_parts(app)), parts=[])
 
     @routes.get(
         "/v1/health/queues",
         summary="Depth by state, age of the oldest",
-        dependencies=[watcher(app)],
+        dependencies=[require_monitor(app)],
         responses=responses(401, 403, 429, 503),
         # Beside the key: an operator's token, and on the machine itself nothing.
         openapi_extra={"security": [{"AccessToken": []}, {}]},
@@ -126,12 +126,12 @@ async def depths_of(app: App) -> Depths:
 
 async def detailed_of(app: App) -> Detailed:
     """Answers whatever is wrong: who asks wants to know which part it is."""
-    database, *loops = await _stand_on(app)
+    database, *loops = await _process_parts(app)
     parts = [database, await _part("queues", depths_of(app)), *loops]
     return Detailed(status=_status(parts), parts=parts)
 
 
-async def _stand_on(app: App) -> list[Part]:
+async def _process_parts(app: App) -> list[Part]:
     parts = [await _part("database", app.database.check(all_migrations()))]
     if app.settings.accept_data_loss:
         parts.append(Part(name="durability", well=True, detail=f"{ACCEPT_DATA_LOSS} is set: commits may be lost"))

@@ -28,7 +28,7 @@ def describe(web: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         if web.openapi_schema is None:
-            web.openapi_schema = _made(web)
+            web.openapi_schema = _schema(web)
         return web.openapi_schema
 
     def render() -> tuple[bytes, str]:
@@ -53,7 +53,7 @@ def describe(web: FastAPI) -> None:
     web.router.routes.append(Route(PATH, answer, methods=["GET", "HEAD"], include_in_schema=False))
 
 
-def _made(web: FastAPI) -> dict[str, Any]:
+def _schema(web: FastAPI) -> dict[str, Any]:
     schema = get_openapi(title=web.title, version=version("payonce"), description=ABOUT, routes=web.routes)
     schemas: dict[str, Any] = schema.setdefault("components", {}).setdefault("schemas", {})
     for name in REPLACED:

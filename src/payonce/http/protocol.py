@@ -11,8 +11,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from payonce.engine.monitoring.metrics import HTTP_REQUESTS
 from payonce.http.connections import Connections
-from payonce.http.framing import check_framing
 from payonce.http.kit.problems import Problem, document
+from payonce.http.request_head import check_head
 from payonce.http.turns import Turns
 from payonce.kit.log import get_logger
 from payonce.kit.networks import network_of
@@ -285,7 +285,7 @@ class PunctualProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_came()
         try:
-            length = check_framing(self.parser.get_http_version(), self.url, self.headers)
+            length = check_head(self.parser.get_http_version(), self.url, self.headers)
         except Problem as problem:
             self._refuse(problem)
         self._in_head, self._in_body, self._body_begun = False, True, False

@@ -21,7 +21,7 @@ from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.scopes import QUEUES_READ, QUEUES_STEER
-from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Document, Limit, Moment, Money, Name, Note
+from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Document, Limit, Moment, Money, Name, Note, RequestBody
 from payonce.kit.outcomes import Stale
 
 IDS_MAX: Final = 1_000
@@ -66,7 +66,7 @@ class MessagePage(BaseModel):
     next_after: UUID | None = Field(description="Give it as `after` for the next page; null on the last one.")
 
 
-class Pause(Asked):
+class Pause(RequestBody):
     reason: Note = Field(description="Shown to whoever asks why.")
 
 
@@ -111,7 +111,7 @@ class QueueOperations(BaseModel):
     operations: list[QueueOperation]
 
 
-class Choice(Asked):
+class MessageFilter(RequestBody):
     """Which parked messages are meant: those that match every field given, or with `all` every one of the queue."""
 
     ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
@@ -123,19 +123,19 @@ class Choice(Asked):
     all: Literal[True] | None = Field(None, description="In place of any other choice.")
 
     @model_validator(mode="after")
-    def _chooses(self) -> Self:
+    def _is_unambiguous(self) -> Self:
         """An empty choice is more often a script's mistake than a wish for everything."""
-        if self.all and self.choice():
+        if self.all and self.criteria():
             raise ValueError("either all, or which ones; not both")
-        if not self.all and not self.choice():
+        if not self.all and not self.criteria():
             raise ValueError('say which messages: ids, action, correlation_id, …; or "all": true for every one')
         return self
 
-    def choice(self) -> dict[str, Any]:
+    def criteria(self) -> dict[str, Any]:
         return self.model_dump(exclude={"all", "expected", "why"}, exclude_none=True)
 
 
-class RedriveRequest(Choice):
+class RedriveRequest(MessageFilter):
     """The messages that start over."""
 
     expected: int | None = Field(None, ge=0, le=NUMBER_MAX, description="If another number matches, nothing is done.")
@@ -168,7 +168,7 @@ def queue_routes() -> APIRouter:
 
     @routes.get("/{queue}", summary="One queue", responses=READ)
     async def show_queue(queue: QueueName, context: AppContextDep, caller: Reader) -> QueueDepth:
-        await _known(context, queue)
+        await _check_exists(context, queue)
         return QueueDepth(**asdict(await context.admin.depth(queue)))
 
     @routes.get("/{queue}/messages", summary="Messages in the order they fall due", responses=READ)
@@ -180,27 +180,29 @@ def queue_routes() -> APIRouter:
         limit: Limit = PAGE_DEFAULT,
         after: Annotated[UUID | None, Query(description="The last message of the page before.")] = None,
     ) -> MessagePage:
-        await _known(context, queue)
+        await _check_exists(context, queue)
         found = await context.admin.peek(queue, state, limit, after)
         following = found[-1].message.id if len(found) == limit else None
         return MessagePage(queue=queue, state=state, messages=_shown(found), next_after=following)
 
     @routes.post("/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
     async def pause_queue(queue: QueueName, body: Pause, context: AppContextDep, caller: Steerer) -> Paused:
-        await _known(context, queue)
+        await _check_exists(context, queue)
         await context.admin.pause(queue, body.reason, caller.holder)
         return Paused(queue=queue, paused=True)
 
     @routes.post("/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
     async def resume_queue(queue: QueueName, context: AppContextDep, caller: Steerer) -> Paused:
-        await _known(context, queue)
+        await _check_exists(context, queue)
         await context.admin.resume(queue, caller.holder)
         return Paused(queue=queue, paused=False)
 
     @routes.post("/{queue}/redrive/preview", summary="What a redrive would do now; nothing is changed", responses=STEER)
-    async def preview_redrive(queue: QueueName, body: Choice, context: AppContextDep, caller: Reader) -> RedrivePreview:
-        await _known(context, queue)
-        return await _previewed(context, queue, Filter(**body.choice()))
+    async def preview_redrive(
+        queue: QueueName, body: MessageFilter, context: AppContextDep, caller: Reader
+    ) -> RedrivePreview:
+        await _check_exists(context, queue)
+        return await _previewed(context, queue, Filter(**body.criteria()))
 
     @routes.post(
         "/{queue}/redrive",
@@ -212,7 +214,7 @@ def queue_routes() -> APIRouter:
         queue: QueueName, body: RedriveRequest, context: AppContextDep, once: Annotated[Once, moves_money(QUEUES_STEER)]
     ) -> Response:
         async def act(tx: Tx) -> Redriven:
-            await _known(context, queue)
+            await _check_exists(context, queue)
             return await redrive_parked(tx, context, queue, body, once.caller.holder)
 
         return await once.answer(act)
@@ -226,7 +228,7 @@ def _add_operations(routes: APIRouter) -> None:
     async def list_operations(
         queue: QueueName, context: AppContextDep, caller: Reader, limit: Limit = PAGE_DEFAULT
     ) -> QueueOperations:
-        await _known(context, queue)
+        await _check_exists(context, queue)
         found = await bulk.operations(context.read, queue, limit)
         return QueueOperations(queue=queue, operations=[_operation(each) for each in found])
 
@@ -246,7 +248,7 @@ def _add_operations(routes: APIRouter) -> None:
 
 
 async def _operation_of(context: AppContext, queue: str, operation_id: int) -> bulk.Operation:
-    await _known(context, queue)
+    await _check_exists(context, queue)
     found = await bulk.operation_of(context.read, operation_id)
     if found is None or found.queue != queue:
         raise not_found(f"operation {operation_id} of {queue}")
@@ -258,25 +260,25 @@ def _operation(found: bulk.Operation) -> QueueOperation:
 
 
 async def redrive_parked(tx: Tx, context: AppContext, queue: str, body: RedriveRequest, by: str) -> Redriven:
-    asked = await redrive_request(tx, context.admin, queue, Filter(**body.choice()))
+    asked = await redrive_request(tx, context.admin, queue, Filter(**body.criteria()))
     if body.expected is not None and asked.count != body.expected:
         raise Stale(f"{asked.count:,} parked messages of {queue} match, and not {body.expected:,}; look again")
     ids: Sequence[UUID] = ()
     if asked.count and not asked.in_batches:
         ids = await context.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
     amounts = [Money.of(amount) for amount in await amounts_of(tx, ids)]
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "queue": queue,
         "matching": asked.count,
         "amounts": amounts,
         "in_review": await count_in_review(tx, ids),
     }
     if not asked.count:
-        return Redriven(**told, redriven=0)
+        return Redriven(**fields, redriven=0)
     end = await submit(tx, context.actions["redrive"], asked, by, body.why)
     if isinstance(end, Executed):
-        return Redriven(**told, redriven=end.result["redriven"], operation=end.result.get("operation"))
-    return Redriven(**told, redriven=0, approval=end.id)
+        return Redriven(**fields, redriven=end.result["redriven"], operation=end.result.get("operation"))
+    return Redriven(**fields, redriven=0, approval=end.id)
 
 
 async def _previewed(context: AppContext, queue: str, which: Filter) -> RedrivePreview:
@@ -297,7 +299,7 @@ async def _previewed(context: AppContext, queue: str, which: Filter) -> RedriveP
     )
 
 
-async def _known(context: AppContext, queue: str) -> None:
+async def _check_exists(context: AppContext, queue: str) -> None:
     if queue not in await context.admin.queues():
         raise not_found(f"queue {queue!r}")
 

@@ -33,7 +33,7 @@ _CLOSED: Final = Problem(
 log = get_logger(__name__)
 
 
-def small_web(
+def probe_app(
     database: Database, loops: Mapping[str, "asyncio.Task[Any]"], metrics_open: bool, hosts: Hosts | None = None
 ) -> ASGIApp:
     metrics_page = MetricsPage()
@@ -56,7 +56,7 @@ def small_web(
 
 
 @asynccontextmanager
-async def telling(
+async def probe_server(
     database: Database,
     loops: Mapping[str, "asyncio.Task[Any]"],
     host: str,
@@ -74,5 +74,5 @@ async def telling(
         log.warning("http_port_taken", wanted=DEFAULT_PORT, choose_with=OPTION)
         listener = bound(host, 0, OPTION)
     hosts = Hosts(host, allowed_hosts)
-    async with served(small_web(database, loops, metrics_are_open(setting, host), hosts), listener) as (chosen, _):
+    async with served(probe_app(database, loops, metrics_are_open(setting, host), hosts), listener) as (chosen, _):
         yield f"http://{host}:{chosen}"

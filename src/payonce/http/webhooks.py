@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: who is told of what, and what became of it. Tenants see their own endpoints and no others."""
+"""Webhook endpoints and deliveries over HTTP. A tenant sees only its own endpoints."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -17,7 +17,7 @@ from payonce.http.kit.auth import Caller, require
 from payonce.http.kit.context import Trace
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.scopes import WEBHOOKS_READ, WEBHOOKS_WRITE
-from payonce.http.kit.values import NO_CONTROLS, PAGE_DEFAULT, Asked, Limit, Moment, Name, Note
+from payonce.http.kit.values import NO_CONTROLS, PAGE_DEFAULT, Limit, Moment, Name, Note, RequestBody
 from payonce.kit.crypto import Keyring
 from payonce.kit.outcomes import Invalid, Unavailable
 
@@ -46,7 +46,7 @@ class EndpointDocument(BaseModel):
     created_at: datetime
 
 
-class EndpointMade(EndpointDocument):
+class CreatedEndpoint(EndpointDocument):
     secret: str = Field(description="Shown this once.")
 
 
@@ -55,7 +55,7 @@ class EndpointPage(BaseModel):
     next_before: UUID | None
 
 
-class SecretMade(BaseModel):
+class RotatedSecret(BaseModel):
     endpoint: UUID
     secret: str = Field(description="Shown this once.")
     overlap_s: int
@@ -99,7 +99,7 @@ class Replayed(BaseModel):
     replay_of: UUID
 
 
-class EndpointWanted(Asked):
+class NewEndpoint(RequestBody):
     url: str = Field(min_length=1, max_length=URL_MAX_CHARS, pattern=NO_CONTROLS)
     events: list[Annotated[str, Field(min_length=1, max_length=TYPE_MAX_CHARS + 2)]] = Field(
         min_length=1, max_length=EVENTS_MAX, description="Types, `invoice.*` for all that begin so, or `*`."
@@ -108,11 +108,11 @@ class EndpointWanted(Asked):
     tenant: Name | None = Field(None, description="For keys of the house; a key of a tenant adds its own.")
 
 
-class Reason(Asked):
+class Reason(RequestBody):
     reason: Note
 
 
-class Rotation(Asked):
+class Rotation(RequestBody):
     overlap_s: int = Field(
         webhooks.OVERLAP_S, ge=0, le=OVERLAP_MAX_S, description="For so long the secrets before it sign along."
     )
@@ -120,17 +120,17 @@ class Rotation(Asked):
 
 def webhook_routes(app: App) -> APIRouter:
     routes = APIRouter(prefix="/v1/webhooks")
-    told, deliveries = APIRouter(tags=["webhooks"]), APIRouter(tags=["deliveries"])
-    _endpoint_routes(app, told)
-    _state_routes(app, told)
+    endpoints, deliveries = APIRouter(tags=["webhooks"]), APIRouter(tags=["deliveries"])
+    _endpoint_routes(app, endpoints)
+    _state_routes(app, endpoints)
     _delivery_routes(app, deliveries)
-    routes.include_router(told)
+    routes.include_router(endpoints)
     routes.include_router(deliveries)
     return routes
 
 
 def _endpoint_routes(app: App, routes: APIRouter) -> None:
-    @routes.get("/endpoints", summary="Who is told, the newest first", responses=READ)
+    @routes.get("/endpoints", summary="Endpoints, newest first", responses=READ)
     async def list_endpoints(
         caller: Viewer,
         state: EndpointState | None = None,
@@ -143,10 +143,10 @@ def _endpoint_routes(app: App, routes: APIRouter) -> None:
 
     @routes.get("/endpoints/{endpoint_id}", summary="One endpoint", responses=READ)
     async def show_endpoint(endpoint_id: Id, caller: Viewer) -> EndpointDocument:
-        return _document(await _theirs(app.read, endpoint_id, caller))
+        return _document(await _own_endpoint(app.read, endpoint_id, caller))
 
     @routes.post("/endpoints", status_code=201, summary="Tell somebody, from now on", responses=WRITE)
-    async def add_endpoint(body: EndpointWanted, caller: Writer, trace_id: Trace) -> EndpointMade:
+    async def add_endpoint(body: NewEndpoint, caller: Writer, trace_id: Trace) -> CreatedEndpoint:
         if caller.tenant is not None and body.tenant not in (None, caller.tenant):
             raise Invalid(f"a key of tenant {caller.tenant} adds endpoints of that tenant; leave tenant out")
         async with app.begin(trace_id) as tx:
@@ -160,34 +160,36 @@ def _endpoint_routes(app: App, routes: APIRouter) -> None:
                 description=body.description,
                 allow_private=app.settings.webhook_private,
             )
-        return EndpointMade(**_document(made).model_dump(), secret=secret.reveal())
+        return CreatedEndpoint(**_document(made).model_dump(), secret=secret.reveal())
 
 
 def _state_routes(app: App, routes: APIRouter) -> None:
     @routes.post("/endpoints/{endpoint_id}/disable", summary="Send nothing to it from now on", responses=WRITE)
     async def disable_endpoint(endpoint_id: Id, body: Reason, caller: Writer, trace_id: Trace) -> EndpointDocument:
         async with app.begin(trace_id) as tx:
-            await _theirs(tx, endpoint_id, caller)
+            await _own_endpoint(tx, endpoint_id, caller)
             return _document(await webhooks.disable_endpoint(tx, endpoint_id, by=caller.holder, reason=body.reason))
 
     @routes.post("/endpoints/{endpoint_id}/enable", summary="Send to it again", responses=WRITE)
     async def enable_endpoint(endpoint_id: Id, caller: Writer, trace_id: Trace) -> EndpointDocument:
         async with app.begin(trace_id) as tx:
-            await _theirs(tx, endpoint_id, caller)
+            await _own_endpoint(tx, endpoint_id, caller)
             return _document(await webhooks.enable_endpoint(tx, endpoint_id, by=caller.holder))
 
     @routes.post("/endpoints/{endpoint_id}/rotate", summary="A new secret; the old one signs along", responses=WRITE)
-    async def rotate_secret(endpoint_id: Id, body: Rotation, caller: Writer, trace_id: Trace) -> SecretMade:
+    async def rotate_secret(endpoint_id: Id, body: Rotation, caller: Writer, trace_id: Trace) -> RotatedSecret:
         async with app.begin(trace_id) as tx:
-            await _theirs(tx, endpoint_id, caller)
+            await _own_endpoint(tx, endpoint_id, caller)
             secret = await webhooks.rotate_secret(
                 tx, _keyring(app), endpoint_id, by=caller.holder, overlap_s=body.overlap_s
             )
-        return SecretMade(endpoint=endpoint_id, secret=secret.reveal(), overlap_s=body.overlap_s)
+        return RotatedSecret(endpoint=endpoint_id, secret=secret.reveal(), overlap_s=body.overlap_s)
 
 
 def _delivery_routes(app: App, routes: APIRouter) -> None:
-    @routes.get("/endpoints/{endpoint_id}/deliveries", summary="What it was told, the newest first", responses=READ)
+    @routes.get(
+        "/endpoints/{endpoint_id}/deliveries", summary="Deliveries to an endpoint, newest first", responses=READ
+    )
     async def list_deliveries(
         endpoint_id: Id,
         caller: Viewer,
@@ -199,7 +201,7 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
         limit: Limit = PAGE_DEFAULT,
         before: Annotated[UUID | None, Query(description="The last delivery of the page before.")] = None,
     ) -> DeliveryPage:
-        await _theirs(app.read, endpoint_id, caller)
+        await _own_endpoint(app.read, endpoint_id, caller)
         found = await webhooks.deliveries(
             app.read,
             endpoint_id=endpoint_id,
@@ -212,11 +214,13 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
             limit=limit,
         )
         following = found[-1].id if len(found) == limit else None
-        return DeliveryPage(deliveries=[DeliveryDocument(**_told(each)) for each in found], next_before=following)
+        return DeliveryPage(
+            deliveries=[DeliveryDocument(**_delivery_fields(each)) for each in found], next_before=following
+        )
 
     @routes.get("/deliveries/{delivery_id}", summary="One delivery, with every attempt", responses=READ)
     async def show_delivery(delivery_id: Id, caller: Viewer) -> DeliveryTimeline:
-        found = await _their_delivery(app.read, delivery_id, caller)
+        found = await _own_delivery(app.read, delivery_id, caller)
         tries = [
             AttemptDocument(
                 number=each.number,
@@ -228,17 +232,17 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
             )
             for each in await webhooks.attempts(app.read, delivery_id)
         ]
-        return DeliveryTimeline(**_told(found), tries=tries)
+        return DeliveryTimeline(**_delivery_fields(found), tries=tries)
 
     @routes.post("/deliveries/{delivery_id}/replay", summary="The same event once more", responses=WRITE)
     async def replay_delivery(delivery_id: Id, body: Reason, caller: Writer, trace_id: Trace) -> Replayed:
         async with app.begin(trace_id) as tx:
-            await _their_delivery(tx, delivery_id, caller)
+            await _own_delivery(tx, delivery_id, caller)
             made = await webhooks.replay(tx, delivery_id, by=caller.holder, why=body.reason)
         return Replayed(delivery=made, replay_of=delivery_id)
 
 
-async def _theirs(read: Reader | Tx, endpoint_id: UUID, caller: Caller) -> Endpoint:
+async def _own_endpoint(read: Reader | Tx, endpoint_id: UUID, caller: Caller) -> Endpoint:
     """Another tenant's endpoint is answered like one that is not there."""
     known = await read.fetchval(
         "select exists (select from payonce.webhook_endpoints where id = $1 and ($2::text is null or tenant = $2))",
@@ -250,7 +254,7 @@ async def _theirs(read: Reader | Tx, endpoint_id: UUID, caller: Caller) -> Endpo
     return await webhooks.endpoint(read, endpoint_id)
 
 
-async def _their_delivery(read: Reader | Tx, delivery_id: UUID, caller: Caller) -> Delivery:
+async def _own_delivery(read: Reader | Tx, delivery_id: UUID, caller: Caller) -> Delivery:
     try:
         found = await webhooks.delivery(read, delivery_id)
     except Invalid:
@@ -272,5 +276,5 @@ def _document(found: Endpoint) -> EndpointDocument:
     return EndpointDocument(**{name: getattr(found, name) for name in names}, events=list(found.events))
 
 
-def _told(found: Delivery) -> dict[str, Any]:
+def _delivery_fields(found: Delivery) -> dict[str, Any]:
     return {name: getattr(found, name) for name in DeliveryDocument.model_fields}

@@ -96,8 +96,8 @@ OpenTwo = Callable[[], AbstractAsyncContextManager[Two]]
 
 
 @pytest.fixture(scope="session")
-def servers(servers_of_the_house: Servers) -> Servers:
-    return servers_of_the_house
+def servers(shared_servers: Servers) -> Servers:
+    return shared_servers
 
 
 @pytest.fixture

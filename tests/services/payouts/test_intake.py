@@ -23,7 +23,7 @@ from payonce.services.payouts.domain.pricing import fee_and_rest, market_value
 from payonce.services.payouts.model import USDT, Hold, State
 from payonce.settings import load_settings
 from payonce.testing import Clock, OpenStage, ScratchDatabase
-from tests.http.asking import Answer, Asking
+from tests.http.client import Answer, WebClient
 from tests.services.payouts.payouts_stage import (
     BTC_CLIENT,
     CLIENT,
@@ -56,7 +56,7 @@ OpenDoor = Callable[[], AbstractAsyncContextManager["Door"]]
 class Door:
     """The orchestrator's port, asked in process."""
 
-    def __init__(self, ask: Asking) -> None:
+    def __init__(self, ask: WebClient) -> None:
         self.ask = ask
         self.key = base64.b64encode(KEY)
 
@@ -80,7 +80,7 @@ def door(environment: pytest.MonkeyPatch, scratch: ScratchDatabase) -> OpenDoor:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Door]:
         async with App.open(load_settings(), ["payouts.orchestrator"]) as app:
-            yield Door(Asking(app, build_web(app), scratch))
+            yield Door(WebClient(app, build_web(app), scratch))
 
     return opened
 
@@ -293,7 +293,7 @@ async def test_two_payments_whose_unique_ids_meet_are_refused_loudly(door: OpenD
 
 async def test_a_process_without_the_role_says_where_to_go(environment: Any, scratch: ScratchDatabase) -> None:
     async with App.open(load_settings()) as app:
-        answer = await Door(Asking(app, build_web(app), scratch)).order()
+        answer = await Door(WebClient(app, build_web(app), scratch)).order()
         assert answer.status == 404
         assert "payouts.orchestrator" in answer.problem["detail"]
 

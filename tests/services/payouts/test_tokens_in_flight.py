@@ -29,7 +29,7 @@ from tests.cli.conftest import (
     until,
     warm_parent,
 )
-from tests.cli.test_serving import fetch, started
+from tests.cli.test_serve import fetch, started
 from tests.services.payouts.tokens_made import CLIENT, FIELDS
 
 __all__ = ["clean_environment", "database", "payonce", "warm_parent"]

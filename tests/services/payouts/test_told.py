@@ -25,7 +25,7 @@ from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.settings import load_settings
 from payonce.testing import OpenStage, ScratchDatabase
 from payonce.testing.faults import Fault, Script
-from tests.http.asking import Asking
+from tests.http.client import WebClient
 from tests.services.payouts.payouts_stage import KEY, Office, open_office, webhook
 
 
@@ -139,7 +139,7 @@ async def test_the_routes_show_quote_and_let_decide(
     monkeypatch.setenv("SUCCESS_URL_SIGNING_KEY", base64.b64encode(KEY).decode())
     monkeypatch.setenv("TPS_HOSTPAY_SIGNING_KEY", base64.b64encode(KEY).decode())
     async with App.open(load_settings(), ["payouts.orchestrator"]) as app:
-        ask = Asking(app, build_web(app), scratch)
+        ask = WebClient(app, build_web(app), scratch)
         ada = await ask.as_holder("ada", READ, DECIDE)
         body = webhook(await app.read.fetchval("select payonce.due_now()"))
         signature = hmac.new(base64.b64encode(KEY), body, "sha256").hexdigest()

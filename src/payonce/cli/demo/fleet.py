@@ -4,40 +4,42 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from payonce.cli.crew import Blow, Crew
+from payonce.cli.demo.process_pool import Disruption, ProcessPool
 
 
 @dataclass(frozen=True)
 class Fleet:
-    crews: Mapping[str, Crew]
+    pools: Mapping[str, ProcessPool]
     urls: Mapping[str, str]
     roles: Sequence[str]
     """Whose processes have work in hand, by the job log."""
     server: str | None = None
     """What has none, and is killed whenever it is its turn."""
     server_share: float = 0.0
-    """Of the blows, those against the server."""
+    """Of the disruptions, those against the server."""
 
     @property
     def kills(self) -> int:
-        return sum(crew.kills for crew in self.crews.values())
+        return sum(pool.kills for pool in self.pools.values())
 
     @property
     def restarts(self) -> int:
-        return sum(crew.restarts for crew in self.crews.values())
+        return sum(pool.restarts for pool in self.pools.values())
 
-    def revive(self) -> None:
-        for crew in self.crews.values():
-            crew.revive()
+    def restore(self) -> None:
+        for pool in self.pools.values():
+            pool.restore()
 
     def kill(self, busy: Mapping[int, int], chance: random.Random) -> bool:
         """One process in mid-work. False when nobody works."""
         if self.server is not None and chance.random() < self.server_share:
-            victims = [(self.server, pid) for pid in sorted(self.crews[self.server].awake())]
+            victims = [(self.server, pid) for pid in sorted(self.pools[self.server].running())]
         else:
-            victims = [(role, pid) for role in self.roles for pid in sorted(self.crews[role].awake()) if busy.get(pid)]
+            victims = [
+                (role, pid) for role in self.roles for pid in sorted(self.pools[role].running()) if busy.get(pid)
+            ]
         if not victims:
             return False
         role, pid = chance.choice(victims)
-        self.crews[role].strike(Blow.KILL, pid, 0.0)
+        self.pools[role].disrupt(Disruption.KILL, pid, 0.0)
         return True

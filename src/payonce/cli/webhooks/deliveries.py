@@ -8,9 +8,9 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.arguments import ByOption, LimitOption, parsed_moment, somebody
+from payonce.cli.arguments import ByOption, LimitOption, operator_name, parsed_moment
 from payonce.cli.confirmation import confirm
-from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, open_app, run_async, show, table
 from payonce.cli.webhooks.endpoints import parsed_endpoint, parsed_state
 from payonce.kit.outcomes import Invalid
 from payonce.kit.words import counted
@@ -53,7 +53,7 @@ def list_deliveries(
         from payonce.engine.webhooks import DeliveryState, deliveries
 
         wanted = None if state is None else parsed_state(state, DeliveryState, "a delivery")
-        async with opened() as app:
+        async with open_app() as app:
             found = await deliveries(
                 app.read,
                 endpoint_id=endpoint_id,
@@ -82,7 +82,7 @@ def show_delivery(delivery: DeliveryArgument, as_json: JsonOption = False) -> No
         from payonce.engine.webhooks import delivery as found_by
         from payonce.kit.redact import redact
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await found_by(app.read, delivery_id)
             tried = await attempts(app.read, delivery_id)
             sent = (await event_body(app.read, found.event_id)).decode()
@@ -121,7 +121,7 @@ def replay(
     if delivery is not None:
         if any(value is not None for value in (since, until, event_type, states)):
             raise Invalid("--since, --until, --type and --state choose among an endpoint's deliveries; add --endpoint")
-        run_async(_replay_one(parsed_delivery(delivery), somebody(by), why, as_json))
+        run_async(_replay_one(parsed_delivery(delivery), operator_name(by), why, as_json))
         return
     first = _moment(since, "--since")
     if first is None:
@@ -129,7 +129,7 @@ def replay(
     endpoint_id = parsed_endpoint(endpoint or "")
     run_async(
         _replay_range(
-            endpoint_id, first, _moment(until, "--until"), event_type, states, somebody(by), why, yes, as_json
+            endpoint_id, first, _moment(until, "--until"), event_type, states, operator_name(by), why, yes, as_json
         )
     )
 
@@ -137,7 +137,7 @@ def replay(
 async def _replay_one(delivery_id: UUID, by: str, why: str, as_json: bool) -> None:
     from payonce.engine.webhooks import replay as replay_one
 
-    async with opened() as app, app.begin() as tx:
+    async with open_app() as app, app.begin() as tx:
         made = await replay_one(tx, delivery_id, by=by, why=why)
     show({"delivery": str(made), "replayed": 1}, as_json, f"on its way again as delivery {made}")
 
@@ -157,7 +157,7 @@ async def _replay_range(
     from payonce.engine.webhooks.replays import MISSED
 
     wanted = MISSED if not states else tuple(parsed_state(each, DeliveryState, "a delivery") for each in states)
-    async with opened() as app:
+    async with open_app() as app:
         end = until or await app.read.fetchval("select payonce.due_now()")
         which = Range(endpoint_id, since, end, wanted, event_type)
         count = await count_range(app.read, which)
@@ -188,9 +188,9 @@ def parsed_delivery(text: str) -> UUID:
 
 
 def described(found: "Delivery") -> dict[str, Any]:
-    told = asdict(found)
-    del told["url"]
-    return {**told, "place": found.place}
+    fields = asdict(found)
+    del fields["url"]
+    return {**fields, "place": found.place}
 
 
 def _moment(text: str | None, option: str) -> datetime | None:

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.arguments import ByOption, LimitOption, somebody
+from payonce.cli.arguments import ByOption, LimitOption, operator_name
 from payonce.cli.confirmation import confirm
-from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, open_app, run_async, show, table
 from payonce.cli.webhooks.signatures import SecretFileOption, read_secrets
 from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LIST: Final = "payonce webhooks endpoints list"
 
 commands = typer.Typer(
-    help="Who is told: URLs, the events they listen for, their secrets.", no_args_is_help=True, rich_markup_mode=None
+    help="Who is fields: URLs, the events they listen for, their secrets.", no_args_is_help=True, rich_markup_mode=None
 )
 
 EndpointArgument = Annotated[str, typer.Argument(metavar="ENDPOINT", help=f"Its id; `{LIST}` shows it.")]
@@ -46,12 +46,12 @@ def add(
 
     Example: payonce webhooks endpoints add https://shop.example/hook --event 'invoice.*' --tenant acme
     """
-    brought = _brought(secret_file)
+    own_secret = _own_secret(secret_file)
 
     async def act() -> None:
         from payonce.engine.webhooks import add_endpoint
 
-        async with opened() as app, app.begin() as tx:
+        async with open_app() as app, app.begin() as tx:
             made, secret = await add_endpoint(
                 tx,
                 keys_of(app),
@@ -59,8 +59,8 @@ def add(
                 events=events,
                 tenant=tenant,
                 description=description,
-                by=somebody(by),
-                secret=brought,
+                by=operator_name(by),
+                secret=own_secret,
                 allow_private=app.settings.webhook_private,
             )
         result = {"endpoint": described(made), "secret": secret.reveal()}
@@ -85,7 +85,7 @@ def list_endpoints(
         from payonce.engine.webhooks import EndpointState, endpoints
 
         wanted = None if state is None else parsed_state(state, EndpointState, "an endpoint")
-        async with opened() as app:
+        async with open_app() as app:
             found = await endpoints(
                 app.read, tenant=tenant, state=wanted, removed=everything, before=behind, limit=limit
             )
@@ -104,11 +104,11 @@ def show_endpoint(endpoint: EndpointArgument, as_json: JsonOption = False) -> No
     async def act() -> None:
         from payonce.engine.webhooks import endpoint as found_by
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await found_by(app.read, endpoint_id)
-        told = {**described(found), "url": found.url}
-        rows = [(name, ", ".join(value) if isinstance(value, tuple) else value) for name, value in told.items()]
-        show({"endpoint": told}, as_json, table(f"Endpoint {endpoint_id}", ("field", "value"), rows))
+        fields = {**described(found), "url": found.url}
+        rows = [(name, ", ".join(value) if isinstance(value, tuple) else value) for name, value in fields.items()]
+        show({"endpoint": fields}, as_json, table(f"Endpoint {endpoint_id}", ("field", "value"), rows))
 
     run_async(act())
 
@@ -126,15 +126,15 @@ def rotate(
 
     Example: payonce webhooks endpoints rotate 0199… --overlap 7d
     """
-    endpoint_id, brought = parsed_endpoint(endpoint), _brought(secret_file)
+    endpoint_id, own_secret = parsed_endpoint(endpoint), _own_secret(secret_file)
     overlap_s = 0 if at_once else parsed_duration_s(overlap, "--overlap")
 
     async def act() -> None:
         from payonce.engine.webhooks import rotate_secret
 
-        async with opened() as app, app.begin() as tx:
+        async with open_app() as app, app.begin() as tx:
             secret = await rotate_secret(
-                tx, keys_of(app), endpoint_id, by=somebody(by), overlap_s=overlap_s, secret=brought
+                tx, keys_of(app), endpoint_id, by=operator_name(by), overlap_s=overlap_s, secret=own_secret
             )
         result = {"endpoint": str(endpoint_id), "secret": secret.reveal(), "overlap_s": overlap_s}
         said = "earlier secrets have ended" if at_once else f"earlier secrets sign along for {overlap}"
@@ -156,8 +156,8 @@ def disable(
     async def act() -> None:
         from payonce.engine.webhooks import disable_endpoint
 
-        async with opened() as app, app.begin() as tx:
-            moved = await disable_endpoint(tx, endpoint_id, by=somebody(by), reason=reason)
+        async with open_app() as app, app.begin() as tx:
+            moved = await disable_endpoint(tx, endpoint_id, by=operator_name(by), reason=reason)
         show({"endpoint": described(moved)}, as_json, f"endpoint {endpoint_id} is disabled")
 
     run_async(act())
@@ -172,10 +172,10 @@ def enable(endpoint: EndpointArgument, by: ByOption = None, as_json: JsonOption 
         from payonce.engine.webhooks import enable_endpoint
         from payonce.engine.webhooks import endpoint as found_by
 
-        async with opened() as app:
+        async with open_app() as app:
             since = (await found_by(app.read, endpoint_id)).changed_at.isoformat(timespec="seconds")
             async with app.begin() as tx:
-                moved = await enable_endpoint(tx, endpoint_id, by=somebody(by))
+                moved = await enable_endpoint(tx, endpoint_id, by=operator_name(by))
         hint = f"what it missed: payonce webhooks replay --endpoint {endpoint_id} --since {since} --why '…'"
         show({"endpoint": described(moved)}, as_json, f"endpoint {endpoint_id} is enabled", hint)
 
@@ -197,12 +197,12 @@ def remove(
         from payonce.engine.webhooks import endpoint as found_by
         from payonce.engine.webhooks import remove_endpoint
 
-        async with opened() as app:
+        async with open_app() as app:
             found = await found_by(app.read, endpoint_id)
             question = f"remove {found.place} of {found.tenant}?"
             confirm("removing an endpoint", question, yes=yes, as_json=as_json)
             async with app.begin() as tx:
-                moved = await remove_endpoint(tx, endpoint_id, by=somebody(by), reason=reason)
+                moved = await remove_endpoint(tx, endpoint_id, by=operator_name(by), reason=reason)
         show({"endpoint": described(moved)}, as_json, f"endpoint {endpoint_id} is removed")
 
     run_async(act())
@@ -216,7 +216,7 @@ def ping(endpoint: EndpointArgument, as_json: JsonOption = False) -> None:
     async def act() -> None:
         from payonce.engine.webhooks import announce_to
 
-        async with opened() as app, app.begin() as tx:
+        async with open_app() as app, app.begin() as tx:
             event_id = await announce_to(tx, endpoint_id, "payonce.ping", {})
         look = f"payonce webhooks deliveries list --event {event_id}"
         show({"event": event_id}, as_json, f"event {event_id} is on its way; see: {look}")
@@ -249,12 +249,12 @@ def parsed_state(text: str, states: Any, what: str) -> Any:
 
 
 def described(found: "Endpoint") -> dict[str, Any]:
-    told = asdict(found)
-    del told["url"]
-    return {**told, "place": found.place}
+    fields = asdict(found)
+    del fields["url"]
+    return {**fields, "place": found.place}
 
 
-def _brought(path: Path | None) -> "Secret | None":
+def _own_secret(path: Path | None) -> "Secret | None":
     if path is None:
         return None
     found = read_secrets(path)

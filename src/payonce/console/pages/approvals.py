@@ -29,8 +29,8 @@ TABS: Final = (*ApprovalState, "all")
 
 
 async def list_approvals(visit: Visit) -> Response:
-    state = choice_of(visit.asked, "state", TABS, "waiting")
-    before = number_of(visit.asked, "before")
+    state = choice_of(visit.query, "state", TABS, "waiting")
+    before = number_of(visit.query, "before")
     wanted = None if state == "all" else ApprovalState(state)
     found = await approvals(visit.context.read, wanted, limit=PAGE_ROWS + 1, before=before)
     page = found[:PAGE_ROWS]
@@ -58,7 +58,7 @@ async def one_approval(visit: Visit) -> Response:
     )
 
 
-async def grant_it(visit: Visit) -> Response:
+async def grant_approval(visit: Visit) -> Response:
     """Agrees, and does it in the same moment; what can no longer be done as it was asked ends denied."""
     why = text_of(visit.form, "why") or "agreed"
     async with visit.context.begin() as tx:
@@ -67,7 +67,7 @@ async def grant_it(visit: Visit) -> Response:
     return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} {done}.")
 
 
-async def deny_it(visit: Visit) -> Response:
+async def deny_approval(visit: Visit) -> Response:
     async with visit.context.begin() as tx:
         decided = await deny(tx, _number(visit), visit.person.name, reason_of(visit.form))
     return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} is denied; nothing was done.")
@@ -113,7 +113,7 @@ async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) ->
         )
     if isinstance(end, Executed):
         return visit.done("/approvals", f"Above {above} a second person is asked.")
-    return visit.left_to_another(end.id)
+    return visit.awaiting_approval(end.id)
 
 
 def _number(visit: Visit) -> int:
@@ -137,8 +137,8 @@ PAGE = Page(
     (
         get("/approvals", list_approvals),
         get("/approvals/{id}", one_approval),
-        post("/approvals/{id}/grant", grant_it, Role.APPROVER),
-        post("/approvals/{id}/deny", deny_it, Role.APPROVER),
+        post("/approvals/{id}/grant", grant_approval, Role.APPROVER),
+        post("/approvals/{id}/deny", deny_approval, Role.APPROVER),
         post("/approvals/thresholds/set", set_one_threshold, Role.APPROVER),
         post("/approvals/thresholds/remove", remove_one_threshold, Role.APPROVER),
     ),

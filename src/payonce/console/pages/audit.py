@@ -11,20 +11,20 @@ FILTERS = ("reference", "actor", "location", "severity", "since", "until")
 
 
 async def log(visit: Visit) -> Response:
-    severity = choice_of(visit.asked, "severity", ("all", *Severity), "all")
-    before = number_of(visit.asked, "before")
+    severity = choice_of(visit.query, "severity", ("all", *Severity), "all")
+    before = number_of(visit.query, "before")
     found = await notes(
         visit.context.read,
-        reference=name_of(visit.asked, "reference"),
-        actor=name_of(visit.asked, "actor"),
-        location=name_of(visit.asked, "location"),
+        reference=name_of(visit.query, "reference"),
+        actor=name_of(visit.query, "actor"),
+        location=name_of(visit.query, "location"),
         severity=None if severity == "all" else Severity(severity),
-        since=moment_of(visit.asked, "since"),
-        until=moment_of(visit.asked, "until"),
+        since=moment_of(visit.query, "since"),
+        until=moment_of(visit.query, "until"),
         before=before,
         limit=PAGE_ROWS + 1,
     )
-    page, typed = found[:PAGE_ROWS], {name: visit.asked.get(name, "") for name in FILTERS}
+    page, typed = found[:PAGE_ROWS], {name: visit.query.get(name, "") for name in FILTERS}
     return visit.page(
         "audit.html",
         "Audit log",

@@ -40,9 +40,9 @@ CHOICES: Final = {
 
 
 async def inbox(visit: Visit) -> Response:
-    state = State(choice_of(visit.asked, "state", TABS, "review"))
-    vendor, asset, queue = (name_of(visit.asked, name) for name in ("vendor", "asset", "queue"))
-    after = id_of(visit.asked, "after")
+    state = State(choice_of(visit.query, "state", TABS, "review"))
+    vendor, asset, queue = (name_of(visit.query, name) for name in ("vendor", "asset", "queue"))
+    after = id_of(visit.query, "after")
     read = visit.context.read
     found = await effects(
         read,
@@ -87,7 +87,7 @@ async def answer(visit: Visit) -> Response:
     if isinstance(end, Executed):
         text = f"The effect is {end.result['state']}; {describe_consequence(end.result)}."
         return visit.done(f"/effects/{effect.id}", text)
-    return visit.left_to_another(end.id)
+    return visit.awaiting_approval(end.id)
 
 
 async def _shown(visit: Visit) -> EffectDetails:

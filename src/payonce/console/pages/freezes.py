@@ -12,7 +12,7 @@ CONDITIONS = ("vendor", "asset", "tenant", "service")
 
 
 async def list_freezes(visit: Visit) -> Response:
-    ended, before = text_of(visit.asked, "ended") == "yes", number_of(visit.asked, "before")
+    ended, before = text_of(visit.query, "ended") == "yes", number_of(visit.query, "before")
     found = await freezes(visit.context.read, ended=ended, limit=PAGE_ROWS + 1, before=before)
     page, query = found[:PAGE_ROWS], {"ended": "yes" if ended else None}
     return visit.page(
@@ -20,7 +20,7 @@ async def list_freezes(visit: Visit) -> Response:
         "Freezes",
         rows=page,
         ended=ended,
-        typed={name: visit.asked.get(name, "") for name in CONDITIONS},
+        typed={name: visit.query.get(name, "") for name in CONDITIONS},
         first=link("/freezes", **query) if before else None,
         next=link("/freezes", **query, before=page[-1].id) if len(found) > PAGE_ROWS else None,
     )

@@ -11,7 +11,7 @@ from payonce.console.page import Page, Visit, get
 from payonce.engine.messages import job_log
 from payonce.kit.outcomes import Invalid
 
-LOOK_LIMIT_MS: Final = 5_000
+QUERY_LIMIT_MS: Final = 5_000
 ERRORS: Final = "errors"
 """What the table of queues counts as such: failed and parked."""
 STATUSES: Final = (*job_log.LOGGED, ERRORS)
@@ -19,7 +19,7 @@ FIELDS = ("queue", "status", "action", "correlation_id", "idempotency_key", "sin
 
 
 async def list_jobs(visit: Visit) -> Response:
-    asked = visit.asked
+    asked = visit.query
     status = choice_of(asked, "status", ("any", *STATUSES), "any")
     found = await _bounded(
         visit,
@@ -51,12 +51,12 @@ async def list_jobs(visit: Visit) -> Response:
 async def _bounded(visit: Visit, **filters: Any) -> list[job_log.Entry]:
     """Not every filter has an index, and a month of a busy log is long: what reads too much is broken off."""
     async with visit.context.database.work.acquire() as connection, connection.transaction(readonly=True):
-        await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
+        await connection.execute(f"set local statement_timeout = {QUERY_LIMIT_MS}")
         try:
             return await job_log.recent(connection, **filters)
         except asyncpg.QueryCanceledError:
             raise Invalid(
-                f"looking for this took more than {LOOK_LIMIT_MS // 1_000} s and was broken off; "
+                f"looking for this took more than {QUERY_LIMIT_MS // 1_000} s and was broken off; "
                 "add a correlation id, an idempotency key or a failing status, or narrow the time"
             ) from None
 

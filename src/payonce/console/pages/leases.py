@@ -9,7 +9,7 @@ from payonce.engine.database.leases import lease_statuses
 
 
 async def list_leases(visit: Visit) -> Response:
-    after = name_of(visit.asked, "after")
+    after = name_of(visit.query, "after")
     found = await lease_statuses(visit.context.read, PAGE_ROWS + 1, after)
     page = found[:PAGE_ROWS]
     return visit.page(

@@ -34,7 +34,7 @@ async def list_relays(visit: Visit) -> Response:
 
 
 async def one_relay(visit: Visit) -> Response:
-    relay, after = await _relay(visit), id_of(visit.asked, "after")
+    relay, after = await _relay(visit), id_of(visit.query, "after")
     found = await parked_entries(visit.context.database, relay.relay, PAGE_ROWS + 1, after)
     page, path = found[:PAGE_ROWS], f"/outbox/{relay.relay}"
     return visit.page(

@@ -17,7 +17,7 @@ RECENT_MIN: Final = 5
 
 
 async def overview(visit: Visit) -> Response:
-    window = choice_of(visit.asked, "window", tuple(WINDOWS), "1h")
+    window = choice_of(visit.query, "window", tuple(WINDOWS), "1h")
     read, depths = visit.context.read, visit.summary.depths
     runs = await runs_by_queue(read, 60)
     return visit.page(
@@ -26,7 +26,7 @@ async def overview(visit: Visit) -> Response:
         window=window,
         windows=tuple(WINDOWS),
         depths=failing_first(depths, runs),
-        chart=None if visit.renews else columns(await history(read, WINDOWS[window].minutes), WINDOWS[window].step),
+        chart=None if visit.is_refresh else columns(await history(read, WINDOWS[window].minutes), WINDOWS[window].step),
         runs=runs,
         meter=await visit.cache.meter(),
         attention=await visit.cache.attention(),

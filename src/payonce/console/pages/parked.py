@@ -33,7 +33,7 @@ PURGEABLE = ("parked", "ready", "alone")
 
 
 async def ask_redrive(visit: Visit) -> Response:
-    queue, which = visit.path["queue"], _filter(visit.asked)
+    queue, which = visit.path["queue"], _filter(visit.query)
     admin = visit.context.admin
     preview = await admin.preview(queue, State.PARKED, which)
     async with visit.context.begin() as tx:
@@ -51,7 +51,7 @@ async def ask_redrive(visit: Visit) -> Response:
         samples=[each for each in preview.samples if each.readable],
         unreadable=preview.unreadable,
         in_review=preview.in_review,
-        given={name: text_of(visit.asked, name) for name in FIELDS},
+        given={name: text_of(visit.query, name) for name in FIELDS},
     )
 
 
@@ -69,8 +69,8 @@ async def redrive(visit: Visit) -> Response:
 
 
 async def ask_purge(visit: Visit) -> Response:
-    queue, which = visit.path["queue"], _filter(visit.asked)
-    state = choice_of(visit.asked, "state", PURGEABLE, "parked")
+    queue, which = visit.path["queue"], _filter(visit.query)
+    state = choice_of(visit.query, "state", PURGEABLE, "parked")
     async with visit.context.begin() as tx:
         asked = await select_messages(tx, visit.context.admin, queue, State(state), which)
     preview = await visit.context.admin.preview(queue, State(state), asked.which)
@@ -82,7 +82,7 @@ async def ask_purge(visit: Visit) -> Response:
         preview=preview,
         in_batches=asked.in_batches,
         pinned=msgspec.json.encode(asked).decode(),
-        given={name: text_of(visit.asked, name) for name in FIELDS},
+        given={name: text_of(visit.query, name) for name in FIELDS},
     )
 
 

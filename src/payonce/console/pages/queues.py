@@ -17,7 +17,7 @@ STATES = ("parked", "ready", "leased", "alone")
 
 
 async def list_queues(visit: Visit) -> Response:
-    only = choice_of(visit.asked, "only", ("all", "paused"), "all")
+    only = choice_of(visit.query, "only", ("all", "paused"), "all")
     depths = [depth for depth in visit.summary.depths if only == "all" or depth.paused]
     return visit.page(
         "queues.html", "Queues", only=only, depths=depths, runs=await runs_by_queue(visit.context.read, 60)
@@ -27,8 +27,8 @@ async def list_queues(visit: Visit) -> Response:
 async def show_queue(visit: Visit) -> Response:
     queue, admin = visit.path["queue"], visit.context.admin
     depth = await admin.depth(queue)
-    state = choice_of(visit.asked, "state", STATES, "parked" if depth.parked else "ready")
-    after = id_of(visit.asked, "after")
+    state = choice_of(visit.query, "state", STATES, "parked" if depth.parked else "ready")
+    after = id_of(visit.query, "after")
     found = await admin.peek(queue, State(state), PAGE_ROWS + 1, after)
     rows = found[:PAGE_ROWS]
     here = f"/queues/{queue}"
@@ -46,7 +46,7 @@ async def show_queue(visit: Visit) -> Response:
         more=more,
         declared=await queue_declaration(visit.context.read, queue),
         operations=await bulk.operations(visit.context.read, queue, OPERATIONS_SHOWN),
-        chart=None if visit.renews else columns(await history(visit.context.read, 60, queue)),
+        chart=None if visit.is_refresh else columns(await history(visit.context.read, 60, queue)),
     )
 
 

@@ -27,7 +27,7 @@ RUNS_SHOWN: Final = 10
 
 
 async def books(visit: Visit) -> Response:
-    read, vendor, after = visit.context.read, name_of(visit.asked, "vendor"), id_of(visit.asked, "after")
+    read, vendor, after = visit.context.read, name_of(visit.query, "vendor"), id_of(visit.query, "after")
     found = await unmatched(read, vendor, PAGE_ROWS + 1, after)
     page = found[:PAGE_ROWS]
     return visit.page(

@@ -13,14 +13,14 @@ from payonce.engine.messages.search import find_anywhere
 from payonce.engine.monitoring.lookup import MATCHES_MAX, Lookup, LookupResult, engine_matches
 from payonce.engine.monitoring.timeline import Kind, Timeline, read_timeline
 
-LOOK_LIMIT_MS: Final = 3_000
+QUERY_LIMIT_MS: Final = 3_000
 """For the search in one service. After it, what others found is shown without that."""
 FOLLOWED_MAX: Final = 3
 """Objects whose histories, and correlation ids whose objects, are looked for."""
 
 
 async def show_trace(visit: Visit) -> Response:
-    what = name_of(visit.asked, "id")
+    what = name_of(visit.query, "id")
     if what is None:
         return visit.page("trace.html", "Find", what=None, matches=(), slow=0, timeline=None, kinds=Kind, waiting=None)
     matches, slow = await _matches(visit, what)
@@ -78,7 +78,7 @@ async def _look(visit: Visit, lookup: Lookup, what: str) -> Sequence[LookupResul
     async with visit.context.database.work.acquire() as connection:
         try:
             async with connection.transaction(readonly=True):
-                await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
+                await connection.execute(f"set local statement_timeout = {QUERY_LIMIT_MS}")
                 return await lookup(connection, what)
         except asyncpg.QueryCanceledError:
             return None

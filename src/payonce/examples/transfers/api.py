@@ -12,11 +12,11 @@ from payonce.examples.transfers.model import ACCOUNT_MAX_LENGTH, ID_MAX_LENGTH, 
 from payonce.examples.transfers.scopes import READ, WRITE
 from payonce.http.kit import (
     AppContextDep,
-    Asked,
     Caller,
     Money,
     Once,
     Problem,
+    RequestBody,
     moves_money,
     not_found,
     require,
@@ -28,7 +28,7 @@ Account = Annotated[str, StringConstraints(pattern=rf"^[ -~]{{1,{ACCOUNT_MAX_LEN
 Id = Annotated[str, Path(pattern=rf"^[ -~]{{1,{ID_MAX_LENGTH}}}$")]
 
 
-class TransferOrder(Asked):
+class TransferOrder(RequestBody):
     source: Account = Field(description="Account at Northbank.")
     target: Account = Field(description="Account at Southbank.")
     amount: str = Field(

@@ -11,7 +11,7 @@ from payonce.kit.lazy import lazy_names
 if TYPE_CHECKING:
     from payonce.http.kit.auth import Caller, require
     from payonce.http.kit.context import AppContext, AppContextDep, Trace
-    from payonce.http.kit.idempotency import Once, moves_money, once_by
+    from payonce.http.kit.idempotency import Once, moves_money, once_for
     from payonce.http.kit.json_bodies import refuse_repeated
     from payonce.http.kit.problems import Problem, not_found, responses
     from payonce.http.kit.values import (
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
         NUMBER_MAX,
         PAGE_DEFAULT,
         PAGE_MAX,
-        Asked,
         Limit,
         Moment,
         Money,
         Name,
         Note,
         Number,
+        RequestBody,
     )
 
 _HOMES: Final = {
     "payonce.http.kit.auth": "Caller require",
     "payonce.http.kit.context": "AppContext AppContextDep Trace",
-    "payonce.http.kit.idempotency": "Once moves_money once_by",
+    "payonce.http.kit.idempotency": "Once moves_money once_for",
     "payonce.http.kit.json_bodies": "refuse_repeated",
     "payonce.http.kit.problems": "Problem not_found responses",
     "payonce.http.kit.values": (
-        "NO_CONTROLS NUMBER_MAX PAGE_DEFAULT PAGE_MAX Asked Limit Moment Money Name Note Number"
+        "NO_CONTROLS NUMBER_MAX PAGE_DEFAULT PAGE_MAX RequestBody Limit Moment Money Name Note Number"
     ),
 }
 """The public names by the modules that define them; a module is imported when one of its names is used."""
@@ -50,7 +50,6 @@ __all__ = [
     "PAGE_MAX",
     "AppContext",
     "AppContextDep",
-    "Asked",
     "Caller",
     "Limit",
     "Moment",
@@ -60,10 +59,11 @@ __all__ = [
     "Number",
     "Once",
     "Problem",
+    "RequestBody",
     "Trace",
     "moves_money",
     "not_found",
-    "once_by",
+    "once_for",
     "refuse_repeated",
     "require",
     "responses",

@@ -20,7 +20,7 @@ BEARER: Final = HTTPBearer(
     scheme_name="ApiKey", description="`payonce keys add` makes a key and shows it once.", auto_error=False
 )
 # Written as the header is, it would be taken for a secret and hidden.
-WANTED: Final = (
+KEY_NEEDED: Final = (
     "a valid API key is needed, in the header Authorization with the scheme Bearer; payonce keys add gives one"
 )
 API_KEYS: Final = "API keys"
@@ -39,12 +39,12 @@ class Caller:
     """Whose data they see; None for those of the house."""
 
     @property
-    def whose(self) -> str:
+    def idempotency_scope(self) -> str:
         """Idempotency keys are theirs: they outlive an API key that is replaced between two tries."""
         return f"holder {self.holder}" if self.tenant is None else f"tenant {self.tenant}"
 
 
-TAKEN_FROM_TENANTS: Final[set[str]] = set()
+TENANT_ROUTE_SCOPES: Final[set[str]] = set()
 """The scopes with which some route lets keys of a tenant in."""
 
 
@@ -52,35 +52,35 @@ def require(scope: str, *, tenants: bool = False) -> Any:
     """The caller, if their key has the scope: 401 for every key that is none, 403 without the scope.
     Only routes that keep tenants apart let keys of a tenant in."""
     if tenants:
-        TAKEN_FROM_TENANTS.add(scope)
+        TENANT_ROUTE_SCOPES.add(scope)
 
     async def caller(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
     ) -> Caller:
-        return await identified(request, given, scope, tenants)
+        return await authorize(request, given, scope, tenants)
 
     return Security(caller)
 
 
-async def identified(
+async def authorize(
     request: Request,
     given: HTTPAuthorizationCredentials | None,
     scope: str | None,
     tenants: bool = False,
     *,
-    wanted: str = WANTED,
+    challenge: str = KEY_NEEDED,
     no_tenants: str = NO_TENANTS,
 ) -> Caller:
-    """The holder of the key that was given; without a scope, of any key. `wanted` is what a stranger is told,
+    """The holder of the key that was given; without a scope, of any key. `challenge` is what a stranger is told,
     `no_tenants` why a key of a tenant is refused and what to do instead."""
     if given is None:
         TOKEN_FAILURES.labels("missing").inc()
-        raise unknown(wanted)
-    digest = heard(request, given, API_KEYS)
+        raise unauthorized(challenge)
+    digest = check_attempt_limit(request, given, API_KEYS)
     key = await authenticate(context_of(request).database, given.credentials)
     if key is None:
-        refused(request, digest, API_KEYS)
-        raise unknown(wanted)
+        record_failure(request, digest, API_KEYS)
+        raise unauthorized(challenge)
     attempts_of(request, API_KEYS).succeeded(digest)
     if key.tenant is not None and not tenants:
         TOKEN_FAILURES.labels("scope").inc()
@@ -92,7 +92,7 @@ async def identified(
     return Caller(key.prefix, key.holder, key.tenant)
 
 
-def heard(request: Request, given: HTTPAuthorizationCredentials, kind: str) -> bytes:
+def check_attempt_limit(request: Request, given: HTTPAuthorizationCredentials, kind: str) -> bytes:
     """The digest of what was given, unless too many of this kind that were wrong came from the same address."""
     digest = digest_of(given.credentials)
     if wait_s := attempts_of(request, kind).wait_s(address_of(request), digest):
@@ -105,7 +105,7 @@ def heard(request: Request, given: HTTPAuthorizationCredentials, kind: str) -> b
     return digest
 
 
-def refused(request: Request, digest: bytes, kind: str) -> None:
+def record_failure(request: Request, digest: bytes, kind: str) -> None:
     """Counts a wrong one against its address."""
     attempts_of(request, kind).failed(address_of(request), digest)
     TOKEN_FAILURES.labels("unknown").inc()
@@ -120,6 +120,6 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-def unknown(wanted: str = WANTED) -> Problem:
+def unauthorized(challenge: str = KEY_NEEDED) -> Problem:
     """One answer for missing, unknown, expired and revoked keys: it tells a guesser nothing."""
-    return Problem(HTTPStatus.UNAUTHORIZED, wanted, headers={"WWW-Authenticate": "Bearer"})
+    return Problem(HTTPStatus.UNAUTHORIZED, challenge, headers={"WWW-Authenticate": "Bearer"})

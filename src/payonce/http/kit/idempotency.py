@@ -66,10 +66,10 @@ class Once:
         down what is to be done. A definite refusal of it is an answer, too; an error of ours is not."""
         try:
             async with self.context.begin(self.trace_id) as tx:
-                known = await take(tx, self.caller.whose, self.key, self.fingerprint)
-                given = known or await self._made(tx, act, status, location)
+                known = await take(tx, self.caller.idempotency_scope, self.key, self.fingerprint)
+                given = known or await self._execute(tx, act, status, location)
                 if known is None:
-                    await keep(tx, self.caller.whose, self.key, self.fingerprint, given, self.trace_id)
+                    await keep(tx, self.caller.idempotency_scope, self.key, self.fingerprint, given, self.trace_id)
         except Busy as error:
             headers = {"Retry-After": str(RETRY_AFTER_S)}
             raise Problem(HTTPStatus.CONFLICT, str(error), kind=KEY_BUSY, headers=headers) from error
@@ -77,7 +77,7 @@ class Once:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), kind=KEY_REUSED) from error
         return _response(given, replayed=known is not None)
 
-    async def _made(
+    async def _execute(
         self,
         tx: Tx,
         act: Callable[[Tx], Awaitable[BaseModel]],
@@ -87,29 +87,29 @@ class Once:
         try:
             # What a refused one has written is taken back; that it was refused stays.
             async with tx.connection.transaction():
-                made = await act(tx)
+                result = await act(tx)
         except PayonceError as error:
             problem = problem_of(error)
             if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR or problem.status in _PASSING:
                 raise
             refused = document(self.path, problem, self.trace_id)
             return Kept(problem.status, bytes(refused.body), MEDIA_TYPE)
-        body = made.model_dump_json().encode()
-        code = status(made) if callable(status) else status
-        return Kept(code, body, location=None if location is None else location(made))
+        body = result.model_dump_json().encode()
+        code = status(result) if callable(status) else status
+        return Kept(code, body, location=None if location is None else location(result))
 
 
 def moves_money(scope: str, *, tenants: bool = False) -> Any:
     """The dependency of a POST that moves money; it needs an Idempotency-Key."""
-    return once_by(require(scope, tenants=tenants))
+    return once_for(require(scope, tenants=tenants))
 
 
-def once_by(known: Any) -> Any:
-    """The same where `known`, a dependency that answers with a Caller, says who calls."""
+def once_for(authenticated: Any) -> Any:
+    """The same for routes with authentication of their own: `authenticated` is a dependency that returns a Caller."""
 
     async def once(
         request: Request,
-        caller: Annotated[Caller, known],
+        caller: Annotated[Caller, authenticated],
         key: Annotated[
             str | None,
             Header(alias=HEADER, description="New for every new order, the same for every further try of it."),

@@ -19,7 +19,7 @@ METRICS_READ: Final = "metrics:read"
 WEBHOOKS_READ: Final = "webhooks:read"
 WEBHOOKS_WRITE: Final = "webhooks:write"
 
-HOUSE_SCOPES: Final = {
+PLATFORM_SCOPES: Final = {
     QUEUES_READ: "see queues and their messages",
     QUEUES_STEER: "pause, resume and redrive",
     JOBS_READ: "read the job log and follow traces",

@@ -40,7 +40,7 @@ Moment = Annotated[AwareDatetime, AfterValidator(_within_reason)]
 """A time with its zone."""
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """A body; a field that it does not know is a slip of the pen that would otherwise change nothing, silently."""
 
     model_config = ConfigDict(extra="forbid")

@@ -18,9 +18,9 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.monitoring.metrics import TOKEN_FAILURES
 from payonce.engine.operators.login_limits import TooManyAttempts, count_action
 from payonce.engine.operators.passwords import PasswordQueueFull
-from payonce.http.kit.auth import Caller, attempts_of, heard, identified, refused, unknown
+from payonce.http.kit.auth import Caller, attempts_of, authorize, check_attempt_limit, record_failure, unauthorized
 from payonce.http.kit.context import AppContext, context_of
-from payonce.http.kit.idempotency import Once, once_by
+from payonce.http.kit.idempotency import Once, once_for
 from payonce.http.kit.problems import Problem, not_found
 from payonce.services.billing.scopes import NO_TENANTS, OPERATE, READ
 from payonce.services.billing.tokens import Claims, Expired, Tokens, is_token
@@ -31,7 +31,7 @@ BEARER: Final = HTTPBearer(
     auto_error=False,
     description="`POST /v1/auth/login` gives a token. Operators may use an API key instead: `payonce keys add`.",
 )
-WANTED: Final = (
+KEY_NEEDED: Final = (
     "a valid access token or API key is needed, in the header Authorization with the scheme Bearer; "
     "POST /v1/auth/login gives a token, payonce keys add a key"
 )
@@ -55,8 +55,8 @@ class Who(Caller):
     """Sees and may change what is others'."""
 
     @property
-    def whose(self) -> str:
-        return super().whose if self.account_id is None else f"account {self.account_id}"
+    def idempotency_scope(self) -> str:
+        return super().idempotency_scope if self.account_id is None else f"account {self.account_id}"
 
     def may_see(self, account_id: str) -> bool:
         """What is somebody else's is answered like what is not there."""
@@ -98,7 +98,7 @@ def moving(scope: str, *, operators: bool = False) -> Any:
         who = await _identified(request, given, scope, fresh=True)
         return _as_operator(who) if operators else who
 
-    return once_by(Security(caller))
+    return once_for(Security(caller))
 
 
 async def identify(request: Request, scope: str) -> Who:
@@ -160,11 +160,11 @@ async def _identified(
     request: Request, given: HTTPAuthorizationCredentials | None, scope: str | None, *, fresh: bool = False
 ) -> Who:
     if given is None or not is_token(given.credentials):
-        key = await identified(request, given, scope, wanted=WANTED, no_tenants=NO_TENANTS)
+        key = await authorize(request, given, scope, challenge=KEY_NEEDED, no_tenants=NO_TENANTS)
         if scope is not None:
             opened(context_of(request), Tokens)
         return Who(key.key, key.holder, key.tenant, operator=True)
-    digest = heard(request, given, ACCESS_TOKENS)
+    digest = check_attempt_limit(request, given, ACCESS_TOKENS)
     tokens = opened(context_of(request), Tokens)
     claims = await _read(request, tokens, given.credentials, digest, fresh)
     attempts_of(request, ACCESS_TOKENS).succeeded(digest)
@@ -176,13 +176,13 @@ async def _read(request: Request, tokens: Tokens, text: str, digest: bytes, fres
         claims = tokens.read(text)
     except Expired:
         TOKEN_FAILURES.labels("expired").inc()
-        raise unknown(WANTED) from None
+        raise unauthorized(KEY_NEEDED) from None
     if claims is None:
-        refused(request, digest, ACCESS_TOKENS)
-        raise unknown(WANTED)
+        record_failure(request, digest, ACCESS_TOKENS)
+        raise unauthorized(KEY_NEEDED)
     if not await tokens.counts(claims, fresh=fresh):
         TOKEN_FAILURES.labels("ended").inc()
-        raise unknown(WANTED)
+        raise unauthorized(KEY_NEEDED)
     return claims
 
 

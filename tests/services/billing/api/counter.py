@@ -14,7 +14,7 @@ from payonce.services.billing.settings import BillingSettings
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Claims, Tokens
-from tests.http.asking import Answer, Asking, asked
+from tests.http.client import Answer, WebClient, send_request
 from tests.services.billing.billing_stage import PAYS, Customer, Door, House
 from tests.services.billing.billing_stage import SECRET as SHARED
 
@@ -46,7 +46,7 @@ def resources(app: App, clock: ProcessClock | None = None) -> list[object]:
 
 
 @dataclass
-class Counter(Asking):
+class Counter(WebClient):
     @property
     def tokens(self) -> Tokens:
         [found] = [each for each in self.app.resources if isinstance(each, Tokens)]
@@ -104,7 +104,7 @@ def through(web: ASGIApp, door: Door) -> Callable[[dict[str, str], bytes], Corou
     async def take(headers: dict[str, str], body: bytes) -> tuple[int, Any]:
         if door.answers:
             return door.answers.pop(0), {"detail": "not now"}
-        answer = await asked(web, "POST", "/v1/webhooks/payment", [body], headers)
+        answer = await send_request(web, "POST", "/v1/webhooks/payment", [body], headers)
         return answer.status, answer.json
 
     return take

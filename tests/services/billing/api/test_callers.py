@@ -32,7 +32,7 @@ class Seen(BaseModel):
 
 
 def seen(who: Who) -> Seen:
-    return Seen(account_id=who.account_id, operator=who.operator, whose=who.whose)
+    return Seen(account_id=who.account_id, operator=who.operator, whose=who.idempotency_scope)
 
 
 def add_routes(web: FastAPI) -> None:

@@ -18,7 +18,7 @@ from payonce.services.billing.subscriptions.model import State
 from payonce.settings import Settings
 from payonce.testing import OpenStage, ScratchDatabase
 from tests.ablations import patched
-from tests.http.asking import Answer
+from tests.http.client import Answer
 from tests.redis.terminal import Terminal
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import Shop, resources, through

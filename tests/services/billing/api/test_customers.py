@@ -13,7 +13,7 @@ from payonce.services.billing.subscriptions.pdf import render
 from payonce.services.billing.subscriptions.pdf.glyphs import Fonts
 from payonce.services.billing.subscriptions.pdf.render import Party, Printable
 from payonce.services.billing.subscriptions.store.customers import EXTERNAL_ID_MAX_CHARS
-from tests.http.asking import Answer
+from tests.http.client import Answer
 from tests.services.billing.api.conftest import OpenCounter, OpenShop
 from tests.services.billing.api.counter import Counter
 from tests.services.billing.billing_stage import PAYS

@@ -21,7 +21,7 @@ from payonce.services.billing.subscriptions.store import accounts, refresh_token
 from payonce.settings import load_settings
 from payonce.testing import Clock
 from tests.ablations import Ablations, cases, given, missed, patched
-from tests.http.asking import Answer
+from tests.http.client import Answer
 from tests.services.billing.api.conftest import OpenCounter, OpenShop
 from tests.services.billing.api.counter import PASSWORD, Counter
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from payonce.engine.operators import passwords
-from payonce.http.kit.scopes import HOUSE_SCOPES, TENANT_SCOPES
+from payonce.http.kit.scopes import PLATFORM_SCOPES, TENANT_SCOPES
 from payonce.services.billing import SCOPES, callers
-from payonce.services.billing.callers import WANTED
+from payonce.services.billing.callers import KEY_NEEDED
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenCounter
@@ -78,7 +78,7 @@ async def callers_of(ask: Counter) -> tuple[str, dict[str, tuple[Counter, dict[s
     nobody: dict[str, int | str] = {READ: UNKNOWN, OPERATE: UNKNOWN}
     nothing: dict[str, int | str] = {READ: NOT_ALLOWED, OPERATE: NOT_ALLOWED}
     tenant = await ask.as_holder("shop", *SCOPES, tenant="acme")
-    house = [*HOUSE_SCOPES, *TENANT_SCOPES]
+    house = [*PLATFORM_SCOPES, *TENANT_SCOPES]
     return account, {
         "a stranger": (ask, nobody),
         "a refresh token": (ask.bearing(entered.json["refresh_token"]), nobody),
@@ -149,4 +149,4 @@ async def test_no_forged_token_opens_any_of_them_and_all_hear_the_same(counter: 
                 answer = await route.asked(who, "account")
                 assert answer.status == UNKNOWN, (name, route)
                 heard.add((answer.problem["detail"], answer.problem["title"], answer.headers["www-authenticate"]))
-        assert heard == {(WANTED, "Unauthorized", "Bearer")}
+        assert heard == {(KEY_NEEDED, "Unauthorized", "Bearer")}

@@ -13,7 +13,7 @@ from payonce.services.billing import SCOPES, callers
 from payonce.services.billing.payments.api import payment_end
 from payonce.services.billing.subscriptions.api import subscriptions
 from tests.ablations import patched
-from tests.http.asking import Answer
+from tests.http.client import Answer
 from tests.http.test_description import OF_BILLING
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import Shop

@@ -8,7 +8,7 @@ from payonce.engine.operators import login_limits, passwords
 from payonce.services.billing.scopes import OPERATE, READ
 from payonce.services.billing.subscriptions.store.password_tokens import LIFETIME_HOURS
 from payonce.testing import Clock
-from tests.http.asking import Answer
+from tests.http.client import Answer
 from tests.services.billing.api.conftest import OpenCounter
 from tests.services.billing.api.counter import PASSWORD, Counter
 from tests.services.billing.api.test_customers import CUSTOMERS, create, edit

@@ -23,7 +23,7 @@ from payonce.services.billing.payments.api.routes import build_routes
 from payonce.services.billing.payments.decisions import ACTION, giving_back
 from payonce.services.billing.tokens import Claims, Tokens
 from payonce.testing import OpenStage
-from tests.http.asking import Answer, asked
+from tests.http.client import Answer, send_request
 from tests.services.billing.payments.till import Till, open_till
 
 GATEWAY_SECRET: Final = Secret("a-secret-that-the-gateway-gave-us")
@@ -77,7 +77,7 @@ class Counter:
         given = {**self.headers, **{name.replace("_", "-"): value for name, value in headers.items()}}
         if raw:
             given.setdefault("content-type", "application/json")
-        return await asked(self.web, method, path, [raw], given)
+        return await send_request(self.web, method, path, [raw], given)
 
     async def pay(self, key: str = "order-1", *, wait: int = 0, **fields: Any) -> Answer:
         body = {"amount": "29.00", "currency": "AED", **fields}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.demo import Job, table, throw_away_app, too_few_kills, work_through
+from payonce.demo import Workload, run_workload, scratch_app, table, too_few_kills
 
 if TYPE_CHECKING:
     from payonce import Reader, Settings
@@ -85,19 +85,19 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
     async def done(read: "Reader") -> int:
         return messages - await store.unfinished(read)
 
-    async with throw_away_app(settings) as (app, addresses):
+    async with scratch_app(settings) as (app, addresses):
         await _put(app, changes)
-        job = Job("tally.worker", [CHANGES.queue], CHANGES.lease_s, messages, done)
-        disturbed = await work_through(app, addresses, job, seed)
+        workload = Workload("tally.worker", [CHANGES.queue], CHANGES.lease_s, messages, done)
+        disrupted = await run_workload(app, addresses, workload, seed)
         return Report(
             seed=seed,
             outcome=await store.outcome(app.read),
             poison_rows=frozenset(change.row_id for change in changes if change.fault in POISON),
-            kills=disturbed.kills,
-            stops=disturbed.stops,
-            restarts=disturbed.restarts,
-            seconds=disturbed.seconds,
-            log_path=disturbed.log_path,
+            kills=disrupted.kills,
+            stops=disrupted.stops,
+            restarts=disrupted.restarts,
+            seconds=disrupted.seconds,
+            log_path=disrupted.log_path,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.demo import Disturbed, Job, table, throw_away_app, too_few_kills, work_through
+from payonce.demo import DisruptedRun, Workload, run_workload, scratch_app, table, too_few_kills
 
 if TYPE_CHECKING:
     from payonce import Reader, Settings
@@ -29,14 +29,14 @@ class Report:
     seed: int
     verdict: "Verdict"
     faults: Mapping[str, int]
-    disturbed: Disturbed
+    disrupted: DisruptedRun
 
     @property
     def log_path(self) -> Any:
-        return self.disturbed.log_path
+        return self.disrupted.log_path
 
     def figures(self) -> dict[str, Any]:
-        verdict, disturbed = self.verdict, self.disturbed
+        verdict, disrupted = self.verdict, self.disrupted
         return {
             "transfers": verdict.asked,
             "finished": verdict.finished,
@@ -47,10 +47,10 @@ class Report:
             "doubled": len(verdict.doubled),
             "unexplained": {code: amount.to_minor_text() for code, amount in verdict.unexplained.items()},
             "faults": dict(self.faults),
-            "kills": disturbed.kills,
-            "stops": disturbed.stops,
-            "restarts": disturbed.restarts,
-            "seconds": round(disturbed.seconds, 1),
+            "kills": disrupted.kills,
+            "stops": disrupted.stops,
+            "restarts": disrupted.restarts,
+            "seconds": round(disrupted.seconds, 1),
             "seed": self.seed,
         }
 
@@ -71,7 +71,7 @@ class Report:
         found += [f"broken: {words}" for words in verdict.broken]
         if not self.faults:
             found.append("no call went wrong, so nothing was proven")
-        return found + too_few_kills(self.disturbed.kills)
+        return found + too_few_kills(self.disrupted.kills)
 
     def rendered(self) -> Any:
         meanings = {
@@ -109,17 +109,17 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
         counts = await store.counts(read)
         return sum(count for state, count in counts.items() if state in ENDED)
 
-    async with throw_away_app(settings) as (app, addresses), open_banks(orders, seed, SHARE_OF_FAULTS) as banks:
+    async with scratch_app(settings) as (app, addresses), open_banks(orders, seed, SHARE_OF_FAULTS) as banks:
         await _put(app, orders, banks)
         queues = [policy.queue for policy in QUEUES]
-        job = Job(
+        workload = Workload(
             "transfers.worker", queues, QUEUES[0].lease_s, len(orders), done, LIMIT_S, lambda: banks.answer_reviews(app)
         )
-        disturbed = await work_through(app, addresses, job, seed, banks.environment)
+        disrupted = await run_workload(app, addresses, workload, seed, banks.environment)
         # What is still under way at the banks lands now, so that it is seen.
         await banks.deliver()
         verdict = await judge(app.read, banks.northbank, banks.southbank, orders)
-        return Report(seed, verdict, banks.faults(), disturbed)
+        return Report(seed, verdict, banks.faults(), disrupted)
 
 
 def seeded_orders(count: int, seed: int) -> list["Order"]:

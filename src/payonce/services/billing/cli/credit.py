@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.arguments import ByOption, LimitOption, described_amount, parsed_amount, somebody
+from payonce.cli.arguments import ByOption, LimitOption, described_amount, operator_name, parsed_amount
 from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, run_async, show, table
 from payonce.kit.outcomes import Invalid
@@ -153,10 +153,10 @@ def _change(
                 note=why,
             )
             async with app.begin() as tx:
-                found = await preview(tx, app.actions[ACTION], asked, somebody(by))
+                found = await preview(tx, app.actions[ACTION], asked, operator_name(by))
             confirm("a change of credit", f"{found.weighed.text}: do it?", yes=yes, as_json=as_json)
             async with app.begin() as tx:
-                end = await submit(tx, app.actions[ACTION], asked, somebody(by), why)
+                end = await submit(tx, app.actions[ACTION], asked, operator_name(by), why)
         _tell(end, wanted, as_json)
 
     run_async(act())

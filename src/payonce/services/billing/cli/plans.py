@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.arguments import ByOption, LimitOption, described_amount, somebody
+from payonce.cli.arguments import ByOption, LimitOption, described_amount, operator_name
 from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, run_async, show, table
 from payonce.kit.outcomes import Invalid
@@ -69,7 +69,7 @@ def migrate(
                 confirm("a plan migration", "move them when they renew?", _preview(found), yes=yes, as_json=as_json)
                 async with app.begin() as tx:
                     ordered = await plan_migrations.start(
-                        tx, found.older.id, found.newer.id, somebody(by), reason, notice_days
+                        tx, found.older.id, found.newer.id, operator_name(by), reason, notice_days
                     )
         told = (
             f"migration {ordered.id} from {ordered.from_plan_id} to {ordered.to_plan_id} is under way; "
@@ -126,7 +126,7 @@ def cancel_migration(
         async with opened_subscriptions() as app:
             with _refusals():
                 async with app.begin() as tx:
-                    canceled = await plan_migrations.cancel(tx, migration, somebody(by), reason)
+                    canceled = await plan_migrations.cancel(tx, migration, operator_name(by), reason)
         show({"migration": _migration(canceled)}, as_json, f"migration {canceled.id} is {canceled.state}")
 
     run_async(act())

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from payonce.cli.output import opened
+from payonce.cli.output import open_app
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ ROLE: Final = "billing.subscriptions"
 @asynccontextmanager
 async def opened_subscriptions() -> AsyncIterator["App"]:
     """Raises Invalid where subscriptions have another database."""
-    async with opened() as app:
+    async with open_app() as app:
         if not app.holds(ROLE):
             raise Invalid(
                 f"{ROLE} has a database of its own; run this with that DATABASE_URL and "

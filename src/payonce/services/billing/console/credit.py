@@ -55,7 +55,7 @@ async def change_credit(visit: Visit) -> Response:
     except Retry as error:
         return await _page(visit, customer, Stale(error.reason))
     if not isinstance(end, Executed):
-        return visit.left_to_another(end.id)
+        return visit.awaiting_approval(end.id)
     left = f"{end.result['balance']} {end.result['currency']} of credit is left."
     return visit.done(_path(customer), f"Done: {left}")
 
@@ -123,7 +123,7 @@ async def _known(visit: Visit) -> Customer:
 
 
 async def _page(visit: Visit, customer: Customer, problem: PayonceError | None = None) -> Response:
-    before = number_of(visit.asked, "before")
+    before = number_of(visit.query, "before")
     async with bounded(visit) as read:
         balances = await credit.balances(read, customer.id)
         entries = await credit.entries(read, customer.id, before, PAGE_ROWS + 1)

@@ -22,7 +22,7 @@ LAST_ROWS: Final = 12
 
 
 async def list_customers(visit: Visit) -> Response:
-    asked = visit.asked
+    asked = visit.query
     state = choice_of(asked, "state", ("all", *State), "all")
     wanted = Wanted(
         state=None if state == "all" else State(state),

@@ -21,7 +21,7 @@ CHOICES: Final = {"all": None, "waiting": False, "delivered": True}
 
 
 async def list_deliveries(visit: Visit) -> Response:
-    asked = visit.asked
+    asked = visit.query
     chosen = choice_of(asked, "state", tuple(CHOICES), "all")
     reference, before = name_of(asked, "reference"), name_of(asked, "before")
     with_taken = await has(visit, SUBSCRIPTIONS)

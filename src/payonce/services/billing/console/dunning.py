@@ -12,8 +12,8 @@ from payonce.services.billing.subscriptions.store.queries import OVERDUE
 
 
 async def show_dunning(visit: Visit) -> Response:
-    chosen = choice_of(visit.asked, "state", ("all", *OVERDUE), "all")
-    after = name_of(visit.asked, "after")
+    chosen = choice_of(visit.query, "state", ("all", *OVERDUE), "all")
+    after = name_of(visit.query, "after")
     state = None if chosen == "all" else State(chosen)
     async with bounded(visit) as read:
         totals = await queries.overdue_totals(read)

@@ -20,13 +20,13 @@ WHO: Final = ("customers", "test clocks")
 
 
 async def show_figures(visit: Visit) -> Response:
-    window = choice_of(visit.asked, "window", tuple(WINDOWS), "12m")
-    who = choice_of(visit.asked, "who", WHO, WHO[0])
+    window = choice_of(visit.query, "window", tuple(WINDOWS), "12m")
+    who = choice_of(visit.query, "who", WHO, WHO[0])
     with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
         assets = await figures.currencies(read)
         names = tuple(asset.code for asset in assets)
-        currency = choice_of(visit.asked, "currency", names, names[0]) if names else ""
+        currency = choice_of(visit.query, "currency", names, names[0]) if names else ""
         asset = next((each for each in assets if each.code == currency), None)
         months = (
             []

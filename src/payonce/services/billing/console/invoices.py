@@ -25,7 +25,7 @@ ACTIONS: Final = (Action.INITIAL, Action.TRIAL, Action.RENEWAL, Action.UPGRADE, 
 
 
 async def list_invoices(visit: Visit) -> Response:
-    asked = visit.asked
+    asked = visit.query
     state = choice_of(asked, "state", ("all", *InvoiceState), "all")
     action = choice_of(asked, "action", ("all", *ACTIONS), "all")
     wanted = WantedInvoices(

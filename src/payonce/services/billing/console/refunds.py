@@ -35,7 +35,7 @@ async def refund(visit: Visit) -> Response:
     if isinstance(end, Executed):
         follows = "on record" if given.outside else "on its way"
         return visit.done(f"/billing/invoices/{bill.id}", f"Refund {end.result['refund']} is {follows}.")
-    return visit.left_to_another(end.id)
+    return visit.awaiting_approval(end.id)
 
 
 async def _charge(visit: Visit, bill: Bill) -> Charged:

@@ -65,7 +65,7 @@ async def decide(visit: Visit) -> Response:
     except Retry as error:
         return await _page(visit, await _known(visit), Stale(error.reason))
     if not isinstance(end, Executed):
-        return visit.left_to_another(end.id)
+        return visit.awaiting_approval(end.id)
     said = end.result["state"].replace("_", " ")
     retried = " What it owes is being charged." if given.verdict is Verdict.RETRY else ""
     return visit.done(f"/billing/subscriptions/{seen.id}", f"The subscription is {said}.{retried}")

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from payonce.cli.crew import Crew
 from payonce.cli.demo.fleet import Fleet
+from payonce.cli.demo.process_pool import ProcessPool
 from payonce.kit.ports import held_ports
 
 SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
@@ -50,7 +50,7 @@ def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet
             "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
             **{f"QUEUE_POLICY__{queue}__{name}": value for queue in QUEUES for name, value in POLICY.items()},
         }
-        crews = {role: Crew(("run", role, "--port", str(ports[role])), everybody, log_path, 1) for role in ROLES}
-        for crew in crews.values():
-            stack.enter_context(crew)
-        yield Fleet(crews, urls, ROLES)
+        pools = {role: ProcessPool(("run", role, "--port", str(ports[role])), everybody, log_path, 1) for role in ROLES}
+        for pool in pools.values():
+            stack.enter_context(pool)
+        yield Fleet(pools, urls, ROLES)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.cli.demo.disturb import Disturbed, environment_of, log_file, throw_away_app, too_few_kills
+from payonce.cli.demo.disruption import DisruptedRun, environment_of, log_file, scratch_app, too_few_kills
 from payonce.cli.output import table
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ class Report:
     faults: Mapping[str, int]
     repeated: int
     wrong: Sequence[str]
-    disturbed: Disturbed
+    disrupted: DisruptedRun
     told: Told = Told()
 
     @property
     def log_path(self) -> Path:
-        return self.disturbed.log_path
+        return self.disrupted.log_path
 
     def figures(self) -> dict[str, Any]:
         verdict = self.verdict
@@ -80,9 +80,9 @@ class Report:
             "calls_repeated": self.repeated,
             "faults": dict(self.faults),
             "gateway_webhooks": asdict(self.told),
-            "kills": self.disturbed.kills,
-            "restarts": self.disturbed.restarts,
-            "seconds": round(self.disturbed.seconds, 1),
+            "kills": self.disrupted.kills,
+            "restarts": self.disrupted.restarts,
+            "seconds": round(self.disrupted.seconds, 1),
             "seed": self.seed,
         }
 
@@ -110,7 +110,7 @@ class Report:
             found.append(f"of {self.told.events} events that the gateway told, {self.told.heeded} were heeded")
         if not self.faults:
             found.append("no call went wrong, so nothing was proven")
-        return found + too_few_kills(self.disturbed.kills)
+        return found + too_few_kills(self.disrupted.kills)
 
     def rendered(self) -> Any:
         figures = self.figures()
@@ -164,7 +164,7 @@ async def demonstrate(
     post = WebhookFaults(seed, TWICE, LATE, LATE_S)
     subscribers = seeded_customers(customers or size or CUSTOMERS, months, seed)
     async with (
-        throw_away_app(settings) as (app, addresses),
+        scratch_app(settings) as (app, addresses),
         open_gateway_stand_in(seed, FAULTS, post=post) as gateway,
         Clock.open(addresses.owner) as clock,
     ):
@@ -182,8 +182,8 @@ async def demonstrate(
         await gateway.deliver()
         verdict = await judge(app.read, gateway.simulator.books, cards, subscribers)
         told = await _told(app.read, gateway.simulator.outbox, post)
-        disturbed = Disturbed(fleet.kills, 0, fleet.restarts, seconds, log_path)
-        return Report(seed, months, verdict, gateway.faults(), desk.repeated, desk.wrong, disturbed, told)
+        disrupted = DisruptedRun(fleet.kills, 0, fleet.restarts, seconds, log_path)
+        return Report(seed, months, verdict, gateway.faults(), desk.repeated, desk.wrong, disrupted, told)
 
 
 async def _told(read: "Reader", outbox: "Outbox", post: "WebhookFaults") -> Told:

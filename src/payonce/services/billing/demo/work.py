@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from payonce.cli.demo.disturb import KILLS_MIN, progress_bar
+from payonce.cli.demo.disruption import KILLS_MIN, progress_bar
 from payonce.cli.demo.fleet import Fleet
 from payonce.engine.messages.transaction import Reader
 from payonce.services.billing.demo.customer_calls import Desk
@@ -80,8 +80,8 @@ class Work:
                     passed, moved = (days, now) if days != passed else (passed, moved)
                     if now - began > LIMIT_S or now - moved > STALLED_S:
                         return
-                    await self._disturb(days / total, kills)
-                    self.fleet.revive()
+                    await self._disrupt(days / total, kills)
+                    self.fleet.restore()
                     await asyncio.sleep(TICK_S)
             await asyncio.gather(*lives)
         finally:
@@ -102,7 +102,7 @@ class Work:
         await self.desk.advance(customer, customer.ends_at)
         await watch.until_at(customer, customer.ends_at)
 
-    async def _disturb(self, progress: float, kills: list[float]) -> None:
+    async def _disrupt(self, progress: float, kills: list[float]) -> None:
         if not kills or progress < kills[0] or await self.read.fetchval(ALONE):
             return
         if self.fleet.kill(await self._busy(), self.chance):

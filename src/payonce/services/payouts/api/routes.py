@@ -19,7 +19,7 @@ from payonce.http.kit.auth import Caller, require
 from payonce.http.kit.context import AppContext, AppContextDep, context_of, trace_of
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import Problem, not_found, responses
-from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Moment, Note, no_such_parameters, wrong_query
+from payonce.http.kit.values import PAGE_DEFAULT, Limit, Moment, Note, RequestBody, no_such_parameters, wrong_query
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.payouts.api import quotes
@@ -126,7 +126,7 @@ class QuoteDocument(BaseModel):
     reason: str | None
 
 
-class DecisionRequest(Asked):
+class DecisionRequest(RequestBody):
     verdict: Verdict
     revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
     note: Note = Field(description="Why; it is kept in the audit log.")

@@ -19,7 +19,7 @@ COUNTS: Final = ("received", "finished", "under_way", "with_people", "ended_othe
 
 
 async def show_days(visit: Visit) -> Response:
-    window = choice_of(visit.asked, "window", tuple(WINDOWS), "30d")
+    window = choice_of(visit.query, "window", tuple(WINDOWS), "30d")
     async with bounded(visit) as read:
         found = await queries.days(read, WINDOWS[window])
     return visit.page(

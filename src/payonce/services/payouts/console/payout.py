@@ -91,7 +91,7 @@ async def decide(visit: Visit) -> Response:
         return await _page(visit, await payout_of(visit), Stale(error.reason))
     if isinstance(end, Executed):
         return visit.done(f"/payouts/{payout.id}", f"The payout is {_said(end.result['state'])}.")
-    return visit.left_to_another(end.id)
+    return visit.awaiting_approval(end.id)
 
 
 def _given(visit: Visit, payout: Payout) -> Decision:

@@ -20,7 +20,7 @@ WAITING: Final = (State.HELD, State.REVIEW)
 
 
 async def list_payouts(visit: Visit) -> Response:
-    asked = visit.asked
+    asked = visit.query
     state = choice_of(asked, "state", ("all", WITH_PEOPLE, *State), "all")
     wanted = PayoutFilter(
         states=_states(state),

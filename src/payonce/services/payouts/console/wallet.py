@@ -60,7 +60,7 @@ async def change_limits(visit: Visit) -> Response:
         )
     if isinstance(end, Executed):
         return visit.done("/vendors", f"The wallet pays {end.result['limits']} without being asked.")
-    return visit.left_to_another(end.id)
+    return visit.awaiting_approval(end.id)
 
 
 def _bound_of(visit: Visit, name: str) -> Amount | None:

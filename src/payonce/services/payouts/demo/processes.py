@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from payonce.cli.crew import Crew
 from payonce.cli.demo.fleet import Fleet
+from payonce.cli.demo.process_pool import ProcessPool
 from payonce.kit.ports import held_ports
 
 ROLES: Final = {
@@ -19,7 +19,7 @@ ROLES: Final = {
 """By role, the variable that says where it answers."""
 SERVER: Final = "cloudtasks"
 SERVER_SHARE: Final = 0.25
-"""Of the blows, those against the Cloud Tasks server."""
+"""Of the disruptions, those against the Cloud Tasks server."""
 
 
 @contextmanager
@@ -34,9 +34,9 @@ def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet
             "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}",
             "CLOUD_TASKS_TOKEN": secrets.token_hex(16),
         }
-        crews = {SERVER: Crew((SERVER, "--port", str(ports[SERVER])), everybody, log_path, 1)}
+        pools = {SERVER: ProcessPool((SERVER, "--port", str(ports[SERVER])), everybody, log_path, 1)}
         for role in ROLES:
-            crews[role] = Crew(("run", role, "--port", str(ports[role])), everybody, log_path, 1)
-        for crew in crews.values():
-            stack.enter_context(crew)
-        yield Fleet(crews, urls, tuple(ROLES), SERVER, SERVER_SHARE)
+            pools[role] = ProcessPool(("run", role, "--port", str(ports[role])), everybody, log_path, 1)
+        for pool in pools.values():
+            stack.enter_context(pool)
+        yield Fleet(pools, urls, tuple(ROLES), SERVER, SERVER_SHARE)

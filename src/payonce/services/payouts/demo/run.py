@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.cli.demo.disturb import Disturbed, environment_of, log_file, progress_bar, throw_away_app, too_few_kills
+from payonce.cli.demo.disruption import DisruptedRun, environment_of, log_file, progress_bar, scratch_app, too_few_kills
 from payonce.cli.output import table
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class Report:
     repeated: int
     signed_again: int
     wrong: Sequence[str]
-    disturbed: Disturbed
+    disrupted: DisruptedRun
 
     @property
     def log_path(self) -> Path:
-        return self.disturbed.log_path
+        return self.disrupted.log_path
 
     def figures(self) -> dict[str, Any]:
         verdict, counted = self.verdict, {state.value: count for state, count in self.verdict.states.items()}
@@ -77,9 +77,9 @@ class Report:
             "webhooks_repeated": self.repeated,
             "webhooks_signed_again": self.signed_again,
             "faults": dict(self.faults),
-            "kills": self.disturbed.kills,
-            "restarts": self.disturbed.restarts,
-            "seconds": round(self.disturbed.seconds, 1),
+            "kills": self.disrupted.kills,
+            "restarts": self.disrupted.restarts,
+            "seconds": round(self.disrupted.seconds, 1),
             "seed": self.seed,
         }
 
@@ -98,7 +98,7 @@ class Report:
         found += [f"broken: {words}" for words in verdict.broken]
         if not self.faults:
             found.append("no call went wrong, so nothing was proven")
-        return found + too_few_kills(self.disturbed.kills)
+        return found + too_few_kills(self.disrupted.kills)
 
     def rendered(self) -> Any:
         figures = self.figures()
@@ -144,7 +144,7 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
 
     orders = seeded_orders(size or PAYOUTS, seed)
     async with (
-        throw_away_app(settings) as (app, addresses),
+        scratch_app(settings) as (app, addresses),
         open_simulators(_simulator_options(seed)) as world,
         Clock.open(addresses.owner) as clock,
     ):
@@ -159,9 +159,9 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
             seconds = time.monotonic() - started
         await world.deliver()
         verdict = await judge(app.read, world, orders)
-        disturbed = Disturbed(fleet.kills, 0, fleet.restarts, seconds, log_path)
+        disrupted = DisruptedRun(fleet.kills, 0, fleet.restarts, seconds, log_path)
         counts = caller.repeated, caller.signed_again
-        return Report(seed, verdict, world.faults(), *counts, caller.wrong, disturbed)
+        return Report(seed, verdict, world.faults(), *counts, caller.wrong, disrupted)
 
 
 class Patience:
@@ -205,8 +205,8 @@ class _Run:
                         calling.result()
                         if done == len(self.orders):
                             return
-                    await self._disturb(done / len(self.orders), kills)
-                    self.fleet.revive()
+                    await self._disrupt(done / len(self.orders), kills)
+                    self.fleet.restore()
                     await self._go_on()
                     await asyncio.sleep(TICK_S)
         finally:
@@ -222,7 +222,7 @@ class _Run:
 
         await asyncio.gather(*(one_after_another() for _ in range(CALLS_AT_ONCE)))
 
-    async def _disturb(self, progress: float, kills: list[float]) -> None:
+    async def _disrupt(self, progress: float, kills: list[float]) -> None:
         from payonce.queues.cloudtasks.statements import SUSPICIOUS
 
         if progress >= OUTAGE_AT and not self.was_down:

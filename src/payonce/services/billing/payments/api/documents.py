@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from payonce.http.kit.values import NO_CONTROLS, Asked, Money
+from payonce.http.kit.values import NO_CONTROLS, Money, RequestBody
 from payonce.services.billing.payments.handlers.notifications import Delivery
 from payonce.services.billing.payments.model import PaymentMethod, Refund, RefundState, State, Transaction
 from payonce.services.billing.wire import Action
@@ -18,7 +18,7 @@ AmountText = Annotated[str, StringConstraints(pattern=AMOUNT)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=NO_CONTROLS)]
 
 
-class PaymentOrder(Asked):
+class PaymentOrder(RequestBody):
     amount: AmountText = Field(description="In major units, a text: 29.00. Above zero.", examples=["29.00"])
     currency: str = Field(pattern="^[A-Z]{3}$", examples=["AED"])
     account_id: AccountId | None = Field(
@@ -28,7 +28,7 @@ class PaymentOrder(Asked):
     description: Words | None = None
 
 
-class RefundOrder(Asked):
+class RefundOrder(RequestBody):
     amount: AmountText | None = Field(
         None, description="In major units; left out: all that is left of the charge and did not come back as credit."
     )
@@ -45,7 +45,7 @@ class RefundOrder(Asked):
     reason: Words
 
 
-class MethodOrder(Asked):
+class MethodOrder(RequestBody):
     token: str = Field(
         pattern=r"^[A-Za-z]+_[A-Za-z0-9_]{1,120}$",
         description="As the gateway gave it to the customer's browser.",
@@ -81,7 +81,7 @@ class RefundDocument(BaseModel):
 
 
 class RefundAnswer(BaseModel):
-    """Asked for at the gateway, or, above the threshold of its currency, waiting for a second person."""
+    """RequestBody for at the gateway, or, above the threshold of its currency, waiting for a second person."""
 
     refund: RefundDocument | None = None
     approval: int | None = Field(default=None, description="What the second person grants.")

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.problems import Problem
-from payonce.http.kit.values import Asked
+from payonce.http.kit.values import RequestBody
 from payonce.services.billing.callers import Who, opened, operator
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.auth import AccountDocument, account_document
@@ -18,7 +18,7 @@ from payonce.services.billing.subscriptions.store.accounts import AccountVersion
 Operator = Annotated[Who, operator(OPERATE)]
 
 
-class RoleAsked(Asked):
+class RoleAsked(RequestBody):
     role: Literal["customer", "operator"]
 
 

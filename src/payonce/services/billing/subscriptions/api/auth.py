@@ -15,7 +15,7 @@ from payonce.engine.operators.passwords import PasswordQueueFull
 from payonce.http.kit.auth import address_of
 from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import Problem, responses
-from payonce.http.kit.values import NO_CONTROLS, Asked
+from payonce.http.kit.values import NO_CONTROLS, RequestBody
 from payonce.services.billing.callers import Who, customer, opened, too_many
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.model import Account
@@ -63,7 +63,7 @@ RefreshText = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX_CHARS, pat
 Customer = Annotated[Who, customer()]
 
 
-class Registration(Asked):
+class Registration(RequestBody):
     email: Email
     password: Password = Field(description="12 to 1,000 characters; a few words are easier than signs.")
     name: PersonName = ""
@@ -71,21 +71,21 @@ class Registration(Asked):
     locale: Locale = "en"
 
 
-class Login(Asked):
+class Login(RequestBody):
     email: Email
     password: Password
 
 
-class RefreshAsked(Asked):
+class RefreshAsked(RequestBody):
     refresh_token: RefreshText
 
 
-class PasswordChange(Asked):
+class PasswordChange(RequestBody):
     old_password: Password
     new_password: Password = Field(description="12 to 1,000 characters.")
 
 
-class PasswordSetting(Asked):
+class PasswordSetting(RequestBody):
     token: Annotated[str, Field(min_length=1, max_length=password_tokens.TOKEN_MAX_CHARS, pattern=NO_CONTROLS)]
     new_password: Password = Field(description="12 to 1,000 characters.")
 

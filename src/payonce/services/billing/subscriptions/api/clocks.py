@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import not_found
-from payonce.http.kit.values import Asked, Moment, Name
+from payonce.http.kit.values import Moment, Name, RequestBody
 from payonce.services.billing.callers import Who, account_of, either, opened
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import CHANGES, READS, ForAccount, Id, refusals
@@ -21,16 +21,16 @@ PREFIX: Final = "/v1/test-clocks"
 Mover = Annotated[Who, either(OPERATE)]
 
 
-class ClockAsked(Asked):
+class ClockAsked(RequestBody):
     name: Name = "test clock"
     now_at: Moment | None = Field(None, description="Where it begins; left out: the present moment.")
 
 
-class Joining(Asked):
+class Joining(RequestBody):
     account_id: ForAccount = None
 
 
-class Advance(Asked):
+class Advance(RequestBody):
     to: Moment
 
 
@@ -52,7 +52,7 @@ def clock_routes() -> APIRouter:
         _only_where_simulated(context)
         with refusals():
             async with context.begin(trace) as tx:
-                made = await test_clocks.create(tx, body.name, who.whose, body.now_at)
+                made = await test_clocks.create(tx, body.name, who.idempotency_scope, body.now_at)
         return await _document(context, made)
 
     @routes.get("/{clock_id}", summary="Where it stands", responses=READS)
@@ -99,7 +99,7 @@ async def _seen(context: AppContext, who: Who, clock_id: str) -> TestClock:
     """Of whoever made it."""
     _only_where_simulated(context)
     found = await test_clocks.find(context.read, clock_id)
-    if found is None or not (who.operator or found.made_by == who.whose):
+    if found is None or not (who.operator or found.made_by == who.idempotency_scope):
         raise not_found(f"test clock {clock_id!r}")
     return found
 

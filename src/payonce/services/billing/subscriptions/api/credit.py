@@ -12,7 +12,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import Problem, not_found
-from payonce.http.kit.values import NO_CONTROLS, NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Money
+from payonce.http.kit.values import NO_CONTROLS, NUMBER_MAX, PAGE_DEFAULT, Limit, Money, RequestBody
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.callers import Who, account_of, moving, opened
@@ -45,7 +45,7 @@ AmountText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,12}(\.[0-9]{1,4
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=NO_CONTROLS)]
 
 
-class CreditOrder(Asked):
+class CreditOrder(RequestBody):
     account_id: IdText = Field(description="Whose credit.")
     amount: AmountText = Field(description="In major units, a text: 29.00. Above zero.", examples=["29.00"])
     currency: str = Field(pattern="^[A-Z]{3}$", examples=["AED"])

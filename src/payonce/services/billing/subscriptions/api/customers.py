@@ -11,7 +11,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
-from payonce.http.kit.values import NO_CONTROLS, PAGE_DEFAULT, Asked, Limit
+from payonce.http.kit.values import NO_CONTROLS, PAGE_DEFAULT, Limit, RequestBody
 from payonce.services.billing.callers import Who, moving, opened, operator
 from payonce.services.billing.scopes import OPERATE, READ
 from payonce.services.billing.subscriptions.api.auth import Email, Locale, PersonName, TimeZone
@@ -58,7 +58,7 @@ Editor = Annotated[Who, operator(OPERATE)]
 Orderer = Annotated[Once, moving(OPERATE, operators=True)]
 
 
-class CustomerOrder(Asked):
+class CustomerOrder(RequestBody):
     email: Email = Field(description="One customer for each; small and capital letters are the same.")
     name: PersonName = Field("", description="Stands on invoices; without it, the e-mail address does.")
     external_id: ExternalIdText | None = Field(None, description="Your own id for the customer; no two have the same.")
@@ -66,7 +66,7 @@ class CustomerOrder(Asked):
     locale: Locale = "en"
 
 
-class CustomerEdit(Asked):
+class CustomerEdit(RequestBody):
     revision: int = Field(ge=0, le=REVISION_MAX, description="As you read it.")
     # A default that no description shows: left out is allowed, null is not.
     email: Email = Field(default_factory=str)

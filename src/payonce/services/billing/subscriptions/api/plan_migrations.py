@@ -10,7 +10,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
-from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Money, Note
+from payonce.http.kit.values import PAGE_DEFAULT, Limit, Money, Note, RequestBody
 from payonce.services.billing.callers import Who, moving, opened, operator, who_of
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import (
@@ -39,14 +39,14 @@ NOTICE: Final = "How many days pass at least between the order and the first ren
 NoticeDays = Annotated[int, Query(ge=0, le=NOTICE_DAYS_MAX, description=NOTICE)]
 
 
-class MigrationOrder(Asked):
+class MigrationOrder(RequestBody):
     from_plan_id: IdText = Field(description="The older version, by its id.")
     to_plan_id: IdText | None = Field(None, description="Left out: the version that is for sale.")
     note: Note = Field(description="Why; merchants' webhooks and the audit log have it.")
     notice_days: int = Field(NOTICE_DAYS, ge=0, le=NOTICE_DAYS_MAX, description=NOTICE)
 
 
-class MigrationCancellation(Asked):
+class MigrationCancellation(RequestBody):
     note: Note = Field(description="Why; it is kept in the audit log.")
 
 

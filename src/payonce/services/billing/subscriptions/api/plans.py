@@ -10,7 +10,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found, responses
-from payonce.http.kit.values import NO_CONTROLS, Asked
+from payonce.http.kit.values import NO_CONTROLS, RequestBody
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.callers import Who, moving, opened, operator, who_of
@@ -31,7 +31,7 @@ Code = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,59}$")]
 Feature = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_CONTROLS)]
 
 
-class PlanOffer(Asked):
+class PlanOffer(RequestBody):
     """A code that is there gets a new version; who has the one before keeps it."""
 
     code: Code

@@ -11,7 +11,7 @@ from payonce.engine.messages.transaction import Reader, Tx
 from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
-from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Note
+from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Limit, Note, RequestBody
 from payonce.services.billing.callers import account_of, moving, opened, who_of
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import (
@@ -56,22 +56,22 @@ Orderer = Annotated[Once, moving(OPERATE)]
 Change = Callable[[Tx, str | None, str], Awaitable[Subscription]]
 
 
-class SubscriptionOrder(Asked):
+class SubscriptionOrder(RequestBody):
     plan_id: IdText = Field(description="A version's id, or a code for its current version.")
     account_id: ForAccount = None
 
 
-class TrialOrder(Asked):
+class TrialOrder(RequestBody):
     trial_plan_id: IdText = Field("trial", description="Its price is charged, which shows a good card, and given back.")
     account_id: ForAccount = None
 
 
-class PlanChange(Asked):
+class PlanChange(RequestBody):
     new_plan_id: IdText
     when: When | None = Field(None, description="Left out: now for a dearer plan, else at the end of the period.")
 
 
-class Cancellation(Asked):
+class Cancellation(RequestBody):
     at: When = Field(When.PERIOD_END, description="now: at once, and nothing that is paid is given back.")
     reason: Note | None = None
 

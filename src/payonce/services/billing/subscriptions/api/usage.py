@@ -18,7 +18,7 @@ from payonce.http.kit.context import AppContextDep, context_of, trace_of
 from payonce.http.kit.idempotency import REPLAYED, Once
 from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import MEDIA_TYPE, Problem, not_found, responses
-from payonce.http.kit.values import NO_CONTROLS, Asked, Limit, Note
+from payonce.http.kit.values import NO_CONTROLS, Limit, Note, RequestBody
 from payonce.services.billing.callers import Who, account_of, either, identify, moving, opened
 from payonce.services.billing.card_numbers import refuse_in
 from payonce.services.billing.scopes import OPERATE
@@ -57,7 +57,7 @@ Handle = Callable[[Request], Coroutine[Any, Any, Response]]
 Feature = Annotated[str, StringConstraints(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=NO_CONTROLS)]
 
 
-class UseAsked(Asked):
+class UseAsked(RequestBody):
     """An event. Sent again with the same `event_id` it gets the first answer and counts nothing."""
 
     feature_name: Feature
@@ -107,7 +107,7 @@ class PeriodDocument(BaseModel):
     events: int
 
 
-class ResetAsked(Asked):
+class ResetAsked(RequestBody):
     account_id: IdText
     feature_name: Feature | None = Field(None, description="Without it every feature of the plan.")
     note: Note = Field(description="Why; it is kept in the audit log.")

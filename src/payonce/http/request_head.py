@@ -20,7 +20,7 @@ SINGLE: Final = frozenset({b"host", b"authorization", b"content-type", b"content
 Headers = list[tuple[bytes, bytes]]
 
 
-def check_framing(version: str, url: bytes, headers: Headers) -> int | None:
+def check_head(version: str, url: bytes, headers: Headers) -> int | None:
     """The length of the body, None where it comes in chunks. Raises Problem; the connection is then closed."""
     if version not in VERSIONS:
         raise Problem(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "speak HTTP/1.1", headers=CLOSE)

@@ -12,7 +12,7 @@ from payonce.engine.messages.maintenance import Task, synthetic_message, write_m
 from payonce.engine.messages.model import Ending, Message, Settlement
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import euros, open_till
-from tests.http.asking import Asking
+from tests.http.client import WebClient
 from tests.http.conftest import OpenWeb
 
 QUEUE = "tally-changes"
@@ -236,7 +236,7 @@ async def test_the_job_log_is_sliced_and_paged(web: OpenWeb, stage: OpenStage) -
         ] == 400
 
 
-async def in_review(ask: Asking, stage: OpenStage, minor: int, above: str) -> Any:
+async def in_review(ask: WebClient, stage: OpenStage, minor: int, above: str) -> Any:
     async with open_till(stage) as till:
         review = await till.in_review(minor=minor)
     async with ask.app.begin() as tx:

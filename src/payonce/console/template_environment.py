@@ -11,7 +11,7 @@ import msgspec
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 
 from payonce.app.logging import without_secrets
-from payonce.console.charts import still
+from payonce.console.charts import static_chart
 from payonce.console.links import ROOT, link
 from payonce.kit.money import Amount
 from payonce.kit.words import counted
@@ -111,7 +111,7 @@ def _environment() -> Environment:
     shown = (age, as_json, count, counted, document, duration, moment, money, spark)
     made.filters |= {each.__name__: each for each in shown}
     made.filters["redacted"] = without_secrets
-    made.globals |= {"asset": asset, "link": link, "still_chart": still}
+    made.globals |= {"asset": asset, "link": link, "static_chart": static_chart}
     return made
 
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from payonce.console.charts import nice_top, segments, short, still
+from payonce.console.charts import nice_top, segments, short, static_chart
 from payonce.testing import OpenStage
-from tests.console.scene import park
+from tests.console.renewals import park
 from tests.console.visitor import console, visiting
 
 LINES = (("done", "done", "good"), ("failed", "failed", "bad"))
@@ -20,7 +20,7 @@ def test_the_scale_ends_at_a_round_number_above_every_value(values: list[int], t
 
 
 def test_all_lines_are_drawn_on_one_scale() -> None:
-    found = still({"at": [0, 60, 120], "done": [100, 50, 0], "failed": [10, None, 5]}, LINES)
+    found = static_chart({"at": [0, 60, 120], "done": [100, 50, 0], "failed": [10, None, 5]}, LINES)
     assert (found.top, found.middle, found.first, found.last) == ("100", "50", "00:00", "00:02")
     done, failed = found.lines
     assert done.segments == ["0.0,0.0 60.0,12.0 120.0,24.0"]
@@ -28,10 +28,10 @@ def test_all_lines_are_drawn_on_one_scale() -> None:
 
 
 def test_amounts_are_scaled_by_their_units_and_days_by_their_names() -> None:
-    found = still({"at": [0, 86_400], "done": [150_000, 120_000], "failed": [0, 0]}, LINES, 100, "day")
+    found = static_chart({"at": [0, 86_400], "done": [150_000, 120_000], "failed": [0, 0]}, LINES, 100, "day")
     assert (found.top, found.first, found.last) == ("2k", "01-01", "01-02")
     assert found.lines[0].segments == ["0.0,6.0 120.0,9.6"]
-    assert still({"at": [], "done": [], "failed": []}, LINES).first == ""
+    assert static_chart({"at": [], "done": [], "failed": []}, LINES).first == ""
     assert short(1_500_000) == "1.5M"
     assert segments([], 2) == []
 

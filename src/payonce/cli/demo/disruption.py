@@ -1,4 +1,4 @@
-"""What the demonstrations share: workers on a throw-away database, and blows against them while they work."""
+"""What the demonstrations share: workers on a throw-away database, and disruptions against them while they work."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.cli.crew import Crew, plan_blows
+from payonce.cli.demo.process_pool import ProcessPool, plan_disruptions
 from payonce.cli.output import note
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 WORKERS: Final = 3
 SLOTS: Final = 8
 KILLS, KILLS_MIN, STOPS = 12, 10, 2
-FIRST_BLOW, LAST_BLOW = 0.04, 0.8
-"""Share of the work done at the first and last blow: between them there is work to disturb."""
+FIRST_DISRUPTION, LAST_DISRUPTION = 0.04, 0.8
+"""Share of the work done at the first and last disruption: between them there is work to disturb."""
 SLEEP_LEASES: Final = 1.5
 """How long a stopped worker sleeps, in leases: long enough for others to take its messages."""
 TICK_S: Final = 0.05
 LIMIT_S: Final = 85.0
-TOLD_EVERY_S: Final = 10.0
+NOTE_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Job:
+class Workload:
     """What is to be done, and how it is watched."""
 
     role: str
@@ -47,7 +47,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Disturbed:
+class DisruptedRun:
     kills: int
     stops: int
     restarts: int
@@ -56,7 +56,7 @@ class Disturbed:
 
 
 @asynccontextmanager
-async def throw_away_app(settings: "Settings") -> AsyncIterator[tuple["App", "Addresses"]]:
+async def scratch_app(settings: "Settings") -> AsyncIterator[tuple["App", "Addresses"]]:
     """The application on a database of its own, migrated and without roles."""
     from payonce.app.process import App, migrate_database
     from payonce.cli.scratch import scratch_database
@@ -67,18 +67,20 @@ async def throw_away_app(settings: "Settings") -> AsyncIterator[tuple["App", "Ad
             yield app, addresses
 
 
-async def work_through(
-    app: "App", addresses: "Addresses", job: Job, seed: int, environment: Mapping[str, str] | None = None
-) -> Disturbed:
-    """Lets a crew do the job, disturbed by the plan of the seed, until it is done or the time is over."""
+async def run_workload(
+    app: "App", addresses: "Addresses", workload: Workload, seed: int, environment: Mapping[str, str] | None = None
+) -> DisruptedRun:
+    """Lets a pool do the workload, disrupted by the plan of the seed, until it is done or the time is over."""
     started = time.monotonic()
     with (
         log_file() as log_path,
-        Crew(("run", job.role), {**environment_of(addresses), **(environment or {})}, log_path, WORKERS) as crew,
+        ProcessPool(
+            ("run", workload.role), {**environment_of(addresses), **(environment or {})}, log_path, WORKERS
+        ) as pool,
     ):
-        await _disturb(app, crew, job, seed)
+        await _disrupt(app, pool, workload, seed)
         seconds = time.monotonic() - started
-    return Disturbed(crew.kills, crew.stops, crew.restarts, seconds, log_path)
+    return DisruptedRun(pool.kills, pool.stops, pool.restarts, seconds, log_path)
 
 
 def too_few_kills(kills: int) -> list[str]:
@@ -88,26 +90,26 @@ def too_few_kills(kills: int) -> list[str]:
     return [f"only {kills} workers were killed, {KILLS_MIN} are wanted; the work was over too soon"]
 
 
-async def _disturb(app: "App", crew: Crew, job: Job, seed: int) -> None:
+async def _disrupt(app: "App", pool: ProcessPool, workload: Workload, seed: int) -> None:
     """Kills and stops workers by the plan, each in mid-work, until nothing is left to do."""
     chance = random.Random(seed)
-    blows = plan_blows(KILLS, STOPS, FIRST_BLOW, LAST_BLOW, chance)
-    deadline = time.monotonic() + job.limit_s
-    with progress_bar(job.total) as show_progress:
+    disruptions = plan_disruptions(KILLS, STOPS, FIRST_DISRUPTION, LAST_DISRUPTION, chance)
+    deadline = time.monotonic() + workload.limit_s
+    with progress_bar(workload.total) as show_progress:
         while True:
-            done = await job.done(app.read)
-            show_progress(done, crew.kills)
-            if done == job.total or time.monotonic() > deadline:
+            done = await workload.done(app.read)
+            show_progress(done, pool.kills)
+            if done == workload.total or time.monotonic() > deadline:
                 return
-            if blows and done >= blows[0][0] * job.total:
-                busy = await _busy_workers(app.read, job.queues)
+            if disruptions and done >= disruptions[0][0] * workload.total:
+                busy = await _busy_workers(app.read, workload.queues)
                 # Who holds several is in mid-work; a message that runs alone is left to show its own fault.
-                victims = sorted(pid for pid in crew.awake() if busy.get(pid, 0) > 1)
+                victims = sorted(pid for pid in pool.running() if busy.get(pid, 0) > 1)
                 if victims:
-                    crew.strike(blows.pop(0)[1], chance.choice(victims), job.lease_s * SLEEP_LEASES)
-            crew.revive()
-            if job.tend is not None:
-                await job.tend()
+                    pool.disrupt(disruptions.pop(0)[1], chance.choice(victims), workload.lease_s * SLEEP_LEASES)
+            pool.restore()
+            if workload.tend is not None:
+                await workload.tend()
             await asyncio.sleep(TICK_S)
 
 
@@ -139,7 +141,7 @@ def log_file() -> Iterator[Path]:
 @contextmanager
 def progress_bar(total: int) -> Iterator[Any]:
     if not sys.stderr.isatty():
-        yield _told_now_and_then(total)
+        yield _periodic_notes(total)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -150,18 +152,18 @@ def progress_bar(total: int) -> Iterator[Any]:
         yield lambda done, kills: progress.update(task, completed=done, description=f"{kills} workers killed")
 
 
-def _told_now_and_then(total: int) -> Callable[[int, int], None]:
+def _periodic_notes(total: int) -> Callable[[int, int], None]:
     """For a log, or a program that reads the result: a line whenever another while has gone by."""
     started = said = time.monotonic()
 
-    def told(done: int, kills: int) -> None:
+    def report_progress(done: int, kills: int) -> None:
         nonlocal said
         now = time.monotonic()
-        if now - said >= TOLD_EVERY_S:
+        if now - said >= NOTE_EVERY_S:
             said = now
             note(f"{now - started:.0f} s: {done} of {total} done, {kills} workers killed")
 
-    return told
+    return report_progress
 
 
 def _pointed_at(settings: "Settings", addresses: "Addresses") -> "Settings":

@@ -15,7 +15,7 @@ MONTHS: Final = 3
 
 
 @asynccontextmanager
-async def open_scene(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[Stage, str]]:
+async def open_console(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[Stage, str]]:
     async with stage() as s:
         await s.feed.declare([*QUEUES])
         async with console(s, **options) as address:

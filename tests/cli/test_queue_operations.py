@@ -11,7 +11,7 @@ from payonce.engine.messages.bulk import Kind, Status
 from payonce.engine.messages.model import State
 from payonce.engine.messages.ports import Filter
 from payonce.testing import OpenStage, Stage
-from tests.console.scene import POLICY, park
+from tests.console.renewals import POLICY, park
 
 QUEUE = POLICY.queue
 

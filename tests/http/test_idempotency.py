@@ -18,7 +18,7 @@ from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.testing import Clock, eventually
-from tests.http.asking import Asking
+from tests.http.client import WebClient
 from tests.http.conftest import OpenWeb
 
 TRANSFERS = "/v1/transfers"
@@ -38,7 +38,7 @@ def route(web: FastAPI, act: Callable[[Tx], Awaitable[BaseModel]], path: str = "
         return await once.answer(act)
 
 
-async def count(ask: Asking, table: str = "transfers.transfers") -> int:
+async def count(ask: WebClient, table: str = "transfers.transfers") -> int:
     found: int = await ask.app.read.fetchval(f"select count(*) from {table}")
     return found
 
@@ -260,7 +260,7 @@ async def test_a_client_that_goes_away_loses_nothing(web: OpenWeb) -> None:
         assert await count(ask) == await count(ask, "payonce.http_answers") == 1
 
 
-async def _answered(shop: Asking) -> bool:
+async def _answered(shop: WebClient) -> bool:
     return (await shop.post(TRANSFERS, ORDER, idempotency_key="k")).status == 201
 
 

@@ -9,27 +9,27 @@ from starlette.requests import Request
 
 from payonce.app.process import App
 from payonce.console.auth import FORWARDED, is_loopback
-from payonce.http.kit.auth import BEARER, identified
+from payonce.http.kit.auth import BEARER, authorize
 from payonce.http.kit.problems import Problem
 from payonce.http.kit.scopes import METRICS_READ
 
 OPEN, KEY = "open", "key"
 """What PAYONCE_METRICS may say: only scrapers reach this port, or nobody is trusted for where they come from."""
-NOT_YOURS: Final = "this is for operators and monitors; GET /v1/health/ tells everybody that the process lives"
+MONITORS_ONLY: Final = "this is for operators and monitors; GET /v1/health/ tells everybody that the process lives"
 
 
-def watcher(app: App) -> Any:
+def require_monitor(app: App) -> Any:
     """A dependency: 401 for strangers, 403 for those whom a service knows and who do not operate it."""
 
-    async def watching(
+    async def monitor(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
     ) -> None:
         await _check(app, request, given)
 
-    return Security(watching)
+    return Security(monitor)
 
 
-async def may_watch(app: App, request: Request) -> bool:
+async def is_monitor(app: App, request: Request) -> bool:
     """For a route that tells everybody something, and watchers more."""
     try:
         await _check(app, request, await BEARER(request))
@@ -40,13 +40,13 @@ async def may_watch(app: App, request: Request) -> bool:
 
 async def _check(app: App, request: Request, given: HTTPAuthorizationCredentials | None) -> None:
     setting = app.settings.metrics
-    if setting == OPEN or (setting is None and _is_near(request)):
+    if setting == OPEN or (setting is None and _is_local(request)):
         return
     operates = None if given is None else await _operates(app, request, given)
     if operates is None:
-        await identified(request, given, METRICS_READ)
+        await authorize(request, given, METRICS_READ)
     elif not operates:
-        raise Problem(HTTPStatus.FORBIDDEN, NOT_YOURS)
+        raise Problem(HTTPStatus.FORBIDDEN, MONITORS_ONLY)
 
 
 async def _operates(app: App, request: Request, given: HTTPAuthorizationCredentials) -> bool | None:
@@ -57,7 +57,7 @@ async def _operates(app: App, request: Request, given: HTTPAuthorizationCredenti
     return None
 
 
-def _is_near(request: Request) -> bool:
+def _is_local(request: Request) -> bool:
     """From this machine itself: a proxy here would bring in whoever is in front of it."""
     if request.client is None or any(header in request.headers for header in FORWARDED):
         return False

@@ -32,7 +32,7 @@ async def open_payouts(stage: OpenStage, **options: Any) -> AsyncIterator[House]
 
 
 @asynccontextmanager
-async def open_scene(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[House, str]]:
+async def open_console(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[House, str]]:
     async with (
         open_payouts(stage, **options) as house,
         console(house.s, also=ACTIONS, resources=(house.client,)) as address,

@@ -33,24 +33,24 @@ class Silence:
 
 
 @dataclass
-class TimelineEntry:
+class SampleData:
     """Everything was done by the real handlers, against the banks' simulators."""
 
     office: Office
     silence: Silence
-    asked: int = 0
+    ordered: int = 0
 
     async def transfers(self, count: int, amount: str = "12.50", *, settle: bool = True) -> None:
-        await self.office.ask_for(*(order(self.asked + number, amount) for number in range(1, count + 1)))
-        self.asked += count
+        await self.office.ask_for(*(order(self.ordered + number, amount) for number in range(1, count + 1)))
+        self.ordered += count
         if settle:
             await self.office.run()
 
     async def transfer_in_review(self, amount: str = "420.00") -> UUID:
         """Southbank is silent for a day: its message is parked, and its effect put before a person."""
         self.silence.on = True
-        await self.office.ask_for(order(self.asked + 1, amount))
-        self.asked += 1
+        await self.office.ask_for(order(self.ordered + 1, amount))
+        self.ordered += 1
         await self.office.drain()
         await self.office.s.clock.advance(2 * DAY_S)
         await self.office.drain()
@@ -72,10 +72,10 @@ class TimelineEntry:
 
 
 @asynccontextmanager
-async def open_scene(stage: OpenStage) -> AsyncIterator[TimelineEntry]:
+async def open_samples(stage: OpenStage) -> AsyncIterator[SampleData]:
     silence = Silence()
     async with open_office(stage, at_southbank=silence) as office:
-        yield TimelineEntry(office, silence)
+        yield SampleData(office, silence)
 
 
 async def log_in(person: Watched, name: str) -> None:

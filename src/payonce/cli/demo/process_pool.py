@@ -15,23 +15,25 @@ from typing import Final
 TERMINATE_LIMIT_S: Final = 5.0
 
 
-class Blow(StrEnum):
+class Disruption(StrEnum):
     KILL = "kill"
     """SIGKILL: the process is gone in the middle of what it does."""
     STOP = "stop"
     """SIGSTOP until its leases are over, then SIGCONT: it wakes up and believes that it still owns its messages."""
 
 
-def plan_blows(kills: int, stops: int, first: float, last: float, chance: random.Random) -> list[tuple[float, Blow]]:
+def plan_disruptions(
+    kills: int, stops: int, first: float, last: float, chance: random.Random
+) -> list[tuple[float, Disruption]]:
     """Spread evenly over the progress from `first` to `last`, a little out of step; the kinds in any order."""
-    kinds = [Blow.KILL] * kills + [Blow.STOP] * stops
+    kinds = [Disruption.KILL] * kills + [Disruption.STOP] * stops
     chance.shuffle(kinds)
     step = (last - first) / max(1, len(kinds) - 1)
     return [(first + step * (place + chance.uniform(0, 0.5)), kind) for place, kind in enumerate(kinds)]
 
 
 @dataclass
-class Crew:
+class ProcessPool:
     """A fixed number of processes of one command; whichever dies is replaced."""
 
     command: Sequence[str]
@@ -42,10 +44,10 @@ class Crew:
     stops: int = 0
     restarts: int = 0
     _processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
-    _asleep_until: dict[int, float] = field(default_factory=dict)
+    _stopped_until: dict[int, float] = field(default_factory=dict)
 
-    def __enter__(self) -> "Crew":
-        self._processes += [self._started() for _ in range(self.size)]
+    def __enter__(self) -> "ProcessPool":
+        self._processes += [self._start_process() for _ in range(self.size)]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,33 +62,33 @@ class Crew:
                 process.kill()
                 process.wait()
 
-    def revive(self) -> None:
+    def restore(self) -> None:
         """Replaces the dead and wakes those who slept long enough."""
         for place, process in enumerate(self._processes):
             if process.poll() is not None:
-                self._asleep_until.pop(process.pid, None)
-                self._processes[place] = self._started()
+                self._stopped_until.pop(process.pid, None)
+                self._processes[place] = self._start_process()
                 self.restarts += 1
-            elif time.monotonic() > self._asleep_until.get(process.pid, float("inf")):
+            elif time.monotonic() > self._stopped_until.get(process.pid, float("inf")):
                 process.send_signal(signal.SIGCONT)
-                del self._asleep_until[process.pid]
+                del self._stopped_until[process.pid]
 
-    def awake(self) -> set[int]:
+    def running(self) -> set[int]:
         """Process ids of those who can be hit."""
-        return {process.pid for process in self._processes if process.poll() is None} - self._asleep_until.keys()
+        return {process.pid for process in self._processes if process.poll() is None} - self._stopped_until.keys()
 
-    def strike(self, blow: Blow, pid: int, sleep_s: float) -> None:
+    def disrupt(self, disruption: Disruption, pid: int, sleep_s: float) -> None:
         process = next(process for process in self._processes if process.pid == pid)
-        if blow is Blow.KILL:
+        if disruption is Disruption.KILL:
             process.kill()
             process.wait()
             self.kills += 1
         else:
             process.send_signal(signal.SIGSTOP)
-            self._asleep_until[pid] = time.monotonic() + sleep_s
+            self._stopped_until[pid] = time.monotonic() + sleep_s
             self.stops += 1
 
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _start_process(self) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "payonce", *self.command, "--die-with", str(os.getpid())]
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
@@ -95,6 +97,6 @@ class Crew:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C is for the demonstration, which ends its crew itself.
+                # Ctrl-C is for the demonstration, which ends its pool itself.
                 start_new_session=True,
             )

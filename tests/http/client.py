@@ -37,14 +37,14 @@ class Answer:
 
 
 @dataclass
-class Asking:
+class WebClient:
     app: App
     web: FastAPI
     scratch: ScratchDatabase
     headers: dict[str, str] = field(default_factory=dict)
     client: str = "192.0.2.1"
 
-    async def as_holder(self, holder: str, *scopes: str, tenant: str | None = None, **more: float) -> "Asking":
+    async def as_holder(self, holder: str, *scopes: str, tenant: str | None = None, **more: float) -> "WebClient":
         """The same, with a fresh key of theirs."""
         async with self.app.begin() as tx:
             made = await make_key(tx, holder, scopes, "tester", tenant=tenant, **more)
@@ -64,10 +64,10 @@ class Asking:
         given = {**self.headers, **{name.replace("_", "-"): value for name, value in (headers or {}).items()}}
         if raw and "content-type" not in given:
             given["content-type"] = "application/json"
-        return await asked(self.web, method, path, [raw], given, self.client)
+        return await send_request(self.web, method, path, [raw], given, self.client)
 
 
-async def asked(
+async def send_request(
     web: ASGIApp, method: str, path: str, parts: list[bytes], headers: Mapping[str, str], client: str = "192.0.2.1"
 ) -> Answer:
     bare, _, query = path.partition("?")
