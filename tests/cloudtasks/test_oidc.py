@@ -74,9 +74,9 @@ async def test_a_new_key_is_looked_for_and_an_unknown_one_not_for_ever(monkeypat
     checking = verifier(google)
     await checking.check(f"Bearer {old.token(ACCOUNT, AUDIENCE)}", AUDIENCE)
     google.makers.append(new)
-    monkeypatch.setattr(oidc, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(oidc, "REFETCH_MIN_S", 0.0)
     await checking.check(f"Bearer {new.token(ACCOUNT, AUDIENCE)}", AUDIENCE)
-    monkeypatch.setattr(oidc, "LOOK_AGAIN_S", 60.0)
+    monkeypatch.setattr(oidc, "REFETCH_MIN_S", 60.0)
     for _ in range(5):
         with pytest.raises(Invalid, match="unknown key"):
             await checking.check(f"Bearer {stranger.token(ACCOUNT, AUDIENCE)}", AUDIENCE)

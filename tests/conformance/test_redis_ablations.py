@@ -248,7 +248,7 @@ ABLATIONS: dict[str, tuple[Flavour, Ablation, list[Check]]] = {
     ),
     "return of what was caught": (
         "direct",
-        replacing(ArrivalWatcher, "let_go", nothing_done),
+        replacing(ArrivalWatcher, "return_unused", nothing_done),
         [
             test_redis_catching.test_one_that_has_no_room_any_more_gives_back_what_it_caught,
             test_redis_catching.test_one_that_stops_with_something_caught_gives_it_back,
@@ -262,13 +262,14 @@ ABLATIONS: dict[str, tuple[Flavour, Ablation, list[Check]]] = {
     "memory of what was given back": (
         "direct",
         together(
-            replacing(ArrivalWatcher, "forget", lambda _: None), replacing(ArrivalWatcher, "disown", nothing_done)
+            replacing(ArrivalWatcher, "discard", lambda _: None),
+            replacing(ArrivalWatcher, "return_released", nothing_done),
         ),
         [test_redis_catching.test_what_the_store_was_told_to_take_back_is_not_run_from_memory],
     ),
     "look that began while all was given back": (
         "direct",
-        replacing(ArrivalWatcher, "disown", nothing_done),
+        replacing(ArrivalWatcher, "return_released", nothing_done),
         [test_redis_catching.test_what_a_look_catches_while_its_worker_gives_all_back_is_run_by_one],
     ),
     "mark of a message that may have a row": (

@@ -132,10 +132,10 @@ async def test_a_header_that_would_be_another_to_its_reader_is_refused(api: Api)
         pytest.skip("asks our own server")
     queue = await api.queue()
     for name in ("Content-Length ", "Transfer-Encoding\t", " X-CloudTasks-TaskName", "X:Y", "X\r\nY", ""):
-        with pytest.raises(InvalidArgument, match="cannot be a line of a header"):
+        with pytest.raises(InvalidArgument, match="is not a valid header"):
             await api.put(queue, http_request={"url": NOWHERE, "headers": {name: "7"}})
     for value in ("a\r\nX-Other: b", "a\nb", "a\0"):
-        with pytest.raises(InvalidArgument, match="cannot be a line of a header"):
+        with pytest.raises(InvalidArgument, match="is not a valid header"):
             await api.put(queue, http_request={"url": NOWHERE, "headers": {"X-Own": value}})
     assert await api.ids(queue) == []
 

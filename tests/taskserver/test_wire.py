@@ -12,7 +12,7 @@ import pytest
 from payonce.kit.http import Unsendable
 from payonce.kit.http.connection import HEAD_MAX_BYTES
 from payonce.kit.http.failures import Broken
-from payonce.taskserver.wire import Replied, Wire
+from payonce.taskserver.wire import ResponseHead, Wire
 from payonce.testing import eventually
 from tests.kit.test_http_sockets import self_signed
 
@@ -74,14 +74,14 @@ async def playing(
         server.close()
 
 
-async def asked(wire: Wire, peer: Peer, method: str = "POST", body: bytes = b"") -> Replied:
+async def asked(wire: Wire, peer: Peer, method: str = "POST", body: bytes = b"") -> ResponseHead:
     async with asyncio.timeout(20):
         return await wire.exchange(method, f"{peer.url}/a%20b?c=d", [("X-Own", "kept")], body)
 
 
 async def test_a_connection_is_used_again_and_the_request_is_whole() -> None:
     async with playing([OK], [OK]) as (peer, wire):
-        assert await asked(wire, peer, body=b"abc") == Replied(200, None)
+        assert await asked(wire, peer, body=b"abc") == ResponseHead(200, None)
         await asked(wire, peer)
         assert peer.connections == 1
         host = peer.url.removeprefix("http://").encode()
@@ -100,7 +100,7 @@ async def test_a_connection_that_the_peer_has_closed_is_not_written_to() -> None
         await asked(wire, peer)
         await eventually(lambda: not peer.open, 20, "the peer has closed")
         await asyncio.sleep(NOTICED_S)
-        assert await asked(wire, peer) == Replied(200, None)
+        assert await asked(wire, peer) == ResponseHead(200, None)
         assert peer.connections == 2
 
 
@@ -125,7 +125,7 @@ async def test_a_connection_that_the_peer_has_closed_is_not_written_to() -> None
 )
 async def test_an_answer_counts_and_its_connection_is_not_used_again(parts: list[bytes]) -> None:
     async with playing(parts, [OK]) as (peer, wire):
-        assert await asked(wire, peer) == Replied(200, None)
+        assert await asked(wire, peer) == ResponseHead(200, None)
         await eventually(lambda: not peer.open, 20, "the connection is closed")
         assert (await asked(wire, peer)).status == 200
         assert peer.connections == 2
@@ -153,8 +153,8 @@ async def test_what_comes_before_the_answer_is_not_the_answer() -> None:
     first = b"HTTP/1.1 100 Continue\r\n\r\n"
     late = b"HTTP/1.1 503 Later\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
     async with playing([first, first + late], [OK]) as (peer, wire):
-        assert await asked(wire, peer) == Replied(503, "7")
-        assert await asked(wire, peer) == Replied(200, None)
+        assert await asked(wire, peer) == ResponseHead(503, "7")
+        assert await asked(wire, peer) == ResponseHead(200, None)
         assert peer.connections == 1
 
 

@@ -1,1 +1,1 @@
-"""A durable server that speaks the API of Google Cloud Tasks, on PostgreSQL."""
+"""A durable server with the API of Google Cloud Tasks, on PostgreSQL."""

@@ -1,7 +1,7 @@
-"""One attempt: the HTTP request of a task with Google's headers, and what its answer means.
+"""One attempt: the HTTP request of a task with Google's headers, and the meaning of the response.
 
-Over the connections of `payonce.kit.http` and not by its client: a task names its own headers and address, on this
-machine too, and gets up to half an hour; and the guards of that client would be paid for with every dispatch.
+Uses the connections of `payonce.kit.http`, not its client: a task names its own headers and address, also on this
+machine, and may take half an hour; and each dispatch would pay for that client's guards.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _OUR_PREFIXES: Final = ("x-google-", "x-appengine-", "x-cloudtasks-")
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: a status, or none and a reason."""
+    """The result of an attempt: a status, or a reason without one."""
 
     status: int | None
     code: grpc.StatusCode
@@ -40,7 +40,7 @@ class Answer:
 
 
 class Sender:
-    """Sends the requests of tasks."""
+    """Sends tasks' requests."""
 
     def __init__(self, wire: Wire, tokens: TokenMaker) -> None:
         self._wire = wire
@@ -56,7 +56,7 @@ class Sender:
             await wire.close()
 
     async def send(self, claim: Claim, deadline: asyncio.Timeout) -> Answer:
-        """Exactly one request; redirects are answers like others."""
+        """Sends exactly one request; redirects are responses like others."""
         request = HttpRequestPb.FromString(claim.request)
         began_at = asyncio.get_running_loop().time()
         try:
@@ -83,7 +83,7 @@ class Sender:
         )
 
     def _headers(self, claim: Claim, request: Any) -> list[tuple[str, str]]:
-        # By the name in small letters: what is said twice in two spellings is said once.
+        # Keyed by the lower-case name: a header given in two spellings is sent once.
         own = {
             name.lower(): (name, value)
             for name, value in request.headers.items()
@@ -120,7 +120,7 @@ def late_answer(claim: Claim) -> Answer:
 
 
 def ending_of(claim: Claim, answer: Answer) -> Ending:
-    """What becomes of the task: done, tried again, or given up."""
+    """The task's outcome: done, retried, or given up."""
     wait_s: float | None = None
     if not is_success(answer.status):
         retrying = claim.queue.config.retrying if claim.retry is None else retrying_of(RetryPb.FromString(claim.retry))
@@ -129,7 +129,7 @@ def ending_of(claim: Claim, answer: Answer) -> Ending:
 
 
 def retry_after_of(value: str | None) -> float | None:
-    """Seconds or a date; anything else is as if it were not said."""
+    """Parses seconds or a date; None for anything else."""
     if value is None:
         return None
     text = value.strip()

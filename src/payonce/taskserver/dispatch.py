@@ -1,7 +1,7 @@
-"""The dispatcher: claims what is due, sends it, keeps its leases while it runs, and settles how it ended.
+"""The dispatcher: claims due tasks, sends them, renews their leases, and settles the results.
 
-Its promises hold for all processes on one database together, since every one of them is kept by the store: one live
-lease per task, no more leases than the queue's concurrency, no more dispatches than its rate and burst.
+Its guarantees hold across all processes on one database, since the store enforces them: one live lease per task, no
+more leases than the queue's concurrency, no more dispatches than its rate and burst.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from payonce.engine.database.notifier import Notifier
 from payonce.kit.log import get_logger
 from payonce.taskserver import metrics
 from payonce.taskserver.arithmetic import (
+    ERROR_WINDOW,
     ERRORS_HIGH_SHARE,
-    ERRORS_LOOKED_AT,
     PACE_LEAST,
     SLOWING_STATUSES,
     is_success,
 )
 from payonce.taskserver.delivery import Answer, Sender, ending_of
-from payonce.taskserver.microbatch import Gathering
+from payonce.taskserver.microbatch import MicroBatch
 from payonce.taskserver.queue_store import QueueStore
 from payonce.taskserver.queues import QueueRow
 from payonce.taskserver.task_store import Claim, Ending, TaskStore
@@ -31,44 +31,44 @@ from payonce.taskserver.task_store import Claim, Ending, TaskStore
 LEASE_S: Final = 30.0
 RENEW_S: Final = LEASE_S / 3
 CLAIM_BATCH: Final = 100
-"""Bounds how much a process that dies leaves to its leases at once."""
+"""Limits how many tasks wait for their leases to end when a process dies."""
 CLAIM_PAUSE_S: Final = 0.008
-"""Between two claims under load: what comes in meanwhile is claimed together."""
+"""Pause between claims under load, so that tasks are claimed in batches."""
 RUNNING_MAX: Final = 5_000
-"""Requests that one process has under way."""
+"""Limit of concurrent requests per process."""
 SETTLE_BATCH: Final = 500
 SETTLE_PAUSE_S: Final = 0.015
-"""Nobody waits for a settlement but a queue at its concurrency."""
+"""Only a queue at its concurrency limit waits for settlements."""
 POLL_S: Final = 1.0
-"""A lost ring and a dead process's leases are noticed within this."""
+"""Interval within which a lost notification and a dead process's leases are noticed."""
 SLOT_REST_S: Final = 0.05
-"""What a claim says of a queue that has no slot free, since another process may have freed one."""
+"""The delay that a claim returns for a queue without a free slot, since another process may free one."""
 ERROR_REST_S: Final = 0.5
 SLOWED_ONCE_IN_S: Final = 1.0
 DRAIN_S: Final = 10.0
-QUEUES_BELL: Final = "cloudtasks"
-"""Rung when a queue was created, changed or deleted."""
+QUEUES_CHANNEL: Final = "cloudtasks"
+"""Notified when a queue was created, changed or deleted."""
 
 log = get_logger(__name__)
 
 
-def notifier_of(queue: str) -> str:
-    """Rung when a queue has something new to dispatch."""
+def channel_of(queue: str) -> str:
+    """The channel notified when a queue has new tasks to dispatch."""
     return f"cloudtasks:{queue}"
 
 
 @dataclass
 class Running:
-    """An attempt under way."""
+    """An attempt in progress."""
 
     task: "asyncio.Task[None]"
     deadline: asyncio.Timeout
     has_answer: bool = False
-    """It is being settled: its lease is still kept, but there is nothing left to call off."""
+    """Whether it is being settled: its lease is still renewed, but there is nothing left to cancel."""
 
 
 class Dispatcher:
-    """Sends the due tasks of every queue. `run` does so until told to stop; `step` sends a few and settles them."""
+    """Sends the due tasks of every queue. `run` does so until `stop`; `step` sends a few and settles them."""
 
     def __init__(self, database: Database, notifier: Notifier, sender: Sender, grace_s: float = DRAIN_S) -> None:
         self._queues = QueueStore(database)
@@ -76,7 +76,7 @@ class Dispatcher:
         self._notifier = notifier
         self._sender = sender
         self._grace_s = grace_s
-        self._settling = Gathering(self._settle, SETTLE_BATCH, SETTLE_PAUSE_S)
+        self._settling = MicroBatch(self._settle, SETTLE_BATCH, SETTLE_PAUSE_S)
         self._lanes: dict[str, Lane] = {}
         self._running: dict[Claim, Running] = {}
         self._changed = asyncio.Event()
@@ -84,8 +84,8 @@ class Dispatcher:
         self._is_stopping = False
 
     async def step(self, of_queue: str | None = None, most: int = 1) -> bool:
-        """One task, or so many of one queue at once, from claim to settlement, with nothing in the background. False
-        when nothing is due."""
+        """Sends up to `most` tasks of one queue at once, and settles them, without background work. Returns False when
+        nothing is due."""
         for queue in await self._queues.live():
             if of_queue not in (None, queue.name):
                 continue
@@ -94,22 +94,22 @@ class Dispatcher:
                 answers = await asyncio.gather(*(self._send(claim, _deadline_of(claim)) for claim in claims))
                 await self._settle([ending_of(claim, answer) for claim, answer in zip(claims, answers, strict=True)])
                 for claim, answer in zip(claims, answers, strict=True):
-                    await self._watch(claim, answer)
+                    await self._slow_down_on_errors(claim, answer)
                 return True
         return False
 
     async def run(self) -> None:
-        """Until `stop`: one loop follows the queues, one claims, one keeps the leases."""
-        self._notifier.subscribe(QUEUES_BELL, self._changed)
+        """Dispatches until `stop`: one loop follows the queues, one claims, one renews leases."""
+        self._notifier.subscribe(QUEUES_CHANNEL, self._changed)
         claiming = asyncio.create_task(self._claim_for_ever())
         renewing = asyncio.create_task(self._renew_for_ever())
         try:
             while not self._is_stopping:
                 self._changed.clear()
-                rest_s = POLL_S if await self._tried(self._open_lanes()) else ERROR_REST_S
+                rest_s = POLL_S if await self._succeeds(self._open_lanes()) else ERROR_REST_S
                 await _wait_for(self._changed, rest_s)
         finally:
-            self._notifier.unsubscribe(QUEUES_BELL, self._changed)
+            self._notifier.unsubscribe(QUEUES_CHANNEL, self._changed)
             claiming.cancel()
             await asyncio.gather(claiming, return_exceptions=True)
             await self._drain()
@@ -119,18 +119,19 @@ class Dispatcher:
             await asyncio.gather(renewing, return_exceptions=True)
 
     def stop(self) -> None:
-        """Claims nothing more; what runs may finish within the grace, the rest is left to its lease."""
+        """Stops claiming. Running attempts may finish within the grace period; the others keep their lease until it
+        ends."""
         self._is_stopping = True
         self._changed.set()
 
     def wake(self, queue: str, *, thoroughly: bool = False) -> bool:
-        """Something of this queue may be due. False when somebody else has to see to it."""
+        """Wakes the queue's lane. Returns False if another process has to do it."""
         lane = self._lanes.get(queue)
         if lane is None or self._is_stopping or len(self._running) >= RUNNING_MAX:
             return False
         if thoroughly:
             lane.thorough_at = 0.0
-        lane.rung.set()
+        lane.wakeup.set()
         return True
 
     async def _open_lanes(self) -> None:
@@ -145,32 +146,32 @@ class Dispatcher:
                 self._wakeup.set()
             elif self._lanes[name].queue != queue:
                 self._lanes[name].queue = queue
-                self._lanes[name].rung.set()
+                self._lanes[name].wakeup.set()
 
     async def _claim_for_ever(self) -> None:
         while True:
             self._wakeup.clear()
             rest_s = CLAIM_PAUSE_S
-            if not await self._tried(self._claim()):
+            if not await self._succeeds(self._claim()):
                 rest_s = ERROR_REST_S
             elif self._lanes:
                 rest_s = min(lane.due_at for lane in self._lanes.values()) - _now()
-            # A pause whatever happens, then until rung.
+            # Always pauses, then waits for a wakeup.
             await asyncio.sleep(CLAIM_PAUSE_S)
             await _wait_for(self._wakeup, rest_s - CLAIM_PAUSE_S)
 
     async def _claim(self) -> None:
-        """Of every queue that may have something."""
-        asked = {lane.queue: lane for lane in self._lanes.values() if lane.rung.is_set() or lane.due_at <= _now()}
+        """Claims from every queue that may have due tasks."""
+        wanted = {lane.queue: lane for lane in self._lanes.values() if lane.wakeup.is_set() or lane.due_at <= _now()}
         free = RUNNING_MAX - len(self._running)
-        if not asked or free < len(asked):
+        if not wanted or free < len(wanted):
             return
-        thoroughly = {queue: lane.begin_claim() for queue, lane in asked.items()}
-        claims = await self._tasks.claim(thoroughly, min(CLAIM_BATCH, free // len(asked)), LEASE_S)
+        thoroughly = {queue: lane.begin_claim() for queue, lane in wanted.items()}
+        claims = await self._tasks.claim(thoroughly, min(CLAIM_BATCH, free // len(wanted)), LEASE_S)
         for claim in claims.tasks:
             deadline = _deadline_of(claim)
             self._running[claim] = Running(asyncio.create_task(self._attempt(claim, deadline)), deadline)
-        for queue, lane in asked.items():
+        for queue, lane in wanted.items():
             rest_s = claims.rests_s.get(queue.id)
             lane.due_at = _now() + (POLL_S if rest_s is None else min(POLL_S, rest_s))
             lane.is_held_up = rest_s is not None and rest_s <= SLOT_REST_S
@@ -181,11 +182,11 @@ class Dispatcher:
             self._running[claim].has_answer = True
             ending = ending_of(claim, answer)
             await self._settling.add(ending)
-            self._look_again(ending)
-            await self._watch(claim, answer)
+            self._reschedule(ending)
+            await self._slow_down_on_errors(claim, answer)
         except Exception as error:
-            # The lease ends, and the task is sent again.
-            _tell("cloudtasks_attempt_failed", error, queue=claim.queue.name, task=claim.id)
+            # The lease will end, and the task be sent again.
+            _log_error("cloudtasks_attempt_failed", error, queue=claim.queue.name, task=claim.id)
         finally:
             self._running.pop(claim, None)
 
@@ -194,8 +195,8 @@ class Dispatcher:
         metrics.count_sent(claim.queue.name, answer)
         return answer
 
-    def _look_again(self, ending: Ending) -> None:
-        """When the retry is due; at once if the queue waited for a slot. A claim that finds nothing is not free."""
+    def _reschedule(self, ending: Ending) -> None:
+        """Claims again when the retry is due; at once if the queue waited for a slot. An empty claim is not free."""
         lane = self._lanes.get(ending.claim.queue.name)
         if lane is None:
             return
@@ -203,26 +204,26 @@ class Dispatcher:
             lane.due_at = min(lane.due_at, _now() + ending.wait_s)
             self._wakeup.set()
         if lane.is_held_up:
-            lane.rung.set()
+            lane.wakeup.set()
 
     async def _settle(self, endings: Sequence[Ending]) -> Sequence[bool]:
-        """Tries until the store has them: an answer that is lost here is a task that is sent again."""
+        """Retries until the store has the results: a lost one would make its task be sent again."""
         while True:
             try:
                 settled = await self._tasks.settle(endings)
             except Exception as error:
                 if not is_transient(error) or self._is_stopping:
                     raise
-                _tell("cloudtasks_settle_failed", error, endings=len(endings))
+                _log_error("cloudtasks_settle_failed", error, endings=len(endings))
                 await asyncio.sleep(ERROR_REST_S)
                 continue
             for ending in endings:
-                _tell_ending(ending, ending.claim.key in settled)
+                _log_ending(ending, ending.claim.key in settled)
             metrics.count_settled(ending for ending in endings if ending.claim.key in settled)
             return [ending.claim.key in settled for ending in endings]
 
-    async def _watch(self, claim: Claim, answer: Answer) -> None:
-        """Slows a queue down whose worker says that it is overloaded, or mostly fails."""
+    async def _slow_down_on_errors(self, claim: Claim, answer: Answer) -> None:
+        """Slows down a queue whose worker reports overload, or mostly fails."""
         lane = self._lanes.get(claim.queue.name)
         mostly_fails = lane is not None and lane.note(is_success(answer.status))
         if answer.status not in SLOWING_STATUSES and not mostly_fails:
@@ -232,14 +233,14 @@ class Dispatcher:
 
     async def _renew_for_ever(self) -> None:
         moved = asyncio.Event()
-        self._notifier.subscribe(QUEUES_BELL, moved)
+        self._notifier.subscribe(QUEUES_CHANNEL, moved)
         try:
             while True:
                 moved.clear()
-                rest_s = RENEW_S if await self._tried(self._renew()) else ERROR_REST_S
+                rest_s = RENEW_S if await self._succeeds(self._renew()) else ERROR_REST_S
                 await _wait_for(moved, rest_s)
         finally:
-            self._notifier.unsubscribe(QUEUES_BELL, moved)
+            self._notifier.unsubscribe(QUEUES_CHANNEL, moved)
 
     async def _renew(self) -> None:
         if not self._running:
@@ -247,17 +248,17 @@ class Dispatcher:
         lost, late = await self._tasks.extend(list(self._running), LEASE_S)
         waiting = {claim for claim, running in self._running.items() if not running.has_answer}
         for claim in lost & waiting:
-            # Somebody else has it, or it was deleted: whatever it would answer changes nothing.
+            # Another process has the task, or it was deleted: the response would have no effect.
             log.warning("cloudtasks_lease_lost", queue=claim.queue.name, task=claim.id)
             self._running[claim].task.cancel()
         for claim in late & waiting:
             self._running[claim].deadline.reschedule(_now())
 
-    async def _tried(self, work: "Work") -> bool:
+    async def _succeeds(self, work: "Work") -> bool:
         try:
             await work
         except Exception as error:
-            _tell("cloudtasks_loop_failed", error)
+            _log_error("cloudtasks_loop_failed", error)
             return False
         return True
 
@@ -272,48 +273,48 @@ class Dispatcher:
 
 
 class Lane:
-    """One queue as this process serves it."""
+    """One queue in this process."""
 
-    def __init__(self, queue: QueueRow, notifier: Notifier, anything: asyncio.Event) -> None:
+    def __init__(self, queue: QueueRow, notifier: Notifier, shared: asyncio.Event) -> None:
         self.queue = queue
-        self.rung = Wakeup(anything)
+        self.wakeup = Wakeup(shared)
         self.due_at = 0.0
-        """When to claim next if nothing rings before; by the loop's clock, as the next."""
+        """When to claim next without a wakeup, by the event loop's clock, as is `thorough_at`."""
         self.thorough_at = 0.0
         self.is_held_up = False
-        """It has something due, and perhaps no slot for it."""
+        """Whether it has due tasks, but perhaps no free slot."""
         self._notifier = notifier
-        self._answers: deque[bool] = deque(maxlen=ERRORS_LOOKED_AT)
-        notifier.subscribe(notifier_of(queue.name), self.rung)
+        self._answers: deque[bool] = deque(maxlen=ERROR_WINDOW)
+        notifier.subscribe(channel_of(queue.name), self.wakeup)
 
     def close(self) -> None:
-        self._notifier.unsubscribe(notifier_of(self.queue.name), self.rung)
+        self._notifier.unsubscribe(channel_of(self.queue.name), self.wakeup)
 
     def begin_claim(self) -> bool:
-        """Whether it is to be a thorough one."""
-        self.rung.clear()
+        """Marks the beginning of a claim; returns whether it should be thorough."""
+        self.wakeup.clear()
         is_thorough = self.thorough_at <= _now()
         if is_thorough:
             self.thorough_at = _now() + POLL_S
         return is_thorough
 
     def note(self, succeeded: bool) -> bool:
-        """Whether too many of the last answers were errors."""
+        """Records a result; returns whether too many of the last ones were errors."""
         self._answers.append(succeeded)
         errors = len(self._answers) - sum(self._answers)
-        return len(self._answers) == ERRORS_LOOKED_AT and errors > ERRORS_LOOKED_AT * ERRORS_HIGH_SHARE
+        return len(self._answers) == ERROR_WINDOW and errors > ERROR_WINDOW * ERRORS_HIGH_SHARE
 
 
 class Wakeup(asyncio.Event):
-    """A queue's own event, which is also one of all queues'."""
+    """A queue's event that also sets the event shared by all queues."""
 
-    def __init__(self, anything: asyncio.Event) -> None:
+    def __init__(self, shared: asyncio.Event) -> None:
         super().__init__()
-        self._anything = anything
+        self._shared = shared
 
     def set(self) -> None:
         super().set()
-        self._anything.set()
+        self._shared.set()
 
 
 Work = Coroutine[object, object, None]
@@ -334,8 +335,8 @@ async def _wait_for(event: asyncio.Event, within_s: float) -> None:
                 await event.wait()
 
 
-def _tell_ending(ending: Ending, is_settled: bool) -> None:
-    """What an operator would ask about: an answer that came too late, a task that had its last attempt."""
+def _log_ending(ending: Ending, is_settled: bool) -> None:
+    """Logs results that an operator needs to know: a late response, a task after its last attempt."""
     claim = ending.claim
     if not is_settled:
         log.warning("cloudtasks_late_answer", queue=claim.queue.name, task=claim.id, reason=ending.reason)
@@ -349,7 +350,7 @@ def _tell_ending(ending: Ending, is_settled: bool) -> None:
         )
 
 
-def _tell(event: str, error: BaseException, **about: object) -> None:
-    """What passes by itself is a warning; anything else is ours to mend."""
-    say = log.warning if is_transient(error) else log.error
-    say(event, error=f"{type(error).__name__}: {error}", **about)
+def _log_error(event: str, error: BaseException, **about: object) -> None:
+    """Logs transient errors as warnings, others as errors."""
+    write = log.warning if is_transient(error) else log.error
+    write(event, error=f"{type(error).__name__}: {error}", **about)

@@ -1,6 +1,6 @@
-"""What the server's metrics tell: tasks taken, requests sent for them and how these ended, and what waits.
+"""The server's metrics: tasks created, requests sent and their results, and waiting tasks.
 
-By the id of the queue, whatever its project: that is what it is called in a request's headers, too.
+Labelled by queue id, whatever its project, as in a request's headers.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from payonce.taskserver.task_store import Ending
 
 COUNT_MAX: Final = 100_000
-"""A queue's waiting tasks are counted up to this: looking at millions every few seconds is work of its own."""
+"""Limit of counting a queue's waiting tasks: counting millions every few seconds would be a load of its own."""
 OBSERVE_EVERY_S: Final = 5.0
 LATE: Final = "late"
 UNREACHABLE: Final = "unreachable"
@@ -37,17 +37,17 @@ def count_created(queue: str, tasks: int) -> None:
 
 
 def count_sent(queue: str, answer: "Answer") -> None:
-    """One request; `late` had no answer before its deadline, `unreachable` none for another reason."""
+    """Counts one request; `late` had no response before its deadline, `unreachable` none for another reason."""
     if answer.status is not None:
-        said = ANSWERS[min(max(answer.status // 100, 1), 5) - 1]
+        answered = ANSWERS[min(max(answer.status // 100, 1), 5) - 1]
     else:
-        said = LATE if answer.code.name == "DEADLINE_EXCEEDED" else UNREACHABLE
-    CLOUDTASKS_DISPATCHES.labels(_id_of(queue), said).inc()
+        answered = LATE if answer.code.name == "DEADLINE_EXCEEDED" else UNREACHABLE
+    CLOUDTASKS_DISPATCHES.labels(_id_of(queue), answered).inc()
     CLOUDTASKS_DISPATCH_SECONDS.observe(_id_of(queue), (answer.took_s,))
 
 
 def count_settled(endings: "Iterable[Ending]") -> None:
-    """Those alone that the store took: whoever has the task now tells of the others."""
+    """Counts results that the store accepted; another process counts the others."""
     for ending in endings:
         queue = _id_of(ending.claim.queue.name)
         if ending.wait_s is not None:
@@ -57,7 +57,7 @@ def count_settled(endings: "Iterable[Ending]") -> None:
 
 
 def forget(queue: str) -> None:
-    """Of a queue that is gone: on one's own machine they come and go, and each would be shown for ever."""
+    """Removes a deleted queue's metrics: on a developer's machine queues come and go, and each would stay."""
     name = _id_of(queue)
     for metric in (CLOUDTASKS_CREATED, CLOUDTASKS_RETRIES, CLOUDTASKS_GIVEN_UP, CLOUDTASKS_DISPATCH_SECONDS):
         metric.remove(name)
@@ -74,20 +74,20 @@ async def observe_tasks(database: Database) -> None:
         """,
         COUNT_MAX,
     )
-    # What is no longer there must not be shown as it was last.
+    # Deleted queues must not keep their last value.
     CLOUDTASKS_WAITING.clear()
     for row in rows:
         CLOUDTASKS_WAITING.labels(_id_of(row["name"])).inc(row["waiting"])
 
 
 async def observe_for_ever(database: Database) -> None:
-    """For a process that is nothing but a server; in others a janitor does it."""
+    """Updates the gauges in a process that only runs a server; elsewhere a janitor does."""
     while True:
         try:
             await observe_tasks(database)
         except Exception as error:
-            say = log.warning if is_transient(error) else log.error
-            say("cloudtasks_observe_failed", error=f"{type(error).__name__}: {error}")
+            write = log.warning if is_transient(error) else log.error
+            write("cloudtasks_observe_failed", error=f"{type(error).__name__}: {error}")
         await asyncio.sleep(OBSERVE_EVERY_S)
 
 

@@ -1,4 +1,4 @@
-"""Many callers, one statement: what comes in while a flush is under way goes out together with the next."""
+"""Micro-batching: items that arrive during a flush go into the next one together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,9 +8,9 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class Gathering(Generic[Item, Answer]):
-    """Flushes as soon as the previous flush has returned and `pause_s` has passed since it began; the first item after
-    a rest does not wait for company."""
+class MicroBatch(Generic[Item, Answer]):
+    """Flushes as soon as the previous flush has returned and `pause_s` has passed since its start; the first item after
+    an idle period is flushed at once."""
 
     def __init__(
         self, flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], most: int, pause_s: float
@@ -23,12 +23,12 @@ class Gathering(Generic[Item, Answer]):
         self._flushing: asyncio.Task[None] | None = None
 
     async def add(self, item: Item) -> Answer:
-        """Returns when the flush with this item has; raises what that raised."""
+        """Returns after the flush with this item; raises what the flush raised."""
         [answer] = await self.add_all([item])
         return answer
 
     async def add_all(self, items: Sequence[Item]) -> Sequence[Answer]:
-        """The same for several, which are not parted."""
+        """The same for several items, which stay in one flush."""
         answers: asyncio.Future[Sequence[Answer]] = asyncio.get_running_loop().create_future()
         self._waiting.append((items, answers))
         if self._flushing is None:
@@ -36,7 +36,7 @@ class Gathering(Generic[Item, Answer]):
         return await answers
 
     async def drained(self) -> None:
-        """Returns when nothing waits any more."""
+        """Returns when nothing waits."""
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
 
@@ -50,7 +50,7 @@ class Gathering(Generic[Item, Answer]):
             self._flushing = None
 
     def _taken(self) -> list[tuple[Sequence[Item], "asyncio.Future[Sequence[Answer]]"]]:
-        """From the front, until there are `most`: at least one group, however large."""
+        """Takes groups from the front up to `most` items, but at least one group."""
         count = groups = 0
         while groups < len(self._waiting) and (not groups or count + len(self._waiting[groups][0]) <= self._most):
             count += len(self._waiting[groups][0])

@@ -1,4 +1,4 @@
-"""Batches of tasks: long-running operations that are done when they are answered, and remembered."""
+"""Batches of tasks: long-running operations that are finished, and stored, when they are answered."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from google.rpc import status_pb2
 from payonce.engine.database.connections import Connection, Database
 from payonce.taskserver import names
 from payonce.taskserver.metrics import count_created
-from payonce.taskserver.microbatch import Gathering
+from payonce.taskserver.microbatch import MicroBatch
 from payonce.taskserver.queues import QueueRow, write_time
 from payonce.taskserver.refusals import TASK_GONE, Refusal, exists, invalid, not_found
 from payonce.taskserver.task_store import TaskStore
@@ -38,16 +38,16 @@ PutTogether = Callable[[Sequence[NewTask]], Awaitable[Sequence[datetime | Refusa
 
 
 class Operations:
-    """Runs batches. Under a name of the caller's each is one transaction: its tasks and the memory of it come about
-    together. Nobody knows the name of another before it is answered, so it is enough that it is remembered by then."""
+    """Runs batches. With a caller's request id, tasks and operation are stored in one transaction. Otherwise nobody
+    knows the operation's name before the response, so it is enough to store it by then."""
 
     def __init__(self, database: Database, tasks: TaskStore) -> None:
         self.database = database
         self.tasks = tasks
-        self._remembering = Gathering(self._remember_all, REMEMBER_BATCH, 0.0)
+        self._remembering = MicroBatch(self._remember_all, REMEMBER_BATCH, 0.0)
 
     async def create(self, request: Any, put_together: PutTogether) -> Any:
-        """`put_together` puts tasks along with those of other calls."""
+        """Creates tasks; `put_together` puts them in one batch with those of other calls."""
         parent = names.check_queue(request.parent)
         if not 1 <= len(request.requests) <= CREATE_MAX:
             raise invalid(
@@ -72,14 +72,14 @@ class Operations:
         return operation
 
     async def _create(self, put: PutTogether, parent: str, request: Any, name: str) -> tuple[Any, int]:
-        """The operation, and how many tasks it made."""
+        """Returns the operation and the number of tasks it created."""
         outcomes: dict[int, Refusal] = {}
         tasks: dict[int, NewTask] = {}
         for place, each in enumerate(request.requests):
             try:
                 tasks[place] = new_task(parent, each.task)
-            except Refusal as no:
-                outcomes[place] = no
+            except Refusal as refusal:
+                outcomes[place] = refusal
         added = await put(list(tasks.values())) if tasks else []
         response, now = _CreateResponse(), None
         for (place, task), outcome in zip(tasks.items(), added, strict=True):
@@ -131,8 +131,8 @@ class Operations:
                 if parent != queue.name:
                     raise invalid(f"names[{place}] is of queue {parent!r}; it must be of {queue.name!r}.")
                 ids[place] = task_id
-            except Refusal as no:
-                outcomes[place] = no
+            except Refusal as refusal:
+                outcomes[place] = refusal
         gone = await self.tasks.delete(queue.id, list(ids.values()), within=connection) if ids else set()
         for place, task_id in ids.items():
             if task_id not in gone:
@@ -151,14 +151,14 @@ class Operations:
 
 
 def _queue_missing(outcomes: Mapping[int, Refusal]) -> Refusal | None:
-    """A batch for a queue that is not there fails as a whole, before it becomes an operation."""
+    """The refusal of a batch for a missing queue: it fails as a whole, before it becomes an operation."""
     texts = {outcome.text for outcome in outcomes.values()}
     first = next(iter(outcomes.values()))
     return first if len(texts) == 1 and first.text.startswith("Queue does not exist") else None
 
 
 async def _begin(connection: Connection, name: str, digest: bytes, may_be_known: bool) -> Any:
-    """Takes the operation's name; answers with the operation when it was done before."""
+    """Reserves the operation's name; returns the operation if it exists."""
     taken = await connection.fetchval(
         "insert into cloudtasks.operations (name, digest) values ($1, $2) on conflict do nothing returning true",
         name,
@@ -168,7 +168,7 @@ async def _begin(connection: Connection, name: str, digest: bytes, may_be_known:
         return None
     known = await connection.fetchrow("select digest, operation from cloudtasks.operations where name = $1", name)
     if known is None or known["digest"] != digest:
-        raise exists(f"The operation {name!r} is that of another request; use a new request_id.")
+        raise exists(f"The operation {name!r} belongs to another request; use a new request_id.")
     return operations_pb2.Operation.FromString(known["operation"])
 
 
@@ -179,7 +179,7 @@ async def _remember(connection: Connection, name: str, operation: Any) -> None:
 
 
 def _done(name: str, metadata: Any, outcomes: Mapping[int, Refusal], asked: int, now: datetime, response: Any) -> Any:
-    """google.longrunning.Operation with its outcome; an error only when nothing at all succeeded."""
+    """A google.longrunning.Operation with its outcome; an error only if all requests failed."""
     write_time(metadata.start_time, now)
     write_time(metadata.end_time, now)
     for place, refusal in outcomes.items():

@@ -12,7 +12,7 @@ from payonce.taskserver.arithmetic import PACE_RECOVERY_S, Retrying
 from payonce.taskserver.queues import Config, QueueRow
 
 NAME_LOCK_S: Final = 3 * 86_400.0
-"""So long Google may refuse the name of a deleted queue."""
+"""How long Google may refuse the name of a deleted queue."""
 PURGE_BATCH: Final = 5_000
 _COLUMNS: Final = """id, name, state, rate, concurrency, max_attempts, max_retry_duration_s, min_backoff_s,
     max_backoff_s, max_doublings, logging_ratio, purged_at"""
@@ -29,7 +29,7 @@ class QueueStore:
         return None if row is None else queue_of(row)
 
     async def live(self) -> list[QueueRow]:
-        """Every queue, for those who dispatch."""
+        """Every queue, for dispatchers."""
         rows = await self.database.work.fetch(
             f"select {_COLUMNS} from cloudtasks.queues where deleted_at is null order by id"
         )
@@ -50,7 +50,8 @@ class QueueStore:
         return [queue_of(row) for row in rows]
 
     async def create(self, name: str, config: Config, lock_s: float) -> QueueRow | None:
-        """None when the name is taken, or was by a queue deleted less than `lock_s` ago: see `was_deleted`."""
+        """Creates a queue. None if the name is taken, or belonged to a queue deleted less than `lock_s` ago: see
+        `was_deleted`."""
         try:
             row = await self.database.engine.fetchrow(
                 f"""
@@ -83,7 +84,7 @@ class QueueStore:
         )
 
     async def change(self, queue: QueueRow, config: Config) -> QueueRow | None:
-        """None when the queue is gone."""
+        """Updates a queue; None if it is gone."""
         row = await self.database.engine.fetchrow(
             f"""
             update cloudtasks.queues
@@ -108,7 +109,7 @@ class QueueStore:
         return None if row is None else queue_of(row)
 
     async def delete(self, name: str) -> bool:
-        """Its tasks are nobody's from here on; they are cleared away later."""
+        """Deletes a queue; its tasks are no longer dispatched, and are deleted later."""
         gone = await self.database.engine.fetchval(
             """
             update cloudtasks.queues set deleted_at = payonce.due_now()
@@ -119,7 +120,8 @@ class QueueStore:
         return gone is not None
 
     async def purge(self, name: str) -> QueueRow | None:
-        """All tasks that were there when it was asked for; what runs of them runs on, and its answer is late."""
+        """Deletes all tasks that exist at the time of the call; running attempts continue, and their results are
+        ignored."""
         row = await self.database.engine.fetchrow(
             f"""
             update cloudtasks.queues set purged_at = payonce.due_now()
@@ -136,7 +138,7 @@ class QueueStore:
         return queue
 
     async def slow_down(self, queue_id: int, least: float, once_in_s: float) -> bool:
-        """Halves the pace, but only once in so many seconds: a batch of bad answers is one sign, not many."""
+        """Halves the pace, at most once in `once_in_s`: a batch of bad responses counts as one sign."""
         return bool(
             await self.database.engine.fetchval(
                 """
@@ -197,8 +199,8 @@ def _values(config: Config) -> tuple[object, ...]:
 
 
 async def remember_key(database: Database, kid: str, public_key: str, keep_s: float) -> None:
-    """Tells everybody the public half of a signing key. Said again and again while its server lives: those that were
-    not said for so long are forgotten."""
+    """Publishes the public half of a signing key. Repeated while its server lives: keys not renewed for `keep_s` are
+    deleted."""
     await database.work.execute(
         "delete from cloudtasks.signing_keys where created_at < payonce.due_now() - make_interval(secs => $1::float8)",
         keep_s,

@@ -1,4 +1,4 @@
-"""A queue as the store keeps it and as the API shows it; what a caller may set, with Google's defaults and bounds."""
+"""Queues as stored and as shown by the API: settings, with Google's defaults and bounds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -27,14 +27,14 @@ RetryPb: Final[Any] = tasks_v2.RetryConfig.pb()
 
 STATES: Final = {"RUNNING": 1, "PAUSED": 2}
 DURATION_MAX_S: Final = 315_576_000_000
-"""Of google.protobuf.Duration: ten thousand years."""
+"""Maximum of google.protobuf.Duration: ten thousand years."""
 DOUBLINGS_MAX: Final = 2**31 - 1
 _NANOS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a caller sets of a queue."""
+    """A queue's settings."""
 
     rate: float = RATE_DEFAULT
     concurrency: int = CONCURRENCY_DEFAULT
@@ -48,7 +48,7 @@ class Config:
 
 @dataclass(frozen=True)
 class QueueRow:
-    """A queue of the store."""
+    """A stored queue."""
 
     id: int
     name: str
@@ -58,7 +58,7 @@ class QueueRow:
 
 
 def config_of(queue: Any) -> Config:
-    """What the message asks for; a field at its zero is not set, and gets Google's default."""
+    """The settings in a message; zero fields are unset and get Google's defaults."""
     if queue.HasField("app_engine_routing_override"):
         unimplemented("Routing to App Engine (app_engine_routing_override)")
     if queue.HasField("http_target"):
@@ -76,7 +76,7 @@ def config_of(queue: Any) -> Config:
 
 
 def retrying_of(retry: Any) -> Retrying:
-    """A retry config with its gaps filled."""
+    """A retry config with defaults for unset fields."""
     min_backoff_s = seconds(retry.min_backoff) if retry.HasField("min_backoff") else None
     max_backoff_s = seconds(retry.max_backoff) if retry.HasField("max_backoff") else MAX_BACKOFF_DEFAULT_S
     return _checked_retrying(
@@ -91,8 +91,8 @@ def retrying_of(retry: Any) -> Retrying:
 
 
 def updated(known: Config, queue: Any, paths: Iterable[str]) -> Config:
-    """The known settings with those that the mask names taken from the message, zeros as they are where they mean
-    something: this is the way to have no doublings."""
+    """The known settings, with the masked ones taken from the message. An explicitly masked zero counts where it has a
+    meaning: this is how to set no doublings."""
     wanted = config_of(queue)
     for path in paths:
         if path not in _PATHS:
@@ -123,7 +123,7 @@ _LIMIT_PATHS: Final = {
     "rate_limits.max_dispatches_per_second": "rate",
     "rate_limits.max_concurrent_dispatches": "concurrency",
 }
-# What only the server sets may be named, and is passed over.
+# Output-only fields may be named, and are ignored.
 _PATHS: Final = frozenset(
     {
         *_RETRY_PATHS,

@@ -1,4 +1,4 @@
-"""What a caller is told who asks for what cannot be: a status of gRPC and one sentence."""
+"""Refusals of calls: a gRPC status and one sentence."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""What is cleared away in time: commit tokens, freed names, tasks past their age or without a queue, old operations."""
+"""Deletes expired rows: commit tokens, freed names, tasks past their age or without a queue, old operations."""
 
 from typing import Final
 
@@ -10,11 +10,11 @@ from payonce.taskserver.queue_store import NAME_LOCK_S
 PRUNE_BATCH: Final = 5_000
 PRUNE_EVERY_S: Final = 30.0
 RETENTION_DAYS: Final = 31
-"""Google deletes a task of this age, dispatched or not."""
+"""Age at which tasks are deleted, dispatched or not, as at Google's."""
 
 
 async def prune(database: Database) -> int:
-    """One batch of each kind; answers how many rows went. Names must outlive the lock on them."""
+    """Deletes one batch of each kind; returns the number of rows. Names must outlive the lock on them."""
     gone = await forget_tokens(database)
     for statement, arguments in (
         (_FREE_NAMES, (PRUNE_BATCH,)),
@@ -23,7 +23,7 @@ async def prune(database: Database) -> int:
         (_FORGET_OPERATIONS, (PRUNE_BATCH, OPERATION_KEPT_S)),
         (_FORGET_QUEUES, (NAME_LOCK_S,)),
     ):
-        # The pool of handlers: here the planner may choose the scans that these statements want.
+        # The handlers' pool, where the planner may choose the scans that these statements need.
         answered = await database.work.execute(statement, *arguments)
         gone += int(answered.rpartition(" ")[2])
     return gone

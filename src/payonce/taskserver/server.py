@@ -1,4 +1,4 @@
-"""A server in this process: its surface, its dispatcher and its housekeeping, opened and closed together."""
+"""A server in this process: its gRPC surface, dispatcher and housekeeping."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from payonce.engine.database.notifier import Notifier
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 from payonce.taskserver.delivery import Sender
-from payonce.taskserver.dispatch import DRAIN_S, QUEUES_BELL, Dispatcher, notifier_of
+from payonce.taskserver.dispatch import DRAIN_S, QUEUES_CHANNEL, Dispatcher, channel_of
 from payonce.taskserver.metrics import observe_for_ever
 from payonce.taskserver.operations import Operations
 from payonce.taskserver.queue_store import QueueStore, remember_key
@@ -26,33 +26,33 @@ from payonce.taskserver.tokens import KEY_KEPT_S, TokenMaker
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8123
 MESSAGE_MAX_BYTES: Final = 32 * 1024 * 1024
-"""Of one call; a batch of the largest tasks is larger, and has to be made in parts."""
+"""Size limit of one call; a batch of the largest tasks exceeds it and must be split."""
 CALLS_GRACE_S: Final = 5.0
 CALLS_MAX: Final = 5_000
-"""At once; those beyond are refused with RESOURCE_EXHAUSTED."""
+"""Limit of concurrent calls; further ones are refused with RESOURCE_EXHAUSTED."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class CloudTasksServer:
-    """A server that listens."""
+    """A listening server."""
 
     host: str
     port: int
     dispatcher: Dispatcher
-    """For `step()`, where nothing is to run by itself."""
+    """For `step()`, when nothing runs in the background."""
     database: Database
     tokens: TokenMaker
     loops: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
-    """What runs by itself."""
+    """Background tasks by name."""
 
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
     async def run(self) -> None:
-        """Dispatches and keeps house, until the dispatcher is told to stop."""
+        """Dispatches and cleans up until the dispatcher is stopped."""
         keeping_house = asyncio.create_task(_keep_house(self.database, self.tokens))
         try:
             await self.dispatcher.run()
@@ -75,10 +75,10 @@ async def open_server(
 ) -> AsyncIterator[CloudTasksServer]:
     """Listens until the block ends, then drains. Port 0 takes any free one.
 
-    `token`: what callers send as the metadata `authorization: Bearer TOKEN`; None lets in whoever reaches the port.
-    `name_lock_s`: for how long the name of a deleted queue is refused. `grace_s`: what requests under way have
-    left when it closes. Without `dispatching` nothing runs by itself but for `server.run()`;
-    `server.dispatcher.step()` sends, and `keep_house` keeps house.
+    `token`: callers must send the metadata `authorization: Bearer TOKEN`; None accepts every caller. `name_lock_s`: how
+    long the name of a deleted queue is refused. `grace_s`: time for running requests at the end. Without `dispatching`
+    nothing runs in the background except through `server.run()`; `server.dispatcher.step()` sends, and `keep_house`
+    cleans up.
     """
     tokens = TokenMaker()
     await remember_key(database, tokens.kid, tokens.public_key, KEY_KEPT_S)
@@ -86,7 +86,7 @@ async def open_server(
         dispatcher = Dispatcher(database, notifier, sender, grace_s)
         tasks = TaskStore(database)
         service = Service(
-            QueueStore(database), tasks, Operations(database, tasks), _rings(notifier, dispatcher), name_lock_s
+            QueueStore(database), tasks, Operations(database, tasks), _wakeups(notifier, dispatcher), name_lock_s
         )
         handlers = handlers_of(service, await database.installation(), token)
         listener, listens_on = await _listening(handlers, host, port)
@@ -106,16 +106,16 @@ async def open_server(
                 await asyncio.gather(server.loops["gauges"], return_exceptions=True)
 
 
-def _rings(notifier: Notifier, dispatcher: Dispatcher) -> Wakeups:
+def _wakeups(notifier: Notifier, dispatcher: Dispatcher) -> Wakeups:
     def has_tasks(queue: str) -> None:
-        # Those who can do it themselves need not wake the others: a NOTIFY costs as much as the task.
+        # A process that can dispatch the task itself need not wake the others: a NOTIFY costs as much as the task.
         if not dispatcher.wake(queue):
-            notifier.notify([notifier_of(queue)])
+            notifier.notify([channel_of(queue)])
 
     def has_forced(queue: str) -> None:
         dispatcher.wake(queue, thoroughly=True)
 
-    return Wakeups(lambda: notifier.notify([QUEUES_BELL]), has_tasks, has_forced)
+    return Wakeups(lambda: notifier.notify([QUEUES_CHANNEL]), has_tasks, has_forced)
 
 
 async def _listening(handlers: list[Any], host: str, port: int) -> tuple[grpc.aio.Server, int]:
@@ -123,7 +123,7 @@ async def _listening(handlers: list[Any], host: str, port: int) -> tuple[grpc.ai
         options=[
             ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
             ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
-            # Two servers on one port would each get some of the calls, and nobody would know.
+            # Two servers on one port would unnoticed share its calls.
             ("grpc.so_reuseport", 0),
         ],
         maximum_concurrent_rpcs=CALLS_MAX,
@@ -138,7 +138,7 @@ async def _listening(handlers: list[Any], host: str, port: int) -> tuple[grpc.ai
 
 
 async def keep_house(database: Database, tokens: TokenMaker) -> int:
-    """One round; answers how much was cleared away."""
+    """Cleans up once; returns the number of deleted rows."""
     await remember_key(database, tokens.kid, tokens.public_key, KEY_KEPT_S)
     return await prune(database)
 
@@ -149,14 +149,14 @@ async def _keep_house(database: Database, tokens: TokenMaker) -> None:
             gone = await keep_house(database, tokens)
         except Exception as error:
             gone = 0
-            say = log.warning if is_transient(error) else log.error
-            say("cloudtasks_prune_failed", error=f"{type(error).__name__}: {error}")
+            write = log.warning if is_transient(error) else log.error
+            write("cloudtasks_prune_failed", error=f"{type(error).__name__}: {error}")
         await asyncio.sleep(0 if gone >= PRUNE_BATCH else PRUNE_EVERY_S)
 
 
 def connect_lines(address: str, token: str | None = None) -> str:
-    """The lines of Python by which Google's client speaks to the server at this address. `token` is the expression that
-    reads its token."""
+    """Python code that connects Google's client to the server at this address. `token` is the expression that reads its
+    token."""
     lines = (
         "import grpc; from google.cloud import tasks_v2; "
         "from google.cloud.tasks_v2.services.cloud_tasks import transports\n"

@@ -1,4 +1,4 @@
-"""What the API answers: one method per call of google.cloud.tasks.v2.CloudTasks."""
+"""The API: one method per call of google.cloud.tasks.v2.CloudTasks."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ from google.protobuf import empty_pb2
 
 from payonce.taskserver import names
 from payonce.taskserver.metrics import count_created
-from payonce.taskserver.microbatch import Gathering
+from payonce.taskserver.microbatch import MicroBatch
 from payonce.taskserver.operations import Operations
 from payonce.taskserver.queue_store import QueueStore
 from payonce.taskserver.queues import STATES, QueueRow, config_of, shown_queue, updated
@@ -35,7 +35,7 @@ QUEUES_PAGE_MAX: Final = 9_800
 TASKS_PAGE_MAX: Final = 1_000
 PUT_BATCH: Final = 200
 PUT_PAUSE_S: Final = 0.003
-"""Under load, calls that come within this are one statement."""
+"""Under load, calls within this time share one statement."""
 _FILTER: Final = re.compile(r"\s*state\s*(?P<sign>!?=|:)\s*\"?(?P<state>[A-Z]+)\"?\s*")
 _ListQueues: Final[Any] = tasks_v2.ListQueuesResponse.pb()
 _ListTasks: Final[Any] = tasks_v2.ListTasksResponse.pb()
@@ -43,7 +43,7 @@ _ListTasks: Final[Any] = tasks_v2.ListTasksResponse.pb()
 
 @dataclass(frozen=True)
 class Wakeups:
-    """Who is told of changes: here and in other processes."""
+    """Callbacks on changes, for this and other processes."""
 
     queues_changed: Callable[[], None]
     has_tasks: Callable[[str], None]
@@ -51,17 +51,17 @@ class Wakeups:
 
 
 class Service:
-    """Requests and answers are plain protobuf messages: the wrappers of the client cost more than the store."""
+    """Implements the calls with plain protobuf messages: the client's wrappers cost more than the store."""
 
     def __init__(
-        self, queues: QueueStore, tasks: TaskStore, operations: Operations, rings: Wakeups, name_lock_s: float
+        self, queues: QueueStore, tasks: TaskStore, operations: Operations, wakeups: Wakeups, name_lock_s: float
     ) -> None:
         self._queues = queues
         self._tasks = tasks
         self._operations = operations
-        self._rings = rings
+        self._wakeups = wakeups
         self._name_lock_s = name_lock_s
-        self._putting = Gathering(tasks.put, PUT_BATCH, PUT_PAUSE_S)
+        self._putting = MicroBatch(tasks.put, PUT_BATCH, PUT_PAUSE_S)
 
     async def create_queue(self, request: Any) -> Any:
         location = names.check_location(request.parent)
@@ -76,11 +76,11 @@ class Service:
             if await self._queues.find(queue.name) is not None:
                 raise exists(QUEUE_EXISTS)
             raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, QUEUE_EXISTED)
-        self._rings.queues_changed()
+        self._wakeups.queues_changed()
         return shown_queue(row)
 
     async def update_queue(self, request: Any) -> Any:
-        """Creates the queue if there is none, as Google does."""
+        """Updates the queue, or creates it as Google does."""
         known = await self._queues.find(names.check_queue(request.queue.name))
         if known is None:
             return await self._create_queue(request.queue)
@@ -103,7 +103,7 @@ class Service:
     async def delete_queue(self, request: Any) -> Any:
         if not await self._queues.delete(names.check_queue(request.name)):
             raise not_found()
-        self._rings.queues_changed()
+        self._wakeups.queues_changed()
         return empty_pb2.Empty()
 
     async def purge_queue(self, request: Any) -> Any:
@@ -114,7 +114,7 @@ class Service:
 
     async def resume_queue(self, request: Any) -> Any:
         answer = self._changed(await self._queues.set_state(names.check_queue(request.name), "RUNNING"))
-        self._rings.has_tasks(request.name)
+        self._wakeups.has_tasks(request.name)
         return answer
 
     async def create_task(self, request: Any) -> Any:
@@ -123,11 +123,11 @@ class Service:
         if isinstance(outcome, Refusal):
             raise await self._explained(outcome, task)
         count_created(task.queue, 1)
-        self._rings.has_tasks(task.queue)
+        self._wakeups.has_tasks(task.queue)
         return shown_new_task(task, outcome, request.response_view)
 
     async def _explained(self, refusal: Refusal, task: NewTask) -> Refusal:
-        """Whether a name is taken by a task, or by the memory of one."""
+        """The refusal, which says whether the name is taken by a task or still reserved."""
         if refusal.code is not grpc.StatusCode.ALREADY_EXISTS:
             return refusal
         queue = await self._queue(task.queue, QUEUE_NOT_FOUND)
@@ -135,7 +135,7 @@ class Service:
 
     async def batch_create_tasks(self, request: Any) -> Any:
         operation = await self._operations.create(request, self._putting.add_all)
-        self._rings.has_tasks(request.parent)
+        self._wakeups.has_tasks(request.parent)
         return operation
 
     async def batch_delete_tasks(self, request: Any) -> Any:
@@ -171,7 +171,7 @@ class Service:
         row = await self._tasks.force(queue.id, name.id)
         if row is None:
             raise await self._no_task(queue, name.id)
-        self._rings.has_forced(queue.name)
+        self._wakeups.has_forced(queue.name)
         return shown_task(queue.name, row, request.response_view)
 
     async def drained(self) -> None:
@@ -194,7 +194,7 @@ class Service:
     def _changed(self, row: QueueRow | None) -> Any:
         if row is None:
             raise not_found()
-        self._rings.queues_changed()
+        self._wakeups.queues_changed()
         return shown_queue(row)
 
 
@@ -203,7 +203,7 @@ def _states(text: str) -> list[str]:
         return list(STATES)
     match = _FILTER.fullmatch(text)
     if match is None or match["state"] not in (*STATES, "DISABLED"):
-        raise invalid(f"filter is {names.shown(text)}; this server knows filters such as 'state: PAUSED' alone.")
+        raise invalid(f"filter is {names.shown(text)}; this server supports filters such as 'state: PAUSED' only.")
     return [state for state in STATES if (state == match["state"]) != (match["sign"] == "!=")]
 
 
@@ -221,4 +221,4 @@ def _after(token: str) -> str:
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (ValueError, binascii.Error) as error:
-        raise invalid(f"page_token is {names.shown(token)}, which is none that this server gave out.") from error
+        raise invalid(f"page_token is {names.shown(token)}, which this server did not issue.") from error

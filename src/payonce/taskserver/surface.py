@@ -1,4 +1,4 @@
-"""The gRPC surface: which method of the wire is which of the service's, and how refusals travel."""
+"""The gRPC surface: maps methods to the service's, and refusals to statuses."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -25,8 +25,8 @@ log = get_logger(__name__)
 
 
 def handlers_of(service: Service, installation: str, token: str | None = None) -> list[Any]:
-    """What grpc.aio serves, to callers with the token if there is one. With queues goes along whose they are: one
-    server may look like another's."""
+    """Handlers for grpc.aio, for callers with the token if there is one. Lists of queues carry the installation's id as
+    metadata, since servers look alike."""
     mark = ((INSTALLATION, installation),)
     methods: dict[str, Method] = {
         "CreateQueue": service.create_queue,
@@ -59,7 +59,7 @@ def handlers_of(service: Service, installation: str, token: str | None = None) -
 
 
 class _Guarded(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses calls without the token before anything of them is read."""
+    """Refuses calls without the token before their request is read."""
 
     def __init__(self, handler: Any, token: str) -> None:
         self._handler = handler
@@ -89,13 +89,13 @@ def _handler(method: Method, request_type: Any, mark: Mark = ()) -> Any:
             context.set_trailing_metadata(mark)
         try:
             return await method(request)
-        except Refusal as no:
-            await context.abort(no.code, no.text)
+        except Refusal as refusal:
+            await context.abort(refusal.code, refusal.text)
         except Exception as error:
             if is_transient(error):
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "The store is away for the moment; try again.")
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "The database is temporarily unavailable; try again.")
             log.exception("cloudtasks_call_failed", call=getattr(method, "__name__", ""))
-            await context.abort(grpc.StatusCode.INTERNAL, "This server has failed; its log says how.")
+            await context.abort(grpc.StatusCode.INTERNAL, "Internal error; see the server's log.")
 
     return grpc.unary_unary_rpc_method_handler(
         answer,

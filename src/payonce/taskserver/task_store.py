@@ -1,4 +1,4 @@
-"""The SQL of tasks: added, looked at, claimed for dispatch, kept while they run, and settled."""
+"""The SQL of tasks: adding, reading, claiming, renewing and settling."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _COLUMNS: Final = """id, request, retry, deadline_ms, created_at, schedule_at, d
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A task in hand for one attempt; equal to itself alone."""
+    """A task claimed for one attempt; compared by identity."""
 
     queue: QueueRow
     id: str
@@ -37,7 +37,7 @@ class Claim:
     token: int
     forced: bool
     attempts: int
-    """This one included."""
+    """Including this one."""
     executions: int
     age_s: float
     """Since the first attempt."""
@@ -53,17 +53,17 @@ class Claim:
 class Claims:
     tasks: Sequence[Claim]
     rests_s: Mapping[int, float | None]
-    """By the queue's id, until another may be claimed; None: until something changes. A queue that is missing is
-    gone."""
+    """By queue id, the delay until another task may be claimed; None until something changes. Missing queues are
+    deleted."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended."""
+    """The result of an attempt."""
 
     claim: Claim
     wait_s: float | None
-    """Until the next attempt; None when there is none."""
+    """Delay until the next attempt; None after the last."""
     status: int | None
     code: int
     reason: str
@@ -79,8 +79,8 @@ class TaskStore:
     database: Database
 
     async def put(self, tasks: Sequence[NewTask], within: Connection | None = None) -> list[datetime | Refusal]:
-        """When each was added, or why it was not; in order. Of two with one name the first is added."""
-        # Everybody inserts in this order, so that two batches with names in common cannot deadlock.
+        """The time at which each task was added, or its refusal, in order. Of two with one name the first is added."""
+        # All processes insert in this order, so that batches with common names cannot deadlock.
         by_name = {(task.queue, task.id): task for task in reversed(tasks)}
         ordered = [by_name[key] for key in sorted(by_name)]
         rows = await (within or self.database.engine).fetch(
@@ -111,7 +111,7 @@ class TaskStore:
         )
 
     async def is_remembered(self, queue_id: int, task_id: str) -> bool:
-        """Whether a task of this name is gone, and its name not yet free."""
+        """Whether the name of a past task is still reserved."""
         return bool(
             await self.database.engine.fetchval(
                 """
@@ -132,12 +132,13 @@ class TaskStore:
         )
 
     async def delete(self, queue_id: int, ids: Sequence[str], within: Connection | None = None) -> set[str]:
-        """The ids of those that were there. Unlike an ended attempt's, any name is remembered: a caller knew it."""
+        """Deletes tasks; returns the ids of those that existed. Unlike after an attempt, generated names are reserved,
+        too: a caller knew them."""
         rows = await (within or self.database.engine).fetch(_DELETE, queue_id, sorted(set(ids)))
         return {row["id"] for row in rows}
 
     async def force(self, queue_id: int, task_id: str) -> Record | None:
-        """The next dispatch of the task comes at once, whatever holds it back."""
+        """Makes the task due at once, regardless of limits and pauses."""
         return await self.database.engine.fetchrow(
             f"""
             update cloudtasks.tasks set forced = true, schedule_at = payonce.due_now()
@@ -148,9 +149,8 @@ class TaskStore:
         )
 
     async def claim(self, queues: Mapping[QueueRow, bool], limit: int, lease_s: float) -> Claims:
-        """Up to `limit` of each of these queues; thoroughly where it says so: also what the dead have left behind, and
-        what is forced."""
-        # Everybody locks in this order, so that two claims cannot deadlock.
+        """Claims up to `limit` tasks of each queue; thorough claims include expired leases and forced tasks."""
+        # All processes lock in this order, so that claims cannot deadlock.
         ordered = sorted(queues, key=lambda queue: queue.id)
         rows = await self.database.engine.fetch(
             "select * from cloudtasks.claim_many($1, $2, $3, $4, $5)",
@@ -165,7 +165,7 @@ class TaskStore:
         return Claims(tasks, {row["queue_id"]: row["rest_s"] for row in rows if row["id"] is None})
 
     async def extend(self, claims: Sequence[Claim], lease_s: float) -> tuple[set[Claim], set[Claim]]:
-        """Keeps what runs. Answers with the claims that are lost, and with those whose deadline has passed."""
+        """Renews leases. Returns the lost claims, and those past their deadline."""
         rows = await self.database.engine.fetch(
             _EXTEND,
             [claim.queue.id for claim in claims],
@@ -178,8 +178,8 @@ class TaskStore:
         return lost, {claim for claim in claims if kept.get(claim.key)}
 
     async def settle(self, endings: Sequence[Ending]) -> set[tuple[int, str, int]]:
-        """The keys of those that counted; the others' claims were too old, and changed nothing."""
-        # Everybody locks in this order, so that two batches with tasks in common cannot deadlock.
+        """Settles results; returns the keys of those that counted. Stale claims change nothing."""
+        # All processes lock in this order, so that batches with common tasks cannot deadlock.
         ordered = sorted(endings, key=lambda ending: ending.claim.key)
         settled: list[Record] = []
         if done := [ending.claim for ending in ordered if ending.wait_s is None]:
@@ -240,7 +240,7 @@ _DELETE: Final = """
     select id from gone
 """
 
-# Rows that another transaction holds are left alone: they are being settled, or found again in time.
+# Rows locked by another transaction are skipped: they are being settled, or are renewed next time.
 _EXTEND: Final = """
     with asked as (
         select t.queue_id, t.id, t.token

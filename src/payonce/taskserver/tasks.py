@@ -1,4 +1,4 @@
-"""A task as it comes in, as the store keeps it and as the API shows it; what is refused of it, and why."""
+"""Tasks as received, stored and shown by the API, and the rules for refusing them."""
 
 import re
 import secrets
@@ -22,10 +22,10 @@ HttpRequestPb: Final[Any] = tasks_v2.HttpRequest.pb()
 TASK_MAX_BYTES: Final = 1024 * 1024
 HEADERS_MAX_BYTES: Final = 80 * 1024
 URL_MAX_LENGTH: Final = 2_083
-"""Google's limit, of the URL as it is sent."""
+"""Google's limit, for the encoded URL."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _NO_HOST: Final = re.compile(r"\s|^\.|\.\.|[^.]{64}|^.{254}")
-"""Of an encoded host: what no resolver takes."""
+"""Encoded hosts that no resolver accepts."""
 DEADLINE_DEFAULT_MS: Final = 600_000
 DEADLINE_LEAST_MS: Final = 15_000
 DEADLINE_MAX_MS: Final = 1_800_000
@@ -54,7 +54,7 @@ _CODES: Final = {
 
 @dataclass(frozen=True)
 class NewTask:
-    """A task that may be added; its queue may still be missing, or its name taken."""
+    """A valid task; its queue may be missing, or its name taken."""
 
     queue: str
     id: str
@@ -63,11 +63,11 @@ class NewTask:
     retry: bytes | None
     deadline_ms: int
     wanted: datetime | None
-    """When it is to be dispatched; None for at once."""
+    """When to dispatch it; None for now."""
 
 
 def new_task(parent: str, task: Any) -> NewTask:
-    """Refuses, with the value and the rule, what Google would refuse."""
+    """Checks and converts a task. Raises a Refusal, with the value and the rule, for what Google refuses."""
     if task.ByteSize() > TASK_MAX_BYTES:
         raise invalid(f"Task size too large: {task.ByteSize()} bytes; it must be at most {TASK_MAX_BYTES}.")
     task_id = _task_id(parent, task.name) if task.name else ""
@@ -75,7 +75,7 @@ def new_task(parent: str, task: Any) -> NewTask:
     if kind == "app_engine_http_request":
         unimplemented("An App Engine task (app_engine_http_request)")
     if kind != "http_request":
-        raise invalid("Task.http_request must be set: the task says nothing of what to send.")
+        raise invalid("Task.http_request must be set: the task has no request to send.")
     retry = None
     if task.HasField("retry_config"):
         retrying_of(task.retry_config)
@@ -109,12 +109,12 @@ def _checked_request(request: Any) -> Any:
     if request.WhichOneof("authorization_header") == "oauth_token":
         unimplemented("An OAuth token of Google's (oauth_token)")
     if request.HasField("oidc_token") and not request.oidc_token.service_account_email:
-        raise invalid("OidcToken.service_account_email must be set: the token is made in its name.")
+        raise invalid("OidcToken.service_account_email must be set: the token is issued for it.")
     _check_url(request.url)
     if request.http_method == 0:
         request.http_method = _POST
     if request.http_method not in METHODS:
-        raise invalid(f"HttpRequest.http_method is {request.http_method}, which is no method.")
+        raise invalid(f"HttpRequest.http_method is {request.http_method}, which is not a known method.")
     method = METHODS[request.http_method]
     if request.body and method not in _METHODS_WITH_BODY:
         raise invalid(f"HttpRequest.body is set for {method}; a body is allowed only for POST, PUT and PATCH.")
@@ -123,7 +123,7 @@ def _checked_request(request: Any) -> Any:
         raise invalid(f"HttpRequest.headers have {size} bytes; they must have less than {HEADERS_MAX_BYTES}.")
     for name, value in request.headers.items():
         if not is_name(name) or any(character in value for character in "\r\n\0"):
-            raise invalid(f"HttpRequest.headers has {names.shown(name)}, which cannot be a line of a header.")
+            raise invalid(f"HttpRequest.headers has {names.shown(name)}, which is not a valid header.")
     for name in [each for each in request.headers if each.lower() == "user-agent"]:
         del request.headers[name]
     request.headers["User-Agent"] = USER_AGENT
@@ -131,7 +131,7 @@ def _checked_request(request: Any) -> Any:
 
 
 def _check_url(url: str) -> None:
-    """Refuses what no attempt could ever send: a task that was answered for would be tried until it is used up."""
+    """Raises a Refusal for a URL that can never be requested: the task would be retried until it is given up."""
     if not url.startswith(("http://", "https://")):
         raise invalid(f"HttpRequest.url must start with http:// or https://, not {names.shown(url)}.")
     if _CONTROL.search(url):
@@ -139,7 +139,7 @@ def _check_url(url: str) -> None:
     try:
         sent = URL(url)
     except ValueError as error:
-        raise invalid(f"HttpRequest.url must name a host and a port that can be, not {names.shown(url)}.") from error
+        raise invalid(f"HttpRequest.url must have a valid host and port, not {names.shown(url)}.") from error
     if not sent.raw_host or _NO_HOST.search(sent.raw_host):
         raise invalid(f"HttpRequest.url must name a host, not {names.shown(url)}.")
     if sent.port == 0:
@@ -170,7 +170,7 @@ def _time(task: Any) -> datetime:
     try:
         moment: datetime = task.schedule_time.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
-        raise invalid("Task.schedule_time is no time of this calendar.") from error
+        raise invalid("Task.schedule_time is not a valid timestamp.") from error
     return moment
 
 
@@ -182,7 +182,7 @@ def too_late(wanted: datetime) -> Refusal:
 
 
 def shown_new_task(task: NewTask, created_at: datetime, view: int) -> Any:
-    """google.cloud.tasks.v2.Task of one just added."""
+    """The google.cloud.tasks.v2.Task of a task just added."""
     shown = TaskPb(name=names.task_name(task.queue, task.id), view=FULL if view == FULL else BASIC)
     _write_request(shown, task.request, view)
     if task.retry is not None:
@@ -194,7 +194,7 @@ def shown_new_task(task: NewTask, created_at: datetime, view: int) -> Any:
 
 
 def shown_task(queue: str, row: Record, view: int) -> Any:
-    """google.cloud.tasks.v2.Task of a row of the store."""
+    """The google.cloud.tasks.v2.Task of a stored row."""
     shown = TaskPb(
         name=names.task_name(queue, row["id"]),
         view=FULL if view == FULL else BASIC,
@@ -219,7 +219,7 @@ def shown_task(queue: str, row: Record, view: int) -> Any:
 
 
 def code_of(status: int) -> grpc.StatusCode:
-    """The google.rpc.Code that stands for an HTTP status."""
+    """The google.rpc.Code for an HTTP status."""
     return _CODES.get(status, grpc.StatusCode.UNKNOWN)
 
 

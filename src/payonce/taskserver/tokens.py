@@ -1,4 +1,4 @@
-"""OIDC tokens for tasks that ask for one: RS256, by a key that never leaves this process."""
+"""OIDC tokens for tasks that request one: RS256, with a private key that never leaves this process."""
 
 import base64
 import secrets
@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 ISSUER: Final = "https://cloudtasks.payonce.invalid"
 LIFETIME_S: Final = 3_600
 CACHED_FOR_S: Final = 1_800.0
-"""Signing costs a millisecond; what is handed out has half of its life before it at least."""
+"""Signing takes a millisecond; a cached token has at least half of its life left."""
 CACHED_MAX: Final = 1_000
 KEY_BITS: Final = 2_048
 KEY_KEPT_S: Final = 2 * 86_400.0
 
 
 class TokenMaker:
-    """Signs tokens, and keeps each for as long as it may be used again."""
+    """Signs tokens, and caches them while they may be reused."""
 
     def __init__(self) -> None:
         self.kid = secrets.token_hex(16)

@@ -1,4 +1,4 @@
-"""HTTP as the dispatcher needs it: to any address, this machine's too, and of the answer its head alone."""
+"""HTTP for the dispatcher: to any address, including this machine's, reading only the response's head."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -17,21 +17,21 @@ from payonce.kit.http.transport import Outgoing
 
 CONNECT_LIMIT_S: Final = 10.0
 CONNECTIONS_MAX: Final = 10_000
-"""More than a process has attempts under way: none waits for the connection of another."""
+"""More than the concurrent attempts of a process: none waits for another's connection."""
 IDLE_MAX_S: Final = 14.0
-"""Of a connection that is kept; our roles keep theirs for 15 s, and whoever writes should be the first to close."""
+"""Idle time of a kept connection. Our roles keep theirs for 15 s, and the writing side should close first."""
 URLS_KEPT: Final = 1_000
 
 Headers = Sequence[tuple[str, str]]
 
 
-class Replied(NamedTuple):
+class ResponseHead(NamedTuple):
     status: int
     retry_after: str | None
 
 
 class Wire:
-    """Sends over connections that are kept while they are wanted again."""
+    """Sends over reused connections."""
 
     def __init__(self, idle_max_s: float = IDLE_MAX_S) -> None:
         self._transport = SocketTransport(
@@ -43,21 +43,21 @@ class Wire:
             idle_max_s=idle_max_s,
         )
 
-    async def exchange(self, method: str, url: str, headers: Headers, body: bytes) -> Replied:
-        """Sends it once, whatever happens. Raises Broken, or Unsendable for what cannot be a request."""
+    async def exchange(self, method: str, url: str, headers: Headers, body: bytes) -> ResponseHead:
+        """Sends the request exactly once. Raises Broken, or Unsendable for an invalid request."""
         target, login = destination_of(url)
         if login is not None and not any(name.lower() == "authorization" for name, _ in headers):
             headers = [*headers, ("Authorization", login)]
         head = _Head()
         await self._transport.exchange(Outgoing(method, target, headers, body or None), head)
-        return Replied(head.status, head.headers.get("Retry-After"))
+        return ResponseHead(head.status, head.headers.get("Retry-After"))
 
     async def close(self) -> None:
         await self._transport.close()
 
 
 class _Head(Attempt):
-    """What the body says means nothing here, in whatever encoding and however long."""
+    """Reads the response's head; its body is ignored, whatever its encoding and length."""
 
     wants_body = False
 
@@ -73,8 +73,7 @@ class _Head(Attempt):
 
 @lru_cache(maxsize=URLS_KEPT)
 def destination_of(text: str) -> tuple[Target, str | None]:
-    """Where a URL leads and the login that it holds. Read as the clients of the task service write it, which is less
-    strictly than a vendor's."""
+    """A URL's target and credentials. Parsed like the task service's clients do, less strictly than a vendor's URL."""
     url = URL(text)
     host, port = (url.raw_host or "").removesuffix("."), url.port
     if not host or port is None:

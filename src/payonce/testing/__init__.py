@@ -1,64 +1,40 @@
-"""Public: what services are tested with. Scratch databases, clocks that a test moves, vendor faults, processes.
+"""Tools for testing payonce and services built on it: scratch databases, movable clocks, bounded waiting.
 
-A test suite says `pytest_plugins = ["payonce.testing.plugin"]` and writes
+A test suite declares `pytest_plugins = ["payonce.testing.plugin"]` and writes
 
     async def test_renewal_follows_after_a_month(stage: OpenStage) -> None:
         async with stage() as s:
             await s.feed.put([Message(queue="renewals")])
             await s.clock.advance(30 * 86_400)
-
-`payonce.testing.crash` is the crash explorer, `payonce.testing.cluster` a primary with a standby. A name is imported
-when it is used.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
-from payonce.kit.lazy import lazy_names
-
-# Not when it is used: the module has the same name, and would take its place.
+from payonce.testing.clock import Clock
 from payonce.testing.eventually import eventually
+from payonce.testing.servers import ScratchDatabase, ScratchServer, Servers
+from payonce.testing.stage import OpenStage, Stage, open_stage
 
 if TYPE_CHECKING:
-    from payonce.testing.clock import Clock
-    from payonce.testing.faults import Fault, FaultPlan, Odds, Script
-    from payonce.testing.faulty import Faulty
-    from payonce.testing.processes import Child, Processes
     from payonce.testing.redis_clock import RedisClock
-    from payonce.testing.server import serving
-    from payonce.testing.servers import ScratchDatabase, ScratchServer, Servers
-    from payonce.testing.stage import OpenStage, Stage, open_stage
-
-_HOMES: Final = {
-    "payonce.testing.clock": "Clock",
-    "payonce.testing.faults": "Fault FaultPlan Odds Script",
-    "payonce.testing.faulty": "Faulty",
-    "payonce.testing.processes": "Child Processes",
-    "payonce.testing.redis_clock": "RedisClock",
-    "payonce.testing.server": "serving",
-    "payonce.testing.servers": "ScratchDatabase ScratchServer Servers",
-    "payonce.testing.stage": "OpenStage Stage open_stage",
-}
-"""The public names by the modules that define them; a module is imported when one of its names is used."""
-
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = [
-    "Child",
     "Clock",
-    "Fault",
-    "FaultPlan",
-    "Faulty",
-    "Odds",
     "OpenStage",
-    "Processes",
     "RedisClock",
     "ScratchDatabase",
     "ScratchServer",
-    "Script",
     "Servers",
     "Stage",
     "eventually",
     "open_stage",
-    "serving",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports RedisClock on first use: the Redis driver is an optional dependency."""
+    if name == "RedisClock":
+        from payonce.testing.redis_clock import RedisClock
+
+        return RedisClock
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,7 @@ from payonce.kit.http.target import parse_url
 from payonce.kit.http.transport import Outgoing
 from payonce.taskserver.service import Service
 from payonce.taskserver.surface import handlers_of
-from payonce.taskserver.wire import Replied
+from payonce.taskserver.wire import ResponseHead
 
 ANSWER_MAX_BYTES: Final = 64 * 1024
 INSTALLATION: Final = "explored"
@@ -132,11 +132,11 @@ class InProcessWire:
         self._endpoints = endpoints
         self._intercept = intercept
 
-    async def exchange(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Replied:
-        reply: Replied = await self._intercept(False, lambda: self._answered(method, url, headers, body))
+    async def exchange(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> ResponseHead:
+        reply: ResponseHead = await self._intercept(False, lambda: self._answered(method, url, headers, body))
         return reply
 
-    async def _answered(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Replied:
+    async def _answered(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> ResponseHead:
         if url not in self._endpoints:
             raise OSError(f"nobody listens at {url}")
         transport = InProcessTransport(self._endpoints[url], allow_private=True, resolve=None)
@@ -148,4 +148,4 @@ class InProcessWire:
             raise OSError(error.reason) from error
         finally:
             await transport.close()
-        return Replied(attempt.status, said.get("Retry-After"))
+        return ResponseHead(attempt.status, said.get("Retry-After"))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from payonce.taskserver.microbatch import Gathering
+from payonce.taskserver.microbatch import MicroBatch
 
 
 class Store:
@@ -28,33 +28,33 @@ class Store:
 
 async def test_what_comes_during_a_flush_goes_together_and_groups_stay_whole() -> None:
     store = Store()
-    gathering = Gathering(store.flush, most=4, pause_s=0.0)
-    first = asyncio.create_task(gathering.add(1))
+    microbatch = MicroBatch(store.flush, most=4, pause_s=0.0)
+    first = asyncio.create_task(microbatch.add(1))
     await store.begun.wait()
-    rest = [asyncio.create_task(gathering.add_all(each)) for each in ([2, 3], [4], [5, 6], [7, 8, 9, 10, 11], [12])]
+    rest = [asyncio.create_task(microbatch.add_all(each)) for each in ([2, 3], [4], [5, 6], [7, 8, 9, 10, 11], [12])]
     await asyncio.sleep(0)
     store.open.set()
     assert await first == 10
     assert await asyncio.gather(*rest) == [[20, 30], [40], [50, 60], [70, 80, 90, 100, 110], [120]]
     assert store.flushes == [[1], [2, 3, 4], [5, 6], [7, 8, 9, 10, 11], [12]]
-    await gathering.drained()
+    await microbatch.drained()
 
 
 async def test_all_of_a_flush_hear_of_its_failure_and_the_next_goes_on() -> None:
     store = Store()
     store.open.set()
     store.error = ValueError("not now")
-    gathering = Gathering(store.flush, most=4, pause_s=0.0)
-    outcomes = await asyncio.gather(gathering.add(1), gathering.add_all([2, 3]), return_exceptions=True)
+    microbatch = MicroBatch(store.flush, most=4, pause_s=0.0)
+    outcomes = await asyncio.gather(microbatch.add(1), microbatch.add_all([2, 3]), return_exceptions=True)
     assert [type(each) for each in outcomes] == [ValueError, ValueError]
     store.error = None
-    assert await gathering.add(4) == 40
+    assert await microbatch.add(4) == 40
 
 
 async def test_a_caller_who_left_does_not_disturb_the_others() -> None:
     store = Store()
-    gathering = Gathering(store.flush, most=4, pause_s=0.0)
-    gone, stays = asyncio.create_task(gathering.add_all([1, 2])), asyncio.create_task(gathering.add(3))
+    microbatch = MicroBatch(store.flush, most=4, pause_s=0.0)
+    gone, stays = asyncio.create_task(microbatch.add_all([1, 2])), asyncio.create_task(microbatch.add(3))
     await store.begun.wait()
     gone.cancel()
     store.open.set()
