@@ -1,16 +1,16 @@
-"""The queue ports and what each backend promises. The conformance suite is these promises, run.
+"""The queue ports and the promises of every backend. The conformance suite tests these promises.
 
 1. A message put and committed is handled at least once until settled; kill −9 anywhere loses none.
 2. At most one live lease per message; a stale settle or extend changes nothing and says so.
-3. A dead claimer is replaced after the lease ends. Crashes are counted apart from attempts: after two the message
-   runs alone in a worker, and it is parked only after dying alone. Parked: exactly one copy.
+3. A dead worker is replaced after the lease ends. Crashes are counted apart from attempts: after two the message runs
+   isolated in a worker, and it is parked only after an isolated crash. A parked message has exactly one copy.
 4. Delays follow the policy by the store's clock; nothing runs early.
-5. Concurrency holds across processes and survives kill −9. Dispatches in any second ≤ rate + burst.
-6. Pause stops claims at once and loses nothing; resume, redrive and purge do what they say. A paused or limited
-   queue never makes a waiter spin.
-7. An idempotency key is accepted once while its message lives (parked included) and for give_up_after + 24 h after;
-   a second put answers with the first id.
-8. Order is by time ready; no message starves; round-robin over lanes where declared.
+5. Concurrency limits apply across processes and survive kill −9. Dispatches in any second ≤ rate + burst.
+6. Pause stops claims at once and loses nothing; resume, redrive and purge do exactly what was previewed. A paused or
+   limited queue never makes a waiter spin.
+7. An idempotency key is accepted once while its message lives (parked included) and for give_up_after + 24 h after
+   that; a second put returns the first id.
+8. Messages run in order of their due times; none starves; round-robin over lanes where declared.
 """
 
 from collections.abc import Sequence

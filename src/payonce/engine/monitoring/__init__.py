@@ -1,1 +1,1 @@
-"""What operators and machines read of a running installation: metrics, alerts, timelines, vendor health."""
+"""Monitoring of a running installation, for operators and machines: metrics, alerts, timelines, vendor health."""

@@ -1,4 +1,4 @@
-"""What an operator should look at now, counted: the list behind the console's first page and its badges."""
+"""Alerts: the counted items that an operator should look at now, for the console's first page and its badges."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from payonce.engine.outbox.admin import GIVEN_UP
 from payonce.kit.money import Amount, Asset
 
 OUTBOX_LATE_S: Final = 60.0
-"""An entry that is due for longer is not under way, it is stuck."""
+"""An entry that has been due for longer is stuck, not under way."""
 COUNT_MAX: Final = 100_000
-"""Counts stop here: beyond it nobody needs the exact number to act."""
+"""Counts stop here: beyond it nobody needs the exact number."""
 
 
 @dataclass(frozen=True)
 class OpenEffects:
-    """Effects in one state whose end is open."""
+    """Open effects in one state."""
 
     count: int = 0
     oldest_s: float = 0.0
@@ -38,11 +38,11 @@ class Alerts:
     outbox_parked: int
     outbox_late_s: float
     quarantine: str | None
-    """Why nothing is sent; None when there is no quarantine."""
+    """Why nothing is sent; None without a quarantine."""
     vendors: Sequence[VendorCalls] = ()
-    """Those of whose calls many failed within the last minutes, over all processes."""
+    """Vendors with many failed calls within the last minutes, over all processes."""
     queues_away: str | None = None
-    """Why depths are missing: the server of the queues does not answer. None when all are known."""
+    """Why depths are missing (the queue server does not answer); None when all are known."""
 
     @property
     def quiet(self) -> bool:
@@ -70,7 +70,7 @@ class Alerts:
 
 
 async def alerts(read: Reads, depths: Sequence[Depth], queues_away: str | None = None) -> Alerts:
-    """Messages are counted by whoever has the depths, for they may live elsewhere."""
+    """The caller passes the depths, since messages may be stored in other backends."""
     rows = await read.fetch(
         f"""
         select 'effects' as what, state, asset, exponent, count(*)::bigint as count, sum(amount_minor) as minor,

@@ -1,4 +1,4 @@
-"""What a service's own objects need of an operator: the cards that it adds to the console's first page."""
+"""Attention cards: what a service's objects need from an operator, for the console's first page."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from payonce.engine.ledger.model import Reads
 
 @dataclass(frozen=True)
 class Attention:
-    """Objects that wait for a person. The page under `path` and `query` lists exactly the objects counted here."""
+    """Objects that wait for a person. The page at `path` with `query` lists exactly the objects counted here."""
 
     title: str
     count: int
     text: str
     path: str
-    """Of a console page, without the console's root."""
+    """Path of a console page below the console's root."""
     query: Mapping[str, str] = field(default_factory=dict)
     tone: Literal["bad", "warn"] = "bad"
     cause: str | None = None
@@ -23,4 +23,4 @@ class Attention:
 
 
 AttentionSource = Callable[[Reads], Awaitable[Sequence[Attention]]]
-"""Answers with nothing in a database that does not have the service's tables."""
+"""Returns nothing in a database without the service's tables."""

@@ -1,4 +1,4 @@
-"""Why many things wait, in few lines: reasons that differ only in their ids and numbers are one cause."""
+"""Grouping of reasons by cause: reasons that differ only in ids and numbers have the same cause."""
 
 import re
 from collections.abc import Iterable
@@ -19,17 +19,17 @@ _VARIABLE: Final = re.compile(
 @dataclass(frozen=True)
 class Cause:
     example: str
-    """One of the reasons as it was recorded."""
+    """One of the recorded reasons."""
     count: int
 
 
 def cause_key(reason: str | None) -> str:
-    """The same for reasons that differ only in their ids and numbers."""
+    """The same for reasons that differ only in ids and numbers."""
     return _VARIABLE.sub("…", reason or NO_REASON)
 
 
 def causes(reasons: Iterable[str | None]) -> list[Cause]:
-    """The most frequent cause first; equally frequent ones in the order in which they were met."""
+    """The most frequent cause first; equally frequent causes in order of appearance."""
     examples: dict[str, str] = {}
     counts: dict[str, int] = {}
     for reason in reasons:

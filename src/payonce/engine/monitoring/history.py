@@ -1,7 +1,7 @@
-"""How queues did, minute by minute: written by the workers as they count, kept for two days, read for charts.
+"""Queue history by minute: written by the workers as they count, kept for two days, read for charts.
 
-The job log cannot serve here: a queue may log failures only, and counting a busy hour would read millions of rows.
-A process that is killed takes the counts of its last seconds along; the job log stays the record of every run.
+The job log cannot provide it: a queue may log failures only, and counting a busy hour would read millions of rows. A
+killed process loses the counts of its last seconds; the job log stays the record of every run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ ENDINGS: Final = ("success", "retry", "failed", "parked")
 
 @dataclass(frozen=True)
 class QueueMinute:
-    """One minute of one queue, or of all together. What nobody saw is None, which is not zero."""
+    """One minute of one queue, or of all queues. None means not sampled, which is not zero."""
 
     minute: datetime
     success: int = 0
@@ -33,7 +33,7 @@ class QueueMinute:
     delayed: int | None = None
     leased: int | None = None
     lying: int | None = None
-    """Parked messages that lay there then."""
+    """Parked messages at that time."""
     oldest_s: float | None = None
 
     @property
@@ -42,13 +42,13 @@ class QueueMinute:
 
     @property
     def errors(self) -> int:
-        """Runs that ended badly for good. A retry is none of them: it may still end well."""
+        """Runs that failed for good. A retry does not count, since it may still succeed."""
         return self.failed + self.parked
 
 
 @dataclass
 class RunCounts:
-    """What this process counted since it last wrote it down."""
+    """The counts of this process since it last wrote them."""
 
     database: Database
     _written: dict[tuple[str, str], float] = field(init=False)
@@ -57,7 +57,7 @@ class RunCounts:
         self._written = _counted()
 
     async def tick(self) -> int:
-        """Adds the news to the current minute. What could not be written is news again at the next tick."""
+        """Adds new counts to the current minute. Counts that could not be written are added at the next tick."""
         counted = _counted()
         news = {key: total - self._written.get(key, 0.0) for key, total in counted.items()}
         queues = sorted({queue for (queue, _), count in news.items() if count > 0})
@@ -81,7 +81,7 @@ class RunCounts:
 
 
 async def sample_depths(database: Database, depths: Sequence[Depth]) -> None:
-    """Writes down how deep the queues are, and forgets what is older than is kept. One process does it for all."""
+    """Writes the current depths and deletes rows past the retention. One process does it for all."""
     ordered = sorted(depths, key=lambda depth: depth.queue)
     await database.engine.execute(
         """
@@ -106,7 +106,7 @@ async def sample_depths(database: Database, depths: Sequence[Depth]) -> None:
 
 
 async def history(read: Reads, minutes: int = 60, queue: str | None = None) -> list[QueueMinute]:
-    """The last minutes, the oldest first, without gaps: of one queue, or of all added up."""
+    """The last minutes, oldest first, without gaps: of one queue, or of all queues together."""
     _check(minutes)
     rows = await read.fetch(
         f"""
@@ -123,7 +123,7 @@ async def history(read: Reads, minutes: int = 60, queue: str | None = None) -> l
 
 
 async def runs_by_queue(read: Reads, minutes: int = 60) -> dict[str, list[QueueMinute]]:
-    """The same for every queue that has any row in that time. Gaps are filled with empty minutes."""
+    """The last minutes of every queue that has rows in that time. Gaps are filled with empty minutes."""
     _check(minutes)
     rows = await read.fetch(
         """

@@ -1,6 +1,6 @@
-"""Objects by whatever a person holds of them: an id, an address, an e-mail, a transaction hash, a queue's name.
+"""Lookup of objects by whatever a person has: an id, an address, an e-mail, a transaction hash, a queue's name.
 
-Each service registers a `Lookup` for its own objects. The engine's own looks for queues, messages and effects.
+Each service registers a `Lookup` for its own objects; the engine looks up queues, messages and effects.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +12,7 @@ from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.ports import Admin
 
 MATCHES_MAX: Final = 20
-"""Of one lookup."""
+"""Per lookup."""
 
 
 @dataclass(frozen=True)
@@ -20,22 +20,22 @@ class LookupResult:
     kind: str
     """In words: transfer, order, customer."""
     name: str
-    """What people call it."""
+    """The name people use for it."""
     path: str
-    """Its console page, without the console's root."""
+    """Its console page, below the console's root."""
     state: str | None = None
     matched: str = "id"
-    """What of it is what the person typed."""
+    """Which of its fields matched the search text."""
     correlation_id: str | None = None
-    """Under which its messages run; None when it has none of its own."""
+    """The correlation id of its messages; None if it has none of its own."""
 
 
 Lookup = Callable[[Reads, str], Awaitable[Sequence[LookupResult]]]
-"""Answers with nothing in a database that does not have the service's tables. The newest first, at most MATCHES_MAX."""
+"""Returns nothing in a database without the service's tables. Newest first, at most MATCHES_MAX."""
 
 
 async def engine_matches(read: Reads, admin: Admin, what: str) -> list[LookupResult]:
-    """Queues whose name contains it, the message and the effect with this id, and effects that a vendor calls so."""
+    """Queues with a matching name, the message and the effect with this id, and effects with this vendor reference."""
     return [*await _queues(admin, what), *await _message(read, what), *await _effects(read, what)]
 
 
@@ -46,7 +46,7 @@ async def _queues(admin: Admin, what: str) -> list[LookupResult]:
 
 
 async def _message(read: Reads, what: str) -> list[LookupResult]:
-    """One that lives. One that was put directly into Redis is not seen here before its first run."""
+    """A live message. A message put directly into Redis is not found before its first run."""
     rows = await read.fetch("select id, queue, state from payonce.live_messages where id = $1 limit 1", _parsed(what))
     return [
         LookupResult(
@@ -62,7 +62,7 @@ async def _message(read: Reads, what: str) -> list[LookupResult]:
 
 
 async def _effects(read: Reads, what: str) -> list[LookupResult]:
-    """By the vendor's reference the index leads, kind by kind: there are few kinds and many effects."""
+    """Uses the index on vendor references, kind by kind: there are few kinds and many effects."""
     rows = await read.fetch(
         """
         with recursive kinds as (

@@ -1,6 +1,6 @@
-"""Counters of this process and gauges read from the store, in Prometheus' terms.
+"""Prometheus metrics: counters of this process, and gauges read from the store.
 
-A service declares its own in its module `metrics`, in the same REGISTRY.
+Services declare their own metrics in their module `metrics`, in the same REGISTRY.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ WAITS_S = (0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
 
 
 class Durations(Collector):
-    """A histogram by queue with cheap observations, in batches: one is taken for every message."""
+    """A histogram by queue with cheap, batched observations, since one is made for every message."""
 
     def __init__(self, name: str, documentation: str, bounds_s: tuple[float, ...]) -> None:
         self._name = name
@@ -55,11 +55,13 @@ class Durations(Collector):
 
 CLAIMS = Counter("payonce_claims_total", "Messages claimed.", ["queue"], registry=REGISTRY)
 SETTLES = Counter("payonce_settles_total", "Runs ended, by outcome.", ["queue", "outcome"], registry=REGISTRY)
-STALE_SETTLES = Counter("payonce_stale_settles_total", "Settlements that came too late.", ["queue"], registry=REGISTRY)
-RETRIES = Counter("payonce_retries_total", "Runs that will be tried again.", ["queue"], registry=REGISTRY)
-REAPED = Counter("payonce_reaped_total", "Messages taken from dead or stopped workers.", ["queue"], registry=REGISTRY)
+STALE_SETTLES = Counter("payonce_stale_settles_total", "Settlements of lost claims.", ["queue"], registry=REGISTRY)
+RETRIES = Counter("payonce_retries_total", "Runs that will be retried.", ["queue"], registry=REGISTRY)
+REAPED = Counter(
+    "payonce_reaped_total", "Messages taken over from dead or stopped workers.", ["queue"], registry=REGISTRY
+)
 MAINTENANCE_MOVES = Counter(
-    "payonce_upkeep_total", "Messages moved by what keeps queues moving.", ["task", "queue"], registry=REGISTRY
+    "payonce_upkeep_total", "Messages moved by queue maintenance.", ["task", "queue"], registry=REGISTRY
 )
 RETRY_LATENCY_SECONDS = Histogram(
     "retry_latency_seconds",
@@ -68,7 +70,9 @@ RETRY_LATENCY_SECONDS = Histogram(
     buckets=WAITS_S,
     registry=REGISTRY,
 )
-LEASE_CHANGES = Counter("payonce_lease_changes_total", "Named leases taken over.", ["name"], registry=REGISTRY)
+LEASE_CHANGES = Counter(
+    "payonce_lease_changes_total", "Named leases acquired by a new holder.", ["name"], registry=REGISTRY
+)
 DB_WRITES = Counter("payonce_db_writes_total", "Groups of rows written.", ["table", "outcome"], registry=REGISTRY)
 
 OBSERVED_TIMESTAMP_SECONDS = Gauge(
@@ -78,7 +82,10 @@ OBSERVED_TIMESTAMP_SECONDS = Gauge(
 )
 DEPTH = Gauge("payonce_queue_depth", "Messages by state, counted up to a bound.", ["queue", "state"], registry=REGISTRY)
 OLDEST_READY_SECONDS = Gauge(
-    "payonce_queue_oldest_ready_seconds", "Age of the oldest message that could run.", ["queue"], registry=REGISTRY
+    "payonce_queue_oldest_ready_seconds",
+    "For how long the oldest ready message has been due.",
+    ["queue"],
+    registry=REGISTRY,
 )
 PAUSED = Gauge("payonce_queue_paused", "1 while the queue is paused.", ["queue"], registry=REGISTRY)
 OLDEST_SNAPSHOT_SECONDS = Gauge(
@@ -88,7 +95,7 @@ OLDEST_SNAPSHOT_SECONDS = Gauge(
 )
 ORPHANED_EFFECTS = Counter(
     "payonce_orphaned_effects_total",
-    "Open effects of parked or vanished messages, put before a person.",
+    "Open effects of parked or missing messages, put into review.",
     registry=REGISTRY,
 )
 AUDIT_HEAD = Gauge(
@@ -99,7 +106,7 @@ LEDGER_HEAD = Gauge(
 )
 LEDGER_UNSEALED = Gauge(
     "payonce_ledger_unsealed",
-    "Ids of postings handed out behind the ledger's last seal, in the leader's process.",
+    "Posting ids assigned after the ledger's last seal, in the leader's process.",
     registry=REGISTRY,
 )
 UNMATCHED = Gauge(
@@ -110,16 +117,16 @@ UNMATCHED = Gauge(
 )
 UNMATCHED_AMOUNT = Gauge(
     "payonce_unmatched_amount",
-    "What they come to in major units, whichever way.",
+    "Amount of the open items in major units, regardless of direction.",
     ["vendor", "asset"],
     registry=REGISTRY,
 )
 UNMATCHED_OLDEST_SECONDS = Gauge(
-    "payonce_unmatched_oldest_seconds", "Age of the oldest one; 0 when there is none.", ["vendor"], registry=REGISTRY
+    "payonce_unmatched_oldest_seconds", "Age of the oldest open item; 0 without one.", ["vendor"], registry=REGISTRY
 )
 RECONCILED_SECONDS = Gauge(
     "payonce_reconciled_seconds",
-    "Since the end of what was reconciled of a vendor's statement.",
+    "Time since the end of the reconciled period of a vendor's statement.",
     ["vendor"],
     registry=REGISTRY,
 )
@@ -130,7 +137,7 @@ QUARANTINED = Gauge("payonce_quarantined", "1 while nothing is sent because of a
 
 OUTBOX_DELIVERIES = Counter(
     "payonce_outbox_deliveries_total",
-    "Entries handed over, by what came of it.",
+    "Deliveries of entries, by outcome.",
     ["relay", "outcome"],
     registry=REGISTRY,
 )
@@ -138,7 +145,7 @@ OUTBOX_WAITING = Gauge(
     "payonce_outbox_waiting", "Entries not delivered yet, counted up to a bound.", ["relay"], registry=REGISTRY
 )
 OUTBOX_PARKED = Gauge(
-    "payonce_outbox_parked", "Entries that the relay gave up, counted up to a bound.", ["relay"], registry=REGISTRY
+    "payonce_outbox_parked", "Entries parked by the relay, counted up to a bound.", ["relay"], registry=REGISTRY
 )
 OUTBOX_LAG_SECONDS = Gauge(
     "payonce_outbox_lag_seconds",
@@ -149,50 +156,50 @@ OUTBOX_LAG_SECONDS = Gauge(
 
 PUSHED_DELIVERIES = Counter(
     "payonce_pushed_deliveries_total",
-    "Tasks that the task service brought, by how they were answered.",
+    "Tasks delivered by the task service, by our answer.",
     ["queue", "outcome"],
     registry=REGISTRY,
 )
 TASKS_PUT_BACK = Counter(
     "payonce_tasks_put_back_total",
-    "Messages brought anew because the task service had lost their task.",
+    "Messages put back because the task service had lost their task.",
     ["queue"],
     registry=REGISTRY,
 )
 
 CLOUDTASKS_CREATED = Counter(
-    "payonce_cloudtasks_created_total", "Tasks that our Cloud Tasks server took.", ["queue"], registry=REGISTRY
+    "payonce_cloudtasks_created_total", "Tasks accepted by our Cloud Tasks server.", ["queue"], registry=REGISTRY
 )
 CLOUDTASKS_DISPATCHES = Counter(
     "payonce_cloudtasks_dispatches_total",
-    "Requests that it sent for tasks, by how they were answered.",
+    "Requests sent for tasks, by answer.",
     ["queue", "answer"],
     registry=REGISTRY,
 )
 CLOUDTASKS_DISPATCH_SECONDS = Durations(
     "payonce_cloudtasks_dispatch_seconds",
-    "From the beginning of such a request to its answer, or to giving it up.",
+    "From the start of such a request to its answer or time-out.",
     _SECONDS,
 )
 CLOUDTASKS_RETRIES = Counter(
     "payonce_cloudtasks_retries_total",
-    "Of those, the ones after which a task is tried again.",
+    "Requests after which the task is retried.",
     ["queue"],
     registry=REGISTRY,
 )
 CLOUDTASKS_GIVEN_UP = Counter(
     "payonce_cloudtasks_given_up_total",
-    "Tasks that had their last attempt without success.",
+    "Tasks whose last attempt failed.",
     ["queue"],
     registry=REGISTRY,
 )
 CLOUDTASKS_WAITING = Gauge(
-    "payonce_cloudtasks_waiting", "Tasks that are not under way, counted up to a bound.", ["queue"], registry=REGISTRY
+    "payonce_cloudtasks_waiting", "Tasks waiting for dispatch, counted up to a bound.", ["queue"], registry=REGISTRY
 )
 
 BUDGET_WAIT_SECONDS = Histogram(
     "payonce_budget_wait_seconds",
-    "From asking for a turn at a vendor to having it.",
+    "Time waited for a turn of a vendor's budget.",
     ["budget"],
     buckets=_SECONDS,
     registry=REGISTRY,
@@ -204,7 +211,7 @@ BUDGET_REFUSALS = Counter(
     registry=REGISTRY,
 )
 BUDGET_PENALTIES = Counter(
-    "payonce_budget_penalties_total", "Times that a vendor said we call too often.", ["budget"], registry=REGISTRY
+    "payonce_budget_penalties_total", "Times that a vendor reported too many calls.", ["budget"], registry=REGISTRY
 )
 
 HTTP_REQUESTS = Counter(
@@ -212,62 +219,62 @@ HTTP_REQUESTS = Counter(
 )
 HTTP_CONNECTIONS_CLOSED = Counter(
     "payonce_http_connections_closed_total",
-    "HTTP connections that a limit closed or refused, by why.",
+    "HTTP connections closed or refused by a limit, by reason.",
     ["reason"],
     registry=REGISTRY,
 )
 TOKEN_FAILURES = Counter(
-    "payonce_token_failures_total", "Keys and access tokens that were refused, by why.", ["reason"], registry=REGISTRY
+    "payonce_token_failures_total", "Refused keys and access tokens, by reason.", ["reason"], registry=REGISTRY
 )
 WEBHOOK_DELIVERY_SECONDS = Histogram(
     "webhook_delivery_seconds",
-    "One attempt to deliver a webhook, from its first byte to what came of it.",
+    "Duration of one delivery attempt of a webhook.",
     ["outcome"],
     buckets=_SECONDS,
     registry=REGISTRY,
 )
 WEBHOOK_ENDPOINTS_DISABLED = Counter(
     "payonce_webhook_endpoints_disabled_total",
-    "Endpoints that were disabled because of how they answered.",
+    "Endpoints disabled because of their answers, by reason.",
     ["why"],
     registry=REGISTRY,
 )
 SIGNATURE_FAILURES = Counter(
-    "payonce_signature_failures_total", "Incoming webhooks that were refused.", ["consumer", "why"], registry=REGISTRY
+    "payonce_signature_failures_total", "Refused incoming webhooks.", ["consumer", "why"], registry=REGISTRY
 )
 VENDOR_SECONDS = Histogram(
     "payonce_vendor_seconds",
-    "One call to a vendor by an effect, the wait for its turn included.",
+    "One vendor call of an effect, including the wait for its turn.",
     ["kind", "call"],
     buckets=_SECONDS,
     registry=REGISTRY,
 )
 VENDOR_CALL_SECONDS = Histogram(
     "payonce_vendor_call_seconds",
-    "One request to a vendor without the wait for its turn, by how it was answered.",
+    "One request to a vendor without the wait for its turn, by outcome.",
     ["vendor", "call", "outcome"],
     buckets=_SECONDS,
     registry=REGISTRY,
 )
 
-HELD = Counter("payonce_sends_held_total", "Sends that a brake held back.", ["brake"], registry=REGISTRY)
+HELD = Counter("payonce_sends_held_total", "Sends held back by a control.", ["brake"], registry=REGISTRY)
 EFFECT_EVENTS = Counter(
     "payonce_effect_events_total",
-    "What tries of effects and questions about them came to.",
+    "Results of attempts of effects and of queries about them.",
     ["kind", "event"],
     registry=REGISTRY,
 )
-OPEN_EFFECTS = Gauge("payonce_open_effects", "Effects whose end is open.", ["state", "kind"], registry=REGISTRY)
+OPEN_EFFECTS = Gauge("payonce_open_effects", "Open effects.", ["state", "kind"], registry=REGISTRY)
 OPEN_EFFECTS_AMOUNT = Gauge(
-    "payonce_open_effects_amount", "What open effects move, in major units.", ["state", "asset"], registry=REGISTRY
+    "payonce_open_effects_amount", "Amount of open effects, in major units.", ["state", "asset"], registry=REGISTRY
 )
 OLDEST_OPEN_EFFECT_SECONDS = Gauge(
     "payonce_oldest_open_effect_seconds",
-    "Age of the oldest effect whose end is open; 0 without one.",
+    "Age of the oldest open effect; 0 without one.",
     ["state"],
     registry=REGISTRY,
 )
 FREEZES = Gauge("payonce_freezes", "Freezes in force.", registry=REGISTRY)
-APPROVALS_WAITING = Gauge("payonce_approvals_waiting", "What waits for a second person.", registry=REGISTRY)
+APPROVALS_WAITING = Gauge("payonce_approvals_waiting", "Requests waiting for a second person.", registry=REGISTRY)
 
 HANDLER_SECONDS = Durations("payonce_handler_seconds", "Time in the handler.", _SECONDS)

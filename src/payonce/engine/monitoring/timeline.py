@@ -1,4 +1,5 @@
-"""The timeline of one payment: messages, runs, effects, postings, outbox entries and notes of one trace, in order."""
+"""The timeline of one payment: messages, runs, effects, postings, outbox entries and audit notes of one trace, in
+order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ POSTINGS_MAX: Final = 500
 ENTRIES_MAX: Final = 200
 NOTES_MAX: Final = 500
 REFERENCES_MAX: Final = 1_000
-"""Ids whose notes are looked for."""
+"""Ids for which notes are searched."""
 
 
 class Kind(StrEnum):
@@ -31,12 +32,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class TimelineEntry:
-    """One thing that happened, or that is as it is now."""
+    """Something that happened, or the current state of something."""
 
     at: datetime
     """By the store's clock."""
     kind: str
-    """A Kind, or a word of the service that tells its own part."""
+    """A Kind, or a word of the service that contributes the entry."""
     title: str
     state: str
     detail: str | None = None
@@ -46,7 +47,7 @@ class TimelineEntry:
     queue: str | None = None
     who: str | None = None
     lines: Sequence[tuple[str, Amount]] = ()
-    """Of a posting: account and amount."""
+    """Of a posting: accounts and amounts."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,13 @@ class Timeline:
     entries: Sequence[TimelineEntry]
     truncated: bool
     moved: Sequence[Amount] = field(default_factory=tuple)
-    """What its effects performed, by asset."""
+    """Amounts performed by its effects, by asset."""
     correlation_ids: Sequence[str] = ()
-    """What its messages are about, the most recent first."""
+    """Correlation ids of its messages, the most recent first."""
 
 
 async def read_timeline(read: Reads, what: str) -> Timeline:
-    """Behind a trace, message, effect or correlation id, or an idempotency key; empty when nothing is known."""
+    """The timeline for a trace, message, effect or correlation id, or an idempotency key; empty when it is unknown."""
     found = await job_log.trace(read, what)
     trace_ids = list(found.trace_ids)
     if not trace_ids and (trace_ids := await _trace_of_effect(read, what)):
@@ -86,7 +87,7 @@ async def read_timeline(read: Reads, what: str) -> Timeline:
 
 
 async def _trace_of_effect(read: Reads, what: str) -> list[str]:
-    """An effect's id leads to its trace; one whose runs left the log is told by its effects or books."""
+    """Finds the trace of an effect, or a trace known only from effects or postings because its runs left the log."""
     rows = await read.fetch(
         """
         select trace_id from payonce.effects where id::text = $1 and id = $2
@@ -137,7 +138,7 @@ def _try_entry(effect: Any, row: Any) -> TimelineEntry:
 
 
 async def postings_about(read: Reads, references: Sequence[tuple[str, str]]) -> list[TimelineEntry]:
-    """By kind and id of what they refer to, in whichever trace they were written; the newest POSTINGS_MAX."""
+    """Postings by kind and id of their references, in any trace; the newest POSTINGS_MAX."""
     return await _postings(
         read,
         "(reference_kind, reference_id) in (select * from unnest($1::text[], $2::text[]))",
@@ -169,7 +170,7 @@ def _posting_entry(row: Any) -> TimelineEntry:
 
 
 async def _outbox(read: Reads, trace_ids: Sequence[str]) -> list[TimelineEntry]:
-    """Entries that were delivered and are not kept have left no row."""
+    """Entries that were delivered and have no durable copy left no row."""
     rows = await read.fetch(
         f"""
         select relay, id, queue, action, state, last_error, created_at from payonce.outbox

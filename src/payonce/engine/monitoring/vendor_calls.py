@@ -1,7 +1,7 @@
-"""Calls to vendors by minute, over all processes, and which vendors fail now.
+"""Vendor calls by minute, over all processes, and the vendors that fail now.
 
-Each process counts every request that it sends, questions included, and adds its counts to a shared table. A process
-that is killed loses the counts of its last seconds.
+Each process counts every request that it sends, including queries, and adds its counts to a shared table. A killed
+process loses the counts of its last seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,13 +14,13 @@ from payonce.engine.monitoring.metrics import VENDOR_CALL_SECONDS
 
 KEEP_S: Final = 2 * 86_400
 WINDOW_MIN: Final = 5
-"""The present minute and the four before it: between four and five minutes."""
+"""The current minute and the four before it: between four and five minutes."""
 FAILURES: Final = ("error", "no_answer", "resting")
-"""A refusal is not one of them: a vendor that refuses is well."""
+"""A refusal is not a failure: a vendor that refuses is working."""
 FAILING_PERCENT: Final = 20
-"""From this share of failed calls on, a vendor counts as failing."""
+"""The share of failed calls from which a vendor counts as failing."""
 CALLS_MIN: Final = 3
-"""Fewer calls than this say nothing about a vendor."""
+"""Fewer calls say nothing about a vendor."""
 LOST_WORDS: Final[Mapping[str, str]] = {
     "no_answer": "got no answer",
     "error": "answered with a server error",
@@ -52,13 +52,14 @@ class VendorCalls:
 
     @property
     def cause(self) -> str:
-        """How its calls failed, the most frequent way first: "40 got no answer, 2 answered with a server error"."""
+        """How its calls failed, most frequent first: "40 got no answer, 2 answered with a server error"."""
         found = sorted(((self.by_outcome.get(name, 0), name) for name in FAILURES), reverse=True)
         return ", ".join(f"{count:,} {LOST_WORDS[name]}" for count, name in found if count)
 
 
 def call_observer(vendor: str) -> Callable[[str, str, float], None]:
-    """What a vendor's client tells of each request: the call, how it was answered, and the seconds that took."""
+    """An observer for a vendor's client, called for each request with the call's name, the outcome and the seconds it
+    took."""
 
     def observe(call: str, outcome: str, seconds: float) -> None:
         VENDOR_CALL_SECONDS.labels(vendor, call, outcome).observe(seconds)
@@ -68,7 +69,7 @@ def call_observer(vendor: str) -> Callable[[str, str, float], None]:
 
 @dataclass
 class CallCounts:
-    """Adds what this process counted since its last tick to the shared minutes."""
+    """Adds the counts of this process since its last tick to the shared minutes."""
 
     database: Database
     _written: dict[tuple[str, str, str], float] = field(init=False)
@@ -77,10 +78,10 @@ class CallCounts:
         self._written = _counted()
 
     async def tick(self) -> int:
-        """Counts that could not be written are written by the next tick."""
+        """Counts that could not be written are added at the next tick."""
         counted = _counted()
         news = {key: int(total - self._written.get(key, 0.0)) for key, total in counted.items()}
-        # In one order in every process: two that write the same minute wait for each other, and never in a circle.
+        # All processes write in the same order: two that write the same minute wait for each other without deadlock.
         rows = sorted((*key, calls) for key, calls in news.items() if calls > 0)
         if rows:
             await self.database.engine.execute(
@@ -103,7 +104,7 @@ async def forget_old_calls(database: Database) -> None:
 
 
 async def vendor_calls(read: Reads, minutes: int = WINDOW_MIN) -> list[VendorCalls]:
-    """Every vendor that was called within the last minutes; failing ones first, then by name."""
+    """Vendors called within the last minutes; failing ones first, then by name."""
     rows = await read.fetch(
         """
         select vendor, call, outcome, sum(calls)::bigint as calls from payonce.vendor_minutes

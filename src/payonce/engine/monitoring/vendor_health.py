@@ -1,4 +1,4 @@
-"""How vendors answer: what effects of the last day came to, how long calls take, and how much of a budget is used."""
+"""Vendor health: results of the last day's effects, call latencies, and budget usage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from payonce.engine.ledger.model import Reads
 from payonce.engine.monitoring.metrics import VENDOR_CALL_SECONDS
 
 LINES_MAX: Final = 20_000
-"""Of the record of tries, the newest: enough for a day of most, and read in a fraction of a second."""
+"""The newest rows of effect_attempts: usually enough for a day, and read in a fraction of a second."""
 WINDOW_S: Final = 86_400.0
 ENDINGS: Final = ("performed", "refused", "not_sent", "unknown")
 
 
 @dataclass(frozen=True)
 class AttemptStats:
-    """What the tries of one kind of effect came to, over all processes."""
+    """Results of the attempts of one kind of effect, over all processes."""
 
     vendor: str
     kind: str
@@ -24,12 +24,12 @@ class AttemptStats:
     by_ending: Mapping[str, int]
     p50_s: float | None
     p95_s: float | None
-    """From the record of the intent to that of the end, the wait for a turn included."""
+    """From the recorded intent to the recorded end, including the wait for a turn."""
 
 
 @dataclass(frozen=True)
 class CallStats:
-    """Requests to a vendor that this process made since it began, questions included."""
+    """Requests to a vendor by this process since it started, including queries."""
 
     vendor: str
     call: str
@@ -45,9 +45,9 @@ class BudgetUse:
     rate_per_s: float
     burst: int
     used_percent: int
-    """Of what may be sent at once; 100: the next call waits for its turn."""
+    """Of the burst; at 100 the next call waits for its turn."""
     held_until: datetime | None
-    """The vendor asked for rest until then."""
+    """The end of the pause that the vendor requested."""
 
 
 async def attempt_stats(read: Reads) -> list[AttemptStats]:
@@ -82,7 +82,7 @@ async def attempt_stats(read: Reads) -> list[AttemptStats]:
 
 
 def call_stats() -> list[CallStats]:
-    """Of this process alone: a process without the vendor's roles has none."""
+    """Of this process only; empty in a process without the vendor's roles."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
     buckets: dict[tuple[str, str], dict[float, float]] = {}
     for sample in (sample for metric in VENDOR_CALL_SECONDS.collect() for sample in metric.samples):
@@ -101,7 +101,7 @@ def call_stats() -> list[CallStats]:
 
 
 def quantile(below: Mapping[float, float], share: float) -> float | None:
-    """From counts below each bound, as Prometheus reckons it; beyond the last bound it is that bound."""
+    """A quantile from counts below each bound, computed as in Prometheus; beyond the last bound it is that bound."""
     bounds = sorted(below)
     total = below[bounds[-1]] if bounds else 0
     if not total:

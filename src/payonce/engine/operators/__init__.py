@@ -1,4 +1,4 @@
-"""Who may use the console: people with a role and a password, their sessions, and the bound on guessing."""
+"""Console users with a role and a password, their sessions, API keys, and limits on password guessing."""
 
 from payonce.engine.operators.model import LOCAL_OPERATOR, Person, Role
 from payonce.engine.operators.sessions import LoginRefused, Session, SessionStatus, log_in, log_out, session_status

@@ -1,4 +1,4 @@
-"""API keys: shown once, stored as a digest, with a holder, scopes and perhaps a tenant; expired or revoked for good.
+"""API keys: shown once, stored as a digest, with a holder, scopes and optionally a tenant; expired or revoked for good.
 
 sk_ · 8 characters that may be shown · _ · 43 characters, 256 random bits in base64url
 """
@@ -26,12 +26,12 @@ LIFETIME_MAX_S: Final = 10 * 366 * 86_400.0
 SCOPES_MAX: Final = 50
 LISTED_MAX: Final = 1_000
 USED_TO_THE_S: Final = 3_600.0
-"""How coarse the time of the last use is: at most one write in this time."""
+"""Precision of the time of last use: it is written at most once in this time."""
 
 _KEY: Final = re.compile(r"sk_(?P<prefix>[a-z2-7]{8})_[A-Za-z0-9_-]{43}", re.ASCII)
 _SCOPE: Final = re.compile(r"[a-z][a-z0-9-]{0,40}:[a-z][a-z0-9-]{0,40}", re.ASCII)
 _NO_DIGEST: Final = bytes(32)
-"""Compared where there is no key, so that finding none takes as long as finding another."""
+"""Compared when no key was found, so that an unknown key takes as long as a wrong one."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ApiKey:
 class NewApiKey:
     key: ApiKey
     secret: str
-    """The only time that anybody sees it."""
+    """Shown only this once."""
 
 
 def digest_of(text: str) -> bytes:
@@ -97,7 +97,7 @@ async def make_key(
 
 
 async def revoke_key(tx: Tx, prefix: str, by: str, why: str) -> ApiKey:
-    """From this commit on it opens nothing. Revoking twice changes nothing."""
+    """From this commit on the key is not accepted. Revoking twice changes nothing."""
     by, why = texts.name(by, "by"), texts.reason(why)
     row = await tx.fetchrow(f"select {_COLUMNS} from payonce.api_keys where prefix = $1 for update", _shown(prefix))
     if row is None:
@@ -120,7 +120,7 @@ async def revoke_key(tx: Tx, prefix: str, by: str, why: str) -> ApiKey:
 
 
 async def keys(read: Reader | Tx, *, holder: str | None = None, also_ended: bool = False) -> list[ApiKey]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         f"""
         select {_COLUMNS} from payonce.api_keys
@@ -136,8 +136,8 @@ async def keys(read: Reader | Tx, *, holder: str | None = None, also_ended: bool
 
 
 async def authenticate(database: Database, text: str) -> ApiKey | None:
-    """The live key that this text is. Unknown, expired, revoked and malformed ones are told apart by nothing: one
-    question to the store and one comparison whatever it is."""
+    """The live key with this text, or None. Unknown, expired, revoked and malformed keys are indistinguishable: each
+    takes one query and one comparison."""
     match = _KEY.fullmatch(text)
     row = await database.work.fetchrow(
         f"""
@@ -160,7 +160,7 @@ async def authenticate(database: Database, text: str) -> ApiKey | None:
 
 
 async def _record_use(database: Database, prefix: str) -> None:
-    # Whoever comes second at the same moment leaves the row alone.
+    # Of concurrent updates only the first one writes.
     await database.work.execute(
         """
         update payonce.api_keys set last_used_at = payonce.due_now()
@@ -195,6 +195,6 @@ def _checked_scopes(scopes: Sequence[str]) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    """Whoever pastes a whole key means its visible part; the rest goes nowhere."""
+    """Accepts a whole key by its visible part; the secret part is not used."""
     match = _KEY.fullmatch(text.strip())
     return match["prefix"] if match else text.strip().removeprefix("sk_")

@@ -1,14 +1,14 @@
-"""The bound on guessing passwords: attempts are counted before they are judged, by name and by address. Beside it the
-bound on what is no guess, such as a registration, and must not come as a flood either.
+"""Limits on password guessing: attempts are counted, by name and by address, before they are checked. The same table
+limits other actions that must not flood, such as registrations.
 
 Each login endpoint has counters of its own: failed logins of customers do not lock operators out of the console. An
 account that has logged in from a network before is not locked out by failed logins of other accounts from there, nor by
 guesses at its own password from elsewhere.
 
-Both bounds count in `payonce.login_failures`, which is named after the first. Of a guess `name` is a digest and
-`address` a network, after the endpoint if that is not the console; of a turn `name` is empty and `address` says what
-was done and by whom; `failed_at` is when it was counted. The table keeps its name: the schema is brought up to date
-while processes of the version before still count there.
+Both limits count in `payonce.login_failures`, which is named after the first. For a guess, `name` is a digest and
+`address` a network, preceded by the endpoint if that is not the console. For another action, `name` is empty and
+`address` states the action and its actor. `failed_at` is the time of counting. The table keeps its name because
+processes of the previous version still count there while the schema is migrated.
 """
 
 import hashlib
@@ -25,31 +25,31 @@ FAILURES_MAX: Final = 5
 ADDRESS_FAILURES_MAX: Final = 20
 """From one address for all names: a team behind one proxy mistypes less often than a guesser."""
 NAME_FAILURES_MAX: Final = 50
-"""For one name from all addresses: whoever has many of them guesses no faster than NAME_PAUSE_S allows."""
+"""For one name from all addresses: a guesser with many addresses is slowed down to NAME_PAUSE_S."""
 NAME_PAUSE_S: Final = 5
-"""Then one login for that name is judged in so many seconds. Not none: guessing must not lock its owner out."""
+"""Then one login for that name is checked in this many seconds. Not none: guessing must not lock the owner out."""
 KNOWN_FOR_S: Final = 30 * 86_400
-"""An account that logged in from a network so lately is known there."""
+"""An account that logged in from a network within this time is known there."""
 CONSOLE: Final = "console"
 _ENDPOINT: Final = f"case when position(' ' in address) = 0 then '{CONSOLE}' else split_part(address, ' ', 1) end"
 """In SQL, of a row of payonce.login_failures."""
 WINDOW_S: Final = 15 * 60
-"""Guesses and turns are counted so far back."""
+"""How far back guesses and actions are counted."""
 
 
 class TooManyAttempts(PayonceError):
-    """What comes now is not judged at all."""
+    """The attempt is refused unchecked."""
 
     def __init__(self, wait_s: int, what: str = "too many logins failed", *, of_address: bool = False) -> None:
         super().__init__(f"{what}; wait {wait_text(wait_s)}")
         self.wait_s = wait_s
         self.of_address = of_address
-        """Logins for other names count along: a new password does not end the wait."""
+        """True if logins for other names count too, so that a new password does not end the wait."""
 
 
 async def count_attempt(database: Database, name: str, address: str, endpoint: str = CONSOLE) -> int:
-    """Its number, to be taken back when the password was right. Names are kept as digests: one that nobody has may be a
-    password that was typed a field too early."""
+    """Counts an attempt and returns its number, by which it is removed when the password was right. Names are stored as
+    digests: an unknown name may be a password typed into the wrong field. Raises TooManyAttempts."""
     whose, network = _digest(name), network_of(address)
     counted_at = network if endpoint == CONSOLE else f"{endpoint} {network}"
     async with database.transaction() as connection:
@@ -60,7 +60,7 @@ async def count_attempt(database: Database, name: str, address: str, endpoint: s
         attempt: int = await connection.fetchval(
             "insert into payonce.login_failures (name, address) values ($1, $2) returning id", whose, counted_at
         )
-    # After the commit: of many guesses at once each sees those that were counted before it.
+    # After the commit, so that each of many concurrent guesses sees those counted before it.
     row = await database.work.fetchrow(
         f"""
         select count(*) filter (where address = $1 and name = $2) as of_both,
@@ -88,14 +88,14 @@ async def count_attempt(database: Database, name: str, address: str, endpoint: s
     if row["of_both"] > FAILURES_MAX:
         wait_s = WINDOW_S
     elif row["known"]:
-        # What others try, or somebody from elsewhere, is not held against it.
+        # Attempts of other accounts, or from elsewhere, do not count against it.
         pass
     elif row["of_address"] > ADDRESS_FAILURES_MAX:
         wait_s, of_address = WINDOW_S, True
     elif row["of_name"] > NAME_FAILURES_MAX and row["just_now"]:
         wait_s = NAME_PAUSE_S
     if wait_s:
-        # What is refused unseen does not prolong the wait.
+        # An attempt refused unchecked does not prolong the wait.
         await remove_attempt(database.work, attempt)
         what = "too many logins failed from this address" if of_address else "too many logins failed"
         raise TooManyAttempts(wait_s, what, of_address=of_address)
@@ -103,12 +103,12 @@ async def count_attempt(database: Database, name: str, address: str, endpoint: s
 
 
 async def forget_guesses(connection: Connection, name: str) -> None:
-    """At every endpoint: the password that was guessed at is another now."""
+    """At every endpoint, because the guessed password has been changed."""
     await connection.execute("delete from payonce.login_failures where name = $1", _digest(name))
 
 
 async def remember_network(connection: Connection, name: str, address: str, endpoint: str = CONSOLE) -> None:
-    """After a right password."""
+    """To be called after a right password."""
     await connection.execute(
         "delete from payonce.login_networks where last_at <= payonce.due_now() - make_interval(secs => $1)", KNOWN_FOR_S
     )
@@ -128,11 +128,11 @@ async def remove_attempt(connection: Connection | asyncpg.Pool, attempt: int) ->
 
 
 async def count_action(connection: Connection, what: str, whose: str, most: int) -> None:
-    """One more of what somebody may do `most` times within the window, counted in the caller's transaction: refused, it
-    leaves nothing. No guess is counted along, and this along with none: no network has a blank in it, and no digest is
-    empty."""
+    """Counts one more of the actions that somebody may do `most` times within the window, in the caller's transaction.
+    Raises TooManyAttempts; then nothing is counted. Actions and guesses do not count for each other: no network
+    contains a blank, and no digest is empty."""
     key = f"{what} {whose}"
-    # One after the other, or of many at once each would see none.
+    # Serialised; otherwise many concurrent actions would see none of the others.
     await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", key)
     taken = await connection.fetchval(
         """

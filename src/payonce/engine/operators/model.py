@@ -1,4 +1,4 @@
-"""A person, and what their role lets them do."""
+"""People and the roles that determine what they may do."""
 
 import re
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._@+-]*")
 
 
 class Role(StrEnum):
-    """Each may do what those before it may, and more."""
+    """Each role includes those before it."""
 
     VIEWER = "viewer"
-    """Looks."""
+    """Reads."""
     OPERATOR = "operator"
-    """Changes: pauses, redrives, answers, freezes."""
+    """Makes changes: pauses, redrives, answers, freezes."""
     APPROVER = "approver"
-    """Also agrees, as the second person, to what others asked for."""
+    """Also approves, as the second person, what others requested."""
 
     def may(self, needed: "Role") -> bool:
         order = list(Role)
@@ -33,7 +33,7 @@ class Person:
 
 
 LOCAL_OPERATOR: Final = Person("operator@localhost", Role.APPROVER)
-"""Whoever sits at this machine, as long as nobody was given a password."""
+"""The local user of this machine, as long as nobody has a password."""
 
 
 def checked_name(text: str) -> str:

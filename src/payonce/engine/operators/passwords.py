@@ -1,6 +1,7 @@
 """Passwords: hashed with scrypt in a thread, a few at a time, and compared in constant time.
 
-Each login endpoint has threads and a queue of its own: a crowd of customers does not keep operators out of the console.
+Each login endpoint has threads and a queue of its own, so that many customers logging in do not keep operators out of
+the console.
 """
 
 import asyncio
@@ -18,20 +19,19 @@ from payonce.kit.outcomes import Invalid, PayonceError
 LENGTH_MIN: Final = 12
 LENGTH_MAX: Final = 1_000
 COST, BLOCK, LANES = 2**15, 8, 1
-"""32 MiB and about 0.1 s for one; OWASP's second choice for scrypt takes as long and less memory."""
+"""32 MiB and about 0.1 s per hash; OWASP's second choice for scrypt takes as long and less memory."""
 MEMORY_MAX_BYTES: Final = 64 * 1024 * 1024
 AT_ONCE: Final = 2
-"""Hashes in the works per endpoint: a crowd at the door must not take the workers' processor and memory."""
+"""Concurrent hashes per endpoint: many logins must not take the workers' CPU and memory."""
 WAITING_MAX: Final = 40
-"""Hashes of an endpoint that wait for their turn: two seconds' work. Whoever comes then is sent away at once, not kept
-for longer."""
+"""Waiting hashes per endpoint: two seconds' work. Further logins are refused at once instead of waiting longer."""
 QUEUE_FULL_WAIT_S: Final = 5
 
 _SALT_BYTES, _HASH_BYTES = 16, 32
 
 
 class PasswordQueueFull(PayonceError):
-    """The password was not looked at."""
+    """The password was not checked."""
 
     def __init__(self) -> None:
         super().__init__(f"too many passwords are being checked; wait {QUEUE_FULL_WAIT_S} seconds")
@@ -58,14 +58,14 @@ _hash_queue = cache(_HashQueue)
 
 
 async def hash_password(password: str, endpoint: str = CONSOLE) -> str:
-    """`scrypt$cost$block$lanes$salt$hash`, so that a later choice of cost leaves older hashes readable."""
+    """`scrypt$cost$block$lanes$salt$hash`, so that hashes stay readable after a change of cost."""
     salt = os.urandom(_SALT_BYTES)
     digest = await _digest(endpoint, password, salt, COST, BLOCK, LANES)
     return "$".join(("scrypt", str(COST), str(BLOCK), str(LANES), _text(salt), _text(digest)))
 
 
 async def is_password(password: str, stored: str | None, endpoint: str = CONSOLE) -> bool:
-    """Takes as long for a name that nobody has: the time must not tell which names exist."""
+    """Takes as long for an unknown name, so that the time does not reveal which names exist."""
     if stored is None:
         await _digest(endpoint, password[:LENGTH_MAX], bytes(_SALT_BYTES), COST, BLOCK, LANES)
         return False
@@ -91,7 +91,7 @@ async def _digest(endpoint: str, password: str, salt: bytes, cost: int, block: i
         raise PasswordQueueFull
     hashing = crowd.threads.submit(compute)
     crowd.under_way.add(hashing)
-    # When the hash ends, and not when its caller goes away: a thread that has begun it ends it.
+    # When the hash ends, not when its caller goes away: a thread that has begun a hash finishes it.
     hashing.add_done_callback(crowd.under_way.discard)
     return await asyncio.wrap_future(hashing)
 

@@ -1,4 +1,4 @@
-"""Sessions: opened by a password, stored by the hash of their token, ended by logout, rest or age."""
+"""Sessions: opened with a password, stored by the hash of their token, ended by logout, inactivity or age."""
 
 import hashlib
 import secrets
@@ -17,14 +17,14 @@ from payonce.kit.outcomes import PayonceError
 
 IDLE_S: Final = 2 * 3_600
 ABSOLUTE_S: Final = 12 * 3_600
-"""A working day: whoever comes back the next morning logs in again."""
+"""A working day: people log in again the next morning."""
 SEEN_EVERY_S: Final = 60
-"""How exact the time of rest is; a write with every request would cost more than it tells."""
+"""Precision of the time of last activity; writing it with every request would cost more than it is worth."""
 TOKEN_BYTES: Final = 32
 
 
 class LoginRefused(PayonceError):
-    """A login that was refused. The sentence does not tell whether the name exists."""
+    """A refused login. The sentence does not reveal whether the name exists."""
 
     def __init__(self, sentence: str, *, too_many: bool = False) -> None:
         super().__init__(sentence)
@@ -39,16 +39,16 @@ class Session:
 
 @dataclass(frozen=True)
 class SessionStatus:
-    """What the door needs to know, read at once."""
+    """Everything the login check needs, in one read."""
 
     now: datetime
     session: Session | None
     anybody: bool
-    """Whether anyone was given a password."""
+    """Whether anyone has a password."""
 
 
 async def log_in(database: Database, name: str, password: str, address: str) -> str:
-    """The token of a new session. Guesses are counted before they are judged."""
+    """The token of a new session. Attempts are counted before they are checked. Raises LoginRefused."""
     name, address = clean_text(name.strip().lower())[:NAME_MAX_LENGTH], clean_text(address)[:NAME_MAX_LENGTH]
     attempt = await _count_attempt(database, name, address)
     stored = await database.work.fetchval("select password from payonce.people where name = $1", name)
@@ -58,7 +58,7 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
         await remove_attempt(database.work, attempt)
         raise LoginRefused(str(error), too_many=True) from None
     if not right:
-        # A name that nobody has may be a password that was typed a field too early: it is kept nowhere.
+        # An unknown name may be a password typed into the wrong field, so it is stored nowhere.
         reference, actor = ("unknown name", "nobody") if stored is None else (name, name)
         async with database.transaction() as connection:
             await note(
@@ -105,7 +105,7 @@ async def log_out(database: Database, token: str) -> None:
 
 
 async def session_status(read: Reader, token: str | None, *, active: bool = True) -> SessionStatus:
-    """Unless `active`, a page renewed itself: that nobody sits before it must be able to end the session."""
+    """The session of a token. Without `active`, a page refreshed itself, which must not keep the session alive."""
     row = await read.fetchrow(
         """
         select payonce.due_now() as now, exists (select from payonce.people) as anybody,

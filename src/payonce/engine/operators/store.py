@@ -1,4 +1,4 @@
-"""People as they are added, changed and removed; every change leaves a note in the audit log."""
+"""Adding, changing and removing people; every change leaves an audit note."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +12,7 @@ from payonce.engine.operators.passwords import check_password, hash_password
 from payonce.kit.outcomes import Invalid
 
 PEOPLE_MAX: Final = 1_000
-"""A console is for a team; whoever needs more wants another way to log in."""
+"""A console is for a team; larger organisations need another way to log in."""
 LOCATION: Final = "console.people"
 
 
@@ -23,11 +23,11 @@ class PersonSummary:
     added_by: str
     added_at: datetime
     seen_at: datetime | None
-    """In a session that has not ended."""
+    """The last activity in a session that has not ended."""
 
 
 async def add_person(tx: Tx, name: str, role: Role, password: str, by: str) -> str:
-    """Answers with the name as it is kept."""
+    """Returns the name as stored."""
     name = checked_name(name)
     check_password(password)
     count = await tx.fetchval("select count(*) from payonce.people")
@@ -50,8 +50,8 @@ async def add_person(tx: Tx, name: str, role: Role, password: str, by: str) -> s
 
 
 async def set_password(tx: Tx, name: str, password: str, by: str) -> None:
-    """Ends their sessions: a password is changed above all when somebody else may know it. Failed logins for the old
-    one no longer count."""
+    """Also ends their sessions, since a password is mostly changed because somebody else may know it. Failed logins
+    with the old password no longer count."""
     name = checked_name(name)
     check_password(password)
     changed = await tx.fetchval(
@@ -67,7 +67,7 @@ async def set_password(tx: Tx, name: str, password: str, by: str) -> None:
 
 
 async def set_role(tx: Tx, name: str, role: Role, by: str) -> None:
-    """Holds for the next request of sessions that are open."""
+    """Applies from the next request, also in open sessions."""
     name = checked_name(name)
     if await tx.fetchval("update payonce.people set role = $2 where name = $1 returning name", name, role) is None:
         raise await _unknown(tx, name)
@@ -75,7 +75,7 @@ async def set_role(tx: Tx, name: str, role: Role, by: str) -> None:
 
 
 async def remove_person(tx: Tx, name: str, by: str) -> None:
-    """With their sessions. What they did stays in the audit log."""
+    """Also ends their sessions. The audit log keeps what they did."""
     name = checked_name(name)
     if await tx.fetchval("delete from payonce.people where name = $1 returning name", name) is None:
         raise await _unknown(tx, name)

@@ -1,11 +1,11 @@
-"""The outbox: what leaves for queues and logs that live elsewhere, at least once, from the transaction it follows from.
+"""The outbox: entries for external queues and logs, delivered at least once, put in the transaction they follow from.
 
-entries   putting them in
-model     the relay port, and what follows a delivery
-relaying  one step of a relay
-kept      entries that live until they are settled
-admin     the operator's hand
-log       the relay of an installation without a broker
+entries         putting entries
+model           the relay port, and the decision after a delivery
+relay_steps     one step of a relay
+durable_copy    entries that live until they are settled
+admin           operator actions
+log_relay       the relay of an installation without a broker
 """
 
 from payonce.engine.outbox.admin import (

@@ -1,4 +1,4 @@
-"""What operators do to the outbox: look, pause, redrive, discard. Every change is in the audit log, with its actor."""
+"""Operator actions on the outbox: list, pause, redrive, discard. Every change is in the audit log, with its actor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,39 +21,40 @@ from payonce.engine.outbox.model import State, wake_name
 from payonce.kit.outcomes import Invalid, Stale
 
 COUNT_MAX: Final = 100_000
-"""Counts stop here, so that looking at a relay that is far behind stays cheap."""
+"""Counts stop here, so that looking at a relay with a large backlog stays cheap."""
 PAGE_MAX: Final = 1_000
 CHANGE_BATCH: Final = 1_000
-"""A redrive works in transactions of this many rows."""
+"""Rows per transaction of a redrive."""
 NAMED_MAX: Final = 100
-"""Entries that one line of the audit log names."""
+"""Entries named in one audit note."""
 REDRIVE_MAX: Final = 50_000
-"""Entries of a relay that are shown and redriven as one choice."""
+"""Entries of a relay that are shown and redriven as one selection."""
 DISCARD_MAX: Final = 100
-"""Each is named by hand and leaves a line of its own."""
+"""Each entry is named explicitly and leaves an audit note of its own."""
 
 GIVEN_UP: Final = "o.state = 'parked' and (not r.keeps or o.refusals > 0 or o.suspect)"
-"""Of a row `o` of payonce.outbox and its relay `r`: the delivery was given up. Where entries live until they are
-settled, other parked ones are messages that a run parked; delivering one clears what its relay held against it."""
+"""True for a row `o` of payonce.outbox and its relay `r` if the delivery was given up. Where entries are durable
+copies, other parked entries are messages that a run parked; a delivery resets the relay's counts."""
 
 _DELIVERED_ANEW: Final = """state = 'waiting', token = entry.token + 1, try_at = payonce.due_now(), tries = 0,
     refusals = 0, crashes = 0, suspect = false, last_error = null, delivery = entry.delivery + 1"""
-"""Of a kept row `entry` that its relay gave up: its attempts, age and due time are its runs', not the relay's."""
+"""Of a durable row `entry` that its relay gave up. Its attempts, age and due time belong to its runs, not to
+the relay."""
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How one relay stands."""
+    """The state of one relay."""
 
     relay: str
     keeps: bool
-    """Whether its entries are the messages of a queue elsewhere, and live until they are settled."""
+    """Whether its entries are the messages of an external queue and live until they are settled."""
     waiting: int
-    """Not delivered yet, those that are being delivered included."""
+    """Entries not delivered yet, including those being delivered."""
     delivered: int
-    """With the other side and not settled; only where entries are kept."""
+    """Delivered and not settled; only for durable entries."""
     parked: int
-    """Given up by the relay. What runs parked is counted with its queue."""
+    """Given up by the relay. Messages that runs parked are counted with their queue."""
     oldest_s: float
     """For how long the oldest undelivered entry has been due."""
     paused: bool
@@ -62,7 +63,7 @@ class Lag:
 
 @dataclass(frozen=True)
 class StoredEntry:
-    """An entry as it lies in the store, for people to look at."""
+    """An entry as stored, for people to look at."""
 
     message: Message
     state: State
@@ -75,7 +76,7 @@ class StoredEntry:
 
 
 async def lag(database: Database) -> list[Lag]:
-    """Every relay, by name."""
+    """All relays, by name."""
     rows = await database.engine.fetch(
         f"""
         select r.name as relay, r.keeps, r.paused, r.paused_reason,
@@ -96,7 +97,7 @@ async def lag(database: Database) -> list[Lag]:
 async def parked_entries(
     database: Database, relay: str, limit: int = PAGE_MAX, after: UUID | None = None
 ) -> list[StoredEntry]:
-    """What the relay gave up, in the order it did; `after` the given one, for the next page."""
+    """Entries given up by the relay, in that order; `after` is the last id of the previous page."""
     if not 1 <= limit <= PAGE_MAX:
         raise Invalid(f"limit is {limit}; it must be between 1 and {PAGE_MAX:,}")
     async with database.engine.acquire() as connection:
@@ -129,8 +130,8 @@ async def parked_entries(
 
 
 class ParkedSelection(msgspec.Struct, frozen=True):
-    """All parked entries of a relay when somebody looked: so many, and exactly these. What is parked later is not
-    meant."""
+    """All parked entries of a relay when they were shown: their count and fingerprint. Entries parked later are not
+    included."""
 
     count: int
     fingerprint: str
@@ -138,7 +139,7 @@ class ParkedSelection(msgspec.Struct, frozen=True):
 
 
 async def all_parked(database: Database, relay: str) -> ParkedSelection:
-    """What a redrive of all would be now, to be shown and then asked for."""
+    """A redrive of all currently parked entries, to be shown and then confirmed."""
     async with database.engine.acquire() as connection:
         await _known(connection, relay)
         end = await connection.fetchval("select payonce.due_now()") + timedelta(microseconds=1)
@@ -147,7 +148,7 @@ async def all_parked(database: Database, relay: str) -> ParkedSelection:
 
 
 async def redrive_all(database: Database, notifier: Notifier, relay: str, shown: ParkedSelection, *, by: str) -> int:
-    """Exactly those that were shown start over, or none and Stale."""
+    """Redrives exactly the entries that were shown; raises Stale, and redrives none, if they have changed."""
     async with database.engine.acquire() as connection:
         await _known(connection, relay)
         ids = await _parked_ids(connection, relay, shown.parked_before)
@@ -166,11 +167,12 @@ async def redrive_all(database: Database, notifier: Notifier, relay: str, shown:
 async def redrive_entries(
     database: Database, notifier: Notifier, relay: str, *, by: str, ids: Sequence[UUID] = (), as_new: bool = False
 ) -> int:
-    """Entries that the relay gave up start over, those of `ids` or all. One that is parked again meanwhile stays.
-    Messages that a run parked are refused: their queue's redrive weighs what they may move, and asks for two people.
+    """Restarts entries that the relay gave up: those of `ids`, or all. An entry that is parked again meanwhile stays
+    parked. Messages that a run parked are refused: the redrive of their queue assesses the amounts and may need a
+    second person.
 
-    `as_new` also sends those again that were first tried too long ago: whoever says so has made sure that no receiver
-    has taken them.
+    `as_new` also sends entries again whose first attempt was too long ago: the caller has made sure that no receiver
+    has accepted them.
     """
     count = 0
     async with database.engine.acquire() as connection:
@@ -188,8 +190,8 @@ async def redrive_entries(
 
 
 async def discard_entries(database: Database, relay: str, ids: Sequence[UUID], *, by: str, why: str) -> int:
-    """Deletes parked entries that are never to be delivered. Each leaves a line in the audit log. Messages of a queue
-    are refused: its purge leaves those with open effects."""
+    """Deletes parked entries that are never to be delivered, with an audit note for each. Messages of a queue are
+    refused: its purge keeps those with open effects."""
     if not 1 <= len(ids) <= DISCARD_MAX:
         raise Invalid(f"{len(ids)} entries to discard; name 1 to {DISCARD_MAX} of them")
     if not why.strip():
@@ -212,7 +214,7 @@ async def discard_entries(database: Database, relay: str, ids: Sequence[UUID], *
 
 
 async def pause_relay(database: Database, relay: str, *, by: str, reason: str) -> None:
-    """No more claims, in any process, at once. What is being delivered ends; nothing is lost."""
+    """Stops claims in all processes at once. Deliveries in progress finish; nothing is lost."""
     await _set_paused(database, relay, by, reason)
 
 
@@ -287,7 +289,7 @@ async def _set_paused(database: Database, relay: str, by: str, reason: str | Non
 
 
 async def _known(connection: Connection, relay: str) -> bool:
-    """Whether its entries live until they are settled."""
+    """Whether its entries live until they are settled. Raises Invalid for an unknown relay."""
     keeps = await connection.fetchval("select keeps from payonce.relays where name = $1", relay)
     if keeps is None:
         raise await unknown_relay(connection, relay)

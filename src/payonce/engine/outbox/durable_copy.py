@@ -1,8 +1,9 @@
-"""Entries that live until they are settled: what a queue elsewhere loses is put back from here.
+"""Durable copies: outbox entries that live until they are settled, from which messages lost by an external queue are
+put back.
 
-The consumer writes here what it must not lose with that queue: that a message is settled, retried or parked, and who
-works on it with effects. The entry is the fence: a run that was taken over finds another holder, other attempts, or
-the message's id in the inbox, and changes nothing.
+The consumer records here what must not be lost with that queue: settlements, retries, parkings, and which run works on
+the message with effects. The entry is the fence: a run that was taken over finds another holder, other attempts, or the
+message's id in the inbox, and changes nothing.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from payonce.engine.outbox.model import State, stored_reason, wake_name
 from payonce.kit.outcomes import Invalid
 
 OVERDUE_MAX: Final = 10_000
-"""Entries looked at by one page of a refill."""
+"""Entries per page of a refill."""
 
 CONSUMER_PREFIX: Final = "queue "
 
@@ -31,11 +32,11 @@ STARTS_OVER: Final = """state = 'waiting', token = entry.token + 1, try_at = pay
     ready_at = payonce.due_now(), attempts = 0, tries = 0, refusals = 0, crashes = 0, suspect = false,
     last_error = null, holder = null, held_until = null, first_attempt_at = null, delivery = entry.delivery + 1,
     worker = null, begun_at = null, run_crashes = 0, running_alone = false"""
-"""Of a row `entry` of payonce.outbox that a person, or an answer, wakes."""
+"""Of a row `entry` of payonce.outbox that a person, or an answer, restarts."""
 
 
 class OverdueEntry(msgspec.Struct, frozen=True):
-    """A delivered entry that is not settled, as far as a refill needs it."""
+    """A delivered, unsettled entry, as a refill needs it."""
 
     id: UUID
     queue: str
@@ -44,7 +45,7 @@ class OverdueEntry(msgspec.Struct, frozen=True):
 
 
 class EntryStatus(msgspec.Struct, frozen=True):
-    """What the outbox says of a message that somebody is about to run."""
+    """The outbox's state of a message that is about to run."""
 
     state: State
     attempts: int
@@ -52,30 +53,30 @@ class EntryStatus(msgspec.Struct, frozen=True):
     """By PostgreSQL's clock."""
     action: str
     payload_md5: str
-    """Of its text as it is stored."""
+    """Of the stored text."""
     paused: bool = False
-    """Nothing of its queue may begin to run."""
+    """No message of its queue may begin to run."""
 
 
 class SettleOutcome(StrEnum):
-    """What became of a settlement."""
+    """The result of a settlement."""
 
     RECORDED = "recorded"
     GONE = "gone"
     """The message was settled before."""
     STALE = "stale"
-    """It is somebody else's, or was retried or parked before. Nothing was changed."""
+    """It belongs to another run, or was retried or parked before. Nothing was changed."""
     UNKNOWN = "unknown"
-    """It has no entry: the queue elsewhere is all that knows of it."""
+    """It has no entry: only the external queue knows it."""
 
 
 async def put_durable(connection: Connection, relay: str, messages: Sequence[Message]) -> list[UUID]:
-    """Entries that exist if and only if the caller's transaction commits; each idempotency key is accepted once.
-    Answers with each message's id, or the first id of its key."""
+    """Puts entries that exist if and only if the caller's transaction commits; each idempotency key is accepted once.
+    Returns each message's id, or the first id of its key."""
     if len(messages) <= STATEMENT_MAX_ENTRIES:
         accepted = await put_once(connection, relay, messages)
     else:
-        # All keys in one order: taken part by part, two such puts could wait for each other.
+        # All keys are taken in one order: taken part by part, two such puts could deadlock.
         fresh = await take_keys(connection, messages)
         accepted = {message.id for message in messages if message.idempotency_key is None or message.id in fresh}
         await put_out(connection, relay, [message for message in messages if message.id in accepted])
@@ -85,7 +86,7 @@ async def put_durable(connection: Connection, relay: str, messages: Sequence[Mes
 
 
 async def entry_statuses(database: Database, relay: str, ids: Sequence[UUID]) -> dict[UUID, EntryStatus]:
-    """Of these messages those that are not settled."""
+    """The status of those messages that are not settled."""
     rows = await database.engine.fetch(
         """
         select id, state, attempts, payonce.due_now() as asked_at, action, md5(payload::text) as payload_md5,
@@ -99,9 +100,9 @@ async def entry_statuses(database: Database, relay: str, ids: Sequence[UUID]) ->
 
 
 async def hold_durable(connection: Connection, relay: str, claim: Claim, lease_s: float) -> bool:
-    """The fence of a transaction that does not end the run: False unless the message is this claim's to work on.
+    """The fence of a transaction that does not end the run: False unless this claim may work on the message.
 
-    A message that its queue alone knows gets its entry now: nothing may be sent for one that could vanish.
+    A message known only to its queue gets its entry now, since nothing may be sent for a message that could vanish.
     """
     held = await connection.fetchval(_HOLD, relay, claim.message.id, claim.token, lease_s)
     if held is not None:
@@ -119,8 +120,8 @@ async def hold_durable(connection: Connection, relay: str, claim: Claim, lease_s
 
 
 async def settle_durable(connection: Connection, relay: str, settlements: Sequence[Settlement]) -> list[SettleOutcome]:
-    """Ends runs in the caller's transaction: the id goes into the inbox with a success or failure, the next time and
-    attempt into the entry with a retry, the reason with a parking. One fate per settlement, in order.
+    """Ends runs in the caller's transaction: a success or failure writes the id into the inbox, a retry writes the next
+    time and attempt into the entry, a parking writes the reason. Returns one outcome per settlement, in order.
 
     Locks in the order of ids, so that two batches with messages in common cannot deadlock.
     """
@@ -145,7 +146,7 @@ async def settle_durable(connection: Connection, relay: str, settlements: Sequen
 
 
 async def accept_without_entry(connection: Connection, relay: str, message: Message) -> SettleOutcome:
-    """The end of a run of a message without an entry: gone when it was settled before, stale when it has one by now."""
+    """Ends a run of a message without an entry: GONE when it was settled before, STALE when it has an entry by now."""
     await _lock(connection, message.id)
     if await connection.fetchval(_ACCEPT, relay, message.id, consumer(message.queue)):
         return SettleOutcome.RECORDED
@@ -153,8 +154,8 @@ async def accept_without_entry(connection: Connection, relay: str, message: Mess
 
 
 async def end_durable(connection: Connection, queue: str, correlation_id: str, info: str) -> int:
-    """Ends the messages of a queue that somebody outside has worked off, as successes that say so; one in a run's hands
-    is left to it. Answers how many."""
+    """Ends messages of a queue that were handled elsewhere, logging them as successes with this remark; messages of
+    running runs are left alone. Returns the number of messages."""
     ended: int = await connection.fetchval(
         f"""
         with gone as (
@@ -179,8 +180,8 @@ async def end_durable(connection: Connection, queue: str, correlation_id: str, i
 
 
 async def wake_durable(connection: Connection, message_id: UUID) -> str | None:
-    """Lets a parked entry start over, whichever relay it has; one that waits for its next attempt is brought at once.
-    Answers what to ring after the commit; None when a run has it, it is due, or there is none."""
+    """Restarts a parked entry of any relay; an entry that waits for its next attempt is delivered at once. Returns the
+    name to notify after the commit; None when the message is running or due, or has no entry."""
     relay: str | None = await connection.fetchval(
         f"""
         with parked as (
@@ -215,8 +216,8 @@ async def wake_durable(connection: Connection, message_id: UUID) -> str | None:
 async def overdue_entries(
     database: Database, relay: str, *, late_s: float, limit: int, after: OverdueEntry | None = None
 ) -> list[OverdueEntry]:
-    """Delivered, unsettled, unparked, and due since `late_s` or longer: what a refill looks for on the other side.
-    In the order they fell due; `after` the given one, for the next page."""
+    """Entries delivered, unsettled, not parked, and due for `late_s` or longer, which a refill looks for in the
+    external queue. Ordered by due time; `after` is the last entry of the previous page."""
     if not 1 <= limit <= OVERDUE_MAX:
         raise Invalid(f"limit is {limit}; it must be between 1 and {OVERDUE_MAX:,}")
     rows = await database.engine.fetch(
@@ -236,9 +237,9 @@ async def overdue_entries(
 
 
 async def put_back(database: Database, relay: str, absent: Sequence[OverdueEntry]) -> int:
-    """Lets entries that the other side has lost be delivered again, with attempts and due time as they are.
-    What was settled, retried or parked since it was looked at stays as it is, and so does a run's hold: the run may
-    still be going on. An entry whose message the inbox has is over, and goes. Answers how many are delivered again."""
+    """Delivers entries again that the external queue has lost, with unchanged attempts and due time. Entries settled,
+    retried or parked since they were read stay as they are, and so does a run's hold, since the run may still be
+    active. An entry whose message is in the inbox is deleted. Returns the number of entries to be delivered again."""
     rows = await database.engine.fetch(
         f"""
         with lost as (
@@ -268,14 +269,14 @@ async def put_back(database: Database, relay: str, absent: Sequence[OverdueEntry
 
 
 def consumer(queue: str) -> str:
-    """Under what name the inbox knows the runs of a queue."""
+    """The consumer name of a queue's runs in the inbox."""
     return CONSUMER_PREFIX + queue
 
 
 async def _outcomes_of_others(
     connection: Connection, relay: str, settlements: Sequence[Settlement]
 ) -> dict[UUID, SettleOutcome]:
-    """Asked after the settling: whoever was waited for has committed by now."""
+    """Read after the settling, when the transactions that were waited for have committed."""
     messages = [settlement.claim.message for settlement in settlements]
     gone = await settled_before(connection, messages)
     rows = await connection.fetch(
@@ -293,7 +294,7 @@ async def _outcomes_of_others(
 
 
 async def settled_before(source: Connection | asyncpg.Pool, messages: Sequence[Message]) -> set[UUID]:
-    """Of these messages those that have ended: the inbox has their ids."""
+    """Ids of the messages that have ended, by the inbox."""
     if not messages:
         return set()
     rows = await source.fetch(
@@ -308,7 +309,7 @@ async def settled_before(source: Connection | asyncpg.Pool, messages: Sequence[M
 
 
 async def _lock(connection: Connection, message_id: UUID) -> None:
-    """Until the transaction ends: a message without an entry has no row that could be locked."""
+    """Holds until the transaction ends; a message without an entry has no row to lock."""
     await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", f"payonce message {message_id}")
 
 
@@ -327,9 +328,9 @@ _HOLD_NEW: Final = """
     where relay = $1 and id = $2 and state = 'waiting' and holder is null
     returning true"""
 
-# What the inbox has was settled before: its row goes, and the run is told so.
-# One look-up for each, in the order they are given. A plain join, or an order of its own, lets the planner walk the
-# whole relay and compare every entry with every settlement: among 12,000 a batch of 500 took 4.8 s, not 0.03, measured.
+# A message in the inbox was settled before: its row is deleted, and the run is told. One look-up per settlement, in the
+# given order: with a plain join or another order the planner scans the whole relay and compares every entry with every
+# settlement. Among 12,000 entries a batch of 500 took 4.8 s instead of 0.03 s, measured.
 _SETTLE: Final = f"""
     with said as (
         select * from unnest($2::uuid[], $3::bigint[], $4::text[], $5::integer[], $6::float8[], $7::text[],

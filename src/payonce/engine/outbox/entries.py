@@ -1,4 +1,4 @@
-"""Putting entries into the outbox, in the transaction that they follow from."""
+"""Puts entries into the outbox, in the transaction that they follow from."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -13,14 +13,15 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 
 PUT_MAX_ENTRIES: Final = 100_000
-"""One put is part of one transaction; a larger one would hold its locks and its snapshot for too long."""
+"""A put is part of one transaction; a larger one would hold its locks and its snapshot for too long."""
 STATEMENT_MAX_ENTRIES: Final = 1_000
 
 log = get_logger(__name__)
 
 
 async def declare_relays(database: Database, relays: Sequence[Relay]) -> None:
-    """Makes relays known to the store, which takes entries only for those. What an operator set (paused) stays."""
+    """Declares relays to the store, which accepts entries only for declared relays. Settings of operators (paused)
+    stay."""
     for relay in sorted(relays, key=attrgetter("name")):
         check_relay_name(relay.name)
         changed = await database.engine.fetchval(
@@ -35,15 +36,15 @@ async def declare_relays(database: Database, relays: Sequence[Relay]) -> None:
             relay.config.ahead_s,
         )
         if changed:
-            # Meant after a change of settings; told, because another process may still relay by the old config.
+            # Expected after a change of settings; logged because another process may still use the old config.
             log.warning("relay_changed", relay=relay.name, keeps=relay.config.keeps, ahead_s=relay.config.ahead_s)
 
 
 async def put_out(connection: Connection, relay: str, messages: Sequence[Message]) -> list[UUID]:
-    """Entries that exist if and only if the caller's transaction commits. Answers with the messages' ids.
+    """Puts entries that exist if and only if the caller's transaction commits. Returns the messages' ids.
 
-    An id that is already on its way to this relay is not put twice. An idempotency key travels with its message and
-    decides nothing here: what a transaction puts, it puts once.
+    An id already on its way to this relay is not put twice. Idempotency keys are passed on and have no effect here: a
+    transaction puts each message once.
     """
     if len(messages) > PUT_MAX_ENTRIES:
         raise Invalid(f"{len(messages):,} entries in one put; put at most {PUT_MAX_ENTRIES:,} at a time")
@@ -58,7 +59,7 @@ async def put_out(connection: Connection, relay: str, messages: Sequence[Message
 
 
 async def put_once(connection: Connection, relay: str, messages: Sequence[Message]) -> set[UUID]:
-    """As put_out does, but of each idempotency key only the first, ever. Answers with the ids that were put. For so
+    """Like put_out, but accepts each idempotency key only once, ever. Returns the ids that were put. For at most as
     many messages as one statement takes."""
     for message in messages:
         check_message(message)
@@ -113,7 +114,7 @@ _INTO_OUTBOX: Final = """
     ) due
     join payonce.relays on relays.name = $1"""
 
-# Answers whether the relay is known; only then was anything put.
+# Returns whether the relay is known; entries were put only if it is.
 _PUT: Final = f"""
     with entries as ({_INTO_OUTBOX} on conflict (relay, id) do nothing)
     select exists (select from payonce.relays where name = $1)"""

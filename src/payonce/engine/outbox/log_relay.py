@@ -1,4 +1,4 @@
-"""The relay of an installation without a broker: every event is a line in the process log."""
+"""The relay of an installation without a broker: every event becomes a line in the process log."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ log = get_logger(__name__)
 
 
 class LogRelay:
-    """Who reads the log finds each event at least once, by its id."""
+    """Writes each event to the log at least once, with its id."""
 
     def __init__(self, name: str = EVENTS) -> None:
         self.name = name

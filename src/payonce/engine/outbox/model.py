@@ -1,12 +1,12 @@
 """The relay port, and the pure function that decides what follows a delivery.
 
-A relay carries entries to a queue or a log that lives elsewhere. What it may count on, and what is expected of it:
+A relay delivers entries to an external queue or log. Its guarantees and duties:
 
-1. An entry whose transaction committed is handed over at least once; one whose transaction did not, never.
-2. It may come again, also after it was delivered: the receiver's inbox, or whatever keeps the message's id there,
-   makes it once.
+1. An entry is delivered at least once if its transaction committed, and never if it did not.
+2. An entry may be delivered again, even after a successful delivery. The receiver's inbox, or another store of message
+   ids there, discards repetitions.
 3. While a batch is being delivered, no other process has its entries. No order is promised.
-4. The answer is one per entry. Raising says that nothing is known of any of them.
+4. There is one answer per entry. An exception means that nothing is known about any of them.
 """
 
 import re
@@ -24,26 +24,26 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
 EVENTS: Final = "events"
-"""Where events go: to the log, until another relay of that name carries them elsewhere."""
+"""The relay for events: to the log, until another relay of that name delivers them elsewhere."""
 REPEAT_FOR_S: Final = 25 * 86_400.0
-"""How long an entry that goes once delivered is repeated, counted from its first try. Later a receiver may have
-forgotten that it took it, so it is parked instead."""
+"""How long an entry without a durable copy is repeated, from its first attempt. Later a receiver may have forgotten
+that it accepted it, so it is parked instead."""
 ON_ITS_WAY_MAX_S: Final = 5 * 86_400.0
-"""How long a delivered message may lie in a queue elsewhere before its receiver sees it."""
+"""How long a delivered message may wait in an external queue before its receiver sees it."""
 BATCH_MAX: Final = 1_000
 LEASE_MAX_S: Final = 3_600.0
 REFUSALS_MAX: Final = 1_000
 DELAY_LEAST_S: Final = 0.1
-"""A relay that says "not now, but at once" must not make its process spin."""
+"""A relay that answers "later" without a delay must not make its process spin."""
 
 
 class State(StrEnum):
-    """Where an entry is. One that is delivered and not kept, or settled, has no row."""
+    """The state of an entry. A delivered entry without a durable copy has no row, nor has a settled one."""
 
     WAITING = "waiting"
     LEASED = "leased"
     DELIVERED = "delivered"
-    """It is with the other side, and lives here until it is settled."""
+    """The destination has it; the durable copy lives here until it is settled."""
     PARKED = "parked"
 
 
@@ -53,7 +53,8 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
     State.DELIVERED: frozenset({State.WAITING, State.PARKED}),
     State.PARKED: frozenset({State.WAITING}),
 }
-"""Rows are also deleted: LEASED ones when delivered and not kept, PARKED ones by an operator, all by a settle."""
+"""Rows are also deleted: LEASED ones when delivered without a durable copy, PARKED ones by an operator, all by a
+settle."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,15 @@ class RelayConfig:
     """How the entries of one relay are treated."""
 
     keeps: bool = False
-    """Entries live until settled, so that what the other side loses is put back; else they go once delivered."""
+    """Entries are durable copies that live until settled, so that lost messages can be put back; otherwise they are
+    deleted once delivered."""
     ahead_s: float = 0.0
-    """How long before it falls due an entry may be handed over, for queues that keep delays themselves."""
+    """How long before its due time an entry may be delivered, for queues that implement delays themselves."""
     batch: int = 100
     timeout_s: float = 20.0
     lease_s: float = 30.0
     refusals_max: int = 5
-    """So many refusals, the first included, park an entry. Being put off is no refusal, and has no limit."""
+    """This many refusals, the first included, park an entry. Deferrals are not refusals and have no limit."""
     backoff: Exponential = field(default_factory=lambda: Exponential(1.0, 2.0, 300.0))
 
     def __post_init__(self) -> None:
@@ -86,39 +88,39 @@ class RelayConfig:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A message on its way, as its relay is given it."""
+    """A message as passed to its relay."""
 
     message: Message
     ready_at: datetime
-    """When it falls due. Later than now only for relays that take messages ahead."""
+    """When it falls due. In the future only for relays that take messages ahead of time."""
     tries: int
-    """Deliveries that came to nothing so far."""
+    """Failed deliveries so far."""
     due_in_s: float = 0.0
-    """In how many seconds it falls due, for a queue whose clock is not this store's; negative when it is past due."""
+    """Seconds until it falls due, for a queue with a clock of its own; negative when it is past due."""
     first_attempt_at: datetime | None = None
-    """When a run of it first began; only of kept entries that are put back."""
+    """When a run of it first began; only for durable entries that are put back."""
     delivery: int = 0
-    """Grows when it is to be brought anew; the same while it is only not known whether the last try arrived."""
+    """Grows when it is to be delivered anew; unchanged while it is only unknown whether the last delivery arrived."""
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """The other side has it."""
+    """The destination has it."""
 
     name: str | None = None
-    """What it is called there, for a refill to ask by."""
+    """The name it has there, by which a refill can look it up."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The other side does not take this one. Tried a few times more, then parked with the reason."""
+    """The destination refuses this entry. It is retried a few times, then parked with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Deferred:
-    """Later, as often as it takes: the other side is away, full or busy."""
+    """Retried later, without limit: the destination is unavailable, full or busy."""
 
     reason: str
     after_s: float | None = None
@@ -128,7 +130,7 @@ Answer = Delivered | Refusal | Deferred
 
 
 class Relay(Protocol):
-    """The way to one destination. Its name is the destination's, not the product's behind it."""
+    """The way to one destination, named after the destination, not after the product behind it."""
 
     @property
     def name(self) -> str: ...
@@ -137,12 +139,12 @@ class Relay(Protocol):
     def config(self) -> RelayConfig: ...
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
-        """One answer per entry, in order. Called outside any transaction, within `config.timeout_s`."""
+        """Returns one answer per entry, in order. Called outside any transaction, within `config.timeout_s`."""
         ...
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """One relay's hold on one entry: valid while its token is the newest."""
+    """A relay's claim on one entry, valid while its token is the newest."""
 
     entry: Entry
     token: int
@@ -152,7 +154,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class DeliveryDecision:
-    """What becomes of a claimed entry. `to` None: it goes."""
+    """What happens to a claimed entry. With `to` None it is deleted."""
 
     outcome: str
     to: State | None
@@ -193,7 +195,7 @@ def decide(config: RelayConfig, claimed: Claimed, answer: Answer) -> DeliveryDec
 
 
 def decide_suspect(config: RelayConfig, claimed: Claimed, reason: str) -> DeliveryDecision:
-    """It was in a batch that broke, and may be the one that breaks every batch it is in."""
+    """For an entry of a batch that failed, which may be the one that makes every batch fail."""
     tries = claimed.entry.tries + 1
     delay_s = max(config.backoff.delay_s(tries, 0.0), DELAY_LEAST_S)
     return DeliveryDecision(
@@ -202,12 +204,12 @@ def decide_suspect(config: RelayConfig, claimed: Claimed, reason: str) -> Delive
 
 
 def stored_reason(reason: str) -> str:
-    """A reason as it may be kept and shown."""
+    """A reason as it may be stored and shown."""
     return clean_text(redact(reason))
 
 
 def wake_name(relay: str) -> str:
-    """The name notified for a relay. No queue's name begins like this."""
+    """The name notified for a relay. No queue's name has this prefix."""
     return f"*outbox:{relay}"
 
 

@@ -1,6 +1,6 @@
-"""One step of a relay: claim a batch, hand it over, record what came of it.
+"""The steps of a relay: claim a batch, deliver it, record the results.
 
-A process that dies in between leaves a lease behind; when that has ended the entries are handed over again.
+A process that dies in between leaves a lease; when that has ended, the entries are delivered again.
 """
 
 import asyncio
@@ -33,37 +33,38 @@ from payonce.kit.outcomes import NotSent, Retry, Unknown
 
 REAP_BATCH: Final = 1_000
 SUSPECTS_PER_STEP: Final = 10
-"""Entries that are handed over alone, one after the other, beside every batch: neither holds up the other for long."""
+"""Isolated entries delivered after every batch, one by one: neither delays the other for long."""
 CRASHES_SUSPICIOUS: Final = 2
-"""So many relays may die on an entry beside others; then it goes alone, and if one dies again it is parked."""
+"""After this many crashes beside other entries, an entry is delivered isolated; after one more crash it is parked."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How many entries were taken up, and how many of them the other side put off."""
+    """How many entries were claimed, and how many of them the destination deferred."""
 
     taken: int = 0
     put_off: int = 0
     is_full: bool = False
-    """Whether as many were taken as could be at once: then there may be more."""
+    """Whether a full batch was claimed, so that there may be more."""
     has_suspects: bool = False
-    """Whether some of them are to go alone from now on."""
+    """Whether some of them are to be delivered isolated from now on."""
 
     @property
     def gets_through(self) -> bool:
-        """False when there was nothing to do, and when the other side takes nothing: then more would not help it."""
+        """False when there was nothing to do, or the destination accepts nothing, so that another step would
+        not help."""
         return self.taken > self.put_off
 
     @property
     def goes_on(self) -> bool:
-        """What came meanwhile is rung for."""
+        """Entries put meanwhile trigger a notification."""
         return self.gets_through and self.is_full
 
 
 async def relay_step(database: Database, relay: Relay) -> int:
-    """Hands over what is due, up to one batch. Answers how many entries it took up: 0 when there was nothing to do.
+    """Delivers due entries, up to one batch. Returns the number of entries claimed; 0 when there was nothing to do.
 
     Any number of processes may do this at once.
     """
@@ -71,8 +72,8 @@ async def relay_step(database: Database, relay: Relay) -> int:
 
 
 async def hand_over(database: Database, relay: Relay) -> Progress:
-    """The same, and whether it is worth going on."""
-    # Both are rare, and one look for them is cheaper than two statements that find nothing.
+    """Like relay_step, but returns the progress."""
+    # Both are rare, and one query for them is cheaper than two statements that find nothing.
     [odd] = await database.engine.fetch(_ODD, relay.name)
     reaped = await reap(database, relay) if odd["dead"] else 0
     batch = await _relay(database, relay, relay.config.batch, suspects=False)
@@ -87,7 +88,7 @@ async def hand_over(database: Database, relay: Relay) -> Progress:
 
 
 async def reap(database: Database, relay: Relay) -> int:
-    """Takes entries from relays whose lease ended. Answers how many."""
+    """Takes entries from relays with an expired lease. Returns their number."""
     rows = await database.engine.fetch(_REAP, relay.name, REAP_BATCH, CRASHES_SUSPICIOUS)
     for row in rows:
         log.warning(
@@ -97,7 +98,7 @@ async def reap(database: Database, relay: Relay) -> int:
 
 
 async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool) -> tuple[int, list[Claimed]]:
-    """How many entries were taken up, and those of them that are to be handed over."""
+    """The number of entries claimed, and those of them to be delivered."""
     config = relay.config
     rows = await database.engine.fetch(
         _CLAIM, relay.name, suspects, limit, config.lease_s, None if config.keeps else REPEAT_FOR_S
@@ -126,8 +127,8 @@ async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool)
 async def record(
     database: Database, relay: Relay, claims: Sequence[Claimed], verdicts: Sequence[DeliveryDecision]
 ) -> set[UUID]:
-    """Writes down what became of claimed entries. Answers with those that were still this relay's to decide on."""
-    # Everybody locks in this order, so that two batches with entries in common cannot deadlock.
+    """Records the results of claimed entries. Returns the ids of those whose claim was still valid."""
+    # All writers lock in this order, so that two batches with entries in common cannot deadlock.
     decided = sorted(zip(claims, verdicts, strict=True), key=lambda pair: pair[0].entry.message.id)
     moved = [
         (
@@ -159,7 +160,7 @@ async def _relay(database: Database, relay: Relay, limit: int, *, suspects: bool
     if not claims:
         return Progress(taken, is_full=taken == limit)
     if time.monotonic() > sent_at + relay.config.lease_s - relay.config.timeout_s:
-        # Stopped or starved since: another process may have these entries before a delivery of ours would end.
+        # The process was stopped or starved: another process may claim these entries before a delivery would end.
         late = Deferred("the lease was nearly over before the delivery began", 0.0)
         verdicts = [decide(relay.config, claimed, late) for claimed in claims]
     else:
@@ -191,7 +192,7 @@ async def _deliver(relay: Relay, claims: Sequence[Claimed]) -> list[DeliveryDeci
 
 
 async def _park_unreadable(database: Database, relay: Relay, row: Record, error: Exception) -> None:
-    """One entry that cannot be read does not hold up the others."""
+    """Parks an unreadable entry, so that it does not block the others."""
     reason = stored_reason(f"this entry cannot be read: {error}")
     log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=reason)
     await database.engine.fetch(
@@ -212,10 +213,9 @@ _CLAIMED_COLUMNS: Final = f"""{MESSAGE_COLUMNS}, state, ready_at, tries, first_a
 
 _FORGOTTEN: Final = "coalesce(entry.first_tried_at <= payonce.due_now() - make_interval(secs => $5::float8), false)"
 
-# Up to $3 entries of relay $1 for $4 seconds. One that was first tried longer than $5 seconds ago is not repeated:
-# its receiver may have taken it and forgotten that by now.
-# Here and below, rows are changed by an array of their ids: a join, if it was planned while the table was empty, walks
-# the whole relay for each of them.
+# Claims up to $3 entries of relay $1 for $4 seconds. Entries first tried more than $5 seconds ago are not repeated: the
+# receiver may have accepted them and forgotten it by now. Here and below, rows are changed by an array of their ids: a
+# join planned while the table was empty scans the whole relay for each of them.
 _CLAIM: Final = f"""
     with due as (
         select id from payonce.outbox
@@ -237,10 +237,10 @@ _CLAIM: Final = f"""
     )
     select {_CLAIMED_COLUMNS} from claimed"""
 
-# What a run said stands until the next one ends: handing the message over again is no answer to it. What an earlier try
-# of the relay said is over.
-# The token is the fence: what was taken away meanwhile is somebody else's to decide on. A lease is asked for, not the
-# state that has one: by the state the planner would find an index of all that wait, and walk it for each entry.
+# The error of a run stays until the next run ends, since a new delivery does not resolve it. Errors of earlier
+# deliveries are cleared. The token is the fence: an entry taken over meanwhile belongs to another relay. The condition
+# is on lease_until rather than on the state: with the state the planner would use an index of all waiting entries and
+# scan it for each entry.
 _MOVE: Final = """
     update payonce.outbox entry
     set state = $4, lease_until = null, tries = $7,
@@ -256,7 +256,8 @@ _REMOVE: Final = """
     where entry.relay = $1 and entry.id = $2 and entry.token = $3 and entry.lease_until is not null
     returning entry.id"""
 
-# In the order of the index that is meant: without one, a plan of an empty table takes any that begins with the relay.
+# Ordered by the intended index: without the order, a plan made on an empty table uses any index that begins with the
+# relay.
 _ODD: Final = """
     select
         (select true from payonce.outbox
@@ -266,7 +267,8 @@ _ODD: Final = """
          where relay = $1 and state = 'waiting' and suspect and try_at <= payonce.due_now()
          order by try_at limit 1) is not null as suspects"""
 
-# The token grows, so that the late relay finds itself stale. Dying beside others raises suspicion; dying alone parks.
+# The token grows, so that a late relay finds its claim stale. A crash beside others raises suspicion; a crash of an
+# isolated delivery parks.
 _REAP: Final = """
     with dead as (
         select id from payonce.outbox

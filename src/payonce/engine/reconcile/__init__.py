@@ -1,4 +1,5 @@
-"""Vendors' statements held against our effects, both ways; what does not match is in suspense until it is explained."""
+"""Reconciliation of vendors' statements with our effects, in both directions. Unmatched items are held in suspense
+until they are explained."""
 
 from payonce.engine.reconcile.balance_comparison import BalanceComparison, compare_balances
 from payonce.engine.reconcile.match import assign

@@ -1,4 +1,5 @@
-"""Our books against the vendor's: the mirror account, what of it is in suspense, and what the vendor says."""
+"""Comparison of our ledger with the vendor's balance: the mirror account, its share in suspense, and the vendor's
+figure."""
 
 from dataclasses import dataclass
 
@@ -13,11 +14,11 @@ class BalanceComparison:
     """One asset at one vendor."""
 
     ours: Amount
-    """The mirror account. What is in suspense is part of it: it was posted there against suspense."""
+    """The balance of the mirror account, including items in suspense, which were posted there against suspense."""
     suspense: Amount
-    """What of it nobody can explain, with the opposite sign."""
+    """The unexplained part of it, with the opposite sign."""
     theirs: Amount | None
-    """None where the vendor does not say."""
+    """None where the vendor does not report a balance."""
 
     @property
     def equal(self) -> bool:
@@ -25,7 +26,7 @@ class BalanceComparison:
 
 
 async def compare_balances(read: Reads, source: StatementSource) -> list[BalanceComparison]:
-    """By asset. Postings that a handler is still to make are missing in it: at rest it is exact."""
+    """By asset. Exact at rest; while handlers are running, their postings may be missing."""
     told = await source.balance()
     theirs = None if told is None else {amount.asset: amount for amount in told}
     rows = await read.fetch(

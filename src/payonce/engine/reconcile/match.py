@@ -1,4 +1,4 @@
-"""One line of a statement against our effects: known, found, adopted, or unmatched."""
+"""Matches one statement line with our effects: known, found, adopted, or unmatched."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from payonce.kit.outcomes import Invalid, Stale
 
 @dataclass(frozen=True)
 class Line:
-    """A line as it is on record."""
+    """A recorded statement line."""
 
     entry: Entry
     outcome: str | None
@@ -31,20 +31,20 @@ class Line:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An effect that a line may be about."""
+    """An effect that a line may refer to."""
 
     stored: EffectRecord
     amount: Amount | None
 
 
 async def match_entry(tx: Tx, source: StatementSource, entry: Entry, run_id: UUID, by: str) -> Counter[str]:
-    """Takes a line on record, says what it means for our effects and books, and counts what it changed."""
+    """Records a line, applies it to our effects and ledger, and counts the changes."""
     line = await _store_line(tx, source.vendor, entry, run_id, by)
     return await _match(tx, source, line, run_id, by)
 
 
 async def match_again(tx: Tx, source: StatementSource, item: Item, run_id: UUID, by: str) -> Counter[str]:
-    """Looks again at a line that nothing explained: by now something may."""
+    """Matches a line again that nothing explained before; a matching object may exist by now."""
     subject = item.subject
     row = await tx.fetchrow(
         "select * from payonce.statement_lines where vendor = $1 and kind = $2 and vendor_ref = $3 for update",
@@ -56,8 +56,8 @@ async def match_again(tx: Tx, source: StatementSource, item: Item, run_id: UUID,
 
 
 async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str, outcome: object, by: str) -> None:
-    """A person says which effect of ours a line is: `key:generation`. What is not on record is adopted, with the
-    outcome that its handler is to get."""
+    """Assigns a line to an effect, `key:generation`, by a person's decision. An effect that is not on record is
+    adopted, with the outcome for its handler."""
     if split_reference(reference) is None:
         raise Invalid(f"{reference[:80]!r} is no reference of an effect: write key:generation, such as order-17:1")
     row = await tx.fetchrow(
@@ -96,7 +96,7 @@ async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str,
 
 
 async def matched_lines(read: Reader, vendor: str, entries: Sequence[Entry]) -> set[tuple[str, str]]:
-    """Lines, by kind and reference of the vendor, that are on record as they are and matched: nothing is to be done."""
+    """Lines, by kind and vendor reference, that are recorded unchanged and matched, so that nothing is to be done."""
     rows = await read.fetch(
         """
         select l.kind, l.vendor_ref
@@ -151,7 +151,7 @@ async def _update_suspense(
     by: str,
     changed: Counter[str],
 ) -> None:
-    """Puts into suspense what the effect does not explain of the line, and takes out what it does."""
+    """Puts into suspense what the effect does not explain of the line, and releases what it does."""
     entry, effect_id = line.entry, None if explained is None else explained.stored.id
     subject = Subject(source.vendor, source.mirror, entry.kind, entry.vendor_ref, entry.reference, effect_id, entry.at)
     if explained is None:
@@ -170,7 +170,7 @@ async def _update_suspense(
 async def _match_effect(
     tx: Tx, line: Line, candidates: Sequence[Candidate], by: str, changed: Counter[str]
 ) -> Candidate | None:
-    """What the line says about an effect on record. None when it does not explain the line."""
+    """Applies the line to an effect on record. None when the effect does not explain the line."""
     entry = line.entry
     named = [each for each in candidates if each.stored.vendor_ref == entry.vendor_ref]
     chosen, *others = [*named, *(each for each in candidates if each not in named)]
@@ -221,7 +221,7 @@ async def _adopt(tx: Tx, line: Line, run_id: UUID, by: str, changed: Counter[str
         run_id=run_id,
     )
     if adopted is None:
-        # A run began it in this very moment; the next look finds it on record.
+        # A run began it at this very moment; the next match finds it on record.
         return None
     changed["adopted"] += 1
     text = f"{adopted.label}, {entry.amount} on {entry.at.isoformat()}, happened and was not on record"
@@ -245,7 +245,7 @@ async def _candidates(tx: Tx, entry: Entry) -> list[Candidate]:
 
 
 async def _is_taken(tx: Tx, line: Line, stored: EffectRecord) -> bool:
-    """Whether another line explains itself by this effect: then the vendor did it twice."""
+    """Whether another line is already explained by this effect: then the vendor did it twice."""
     return bool(
         await tx.fetchval(
             """
@@ -260,8 +260,8 @@ async def _is_taken(tx: Tx, line: Line, stored: EffectRecord) -> bool:
 
 
 async def _store_line(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) -> Line:
-    """Puts the line on record, or what the vendor changed about it since. What a person assigned stays, also when the
-    vendor repeats that it knows no reference."""
+    """Records the line, or the vendor's changes to it. A person's assignment stays, even if the vendor repeats the line
+    without a reference."""
     outcome = None if entry.outcome is None else encode(entry.outcome, Any, f"the outcome of line {entry.vendor_ref}")
     told = (
         vendor,

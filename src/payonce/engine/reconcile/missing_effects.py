@@ -1,4 +1,4 @@
-"""The other direction: effects that we performed, and that the vendor's statement does not show although it should."""
+"""Missing effects: effects that we performed and that the vendor's statement should show, but does not."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,14 +16,15 @@ from payonce.engine.reconcile.suspense import Direction, Subject, hold_in_suspen
 from payonce.kit.money import Amount, Asset
 
 SKEW_S: Final = 300.0
-"""A vendor's clock may be behind ours: an effect of the first minutes of what is covered may be on the page before."""
+"""A vendor's clock may be behind ours: an effect from the first minutes of the covered period may be on the page
+before."""
 
 
 async def find_missing(
     read: Reader, source: StatementSource, run: Run, covered_since: datetime, limit: int
 ) -> Sequence[UUID]:
-    """Effects known to have happened in the run's time, less the vendor's lag, that no line explains and that are not
-    in suspense. What began before the statement was covered may be on a page that nobody asked for."""
+    """Effects known to have happened in the run's period, less the vendor's lag, that no line explains and that are not
+    in suspense. Effects begun before the covered period may be on a page that was never requested."""
     rows = await read.fetch(
         """
         select distinct e.id
@@ -50,7 +51,8 @@ async def find_missing(
 
 
 async def put_into_suspense(tx: Tx, source: StatementSource, effect_id: UUID, by: str) -> Counter[str]:
-    """The books say that it moved, the vendor says that it did not: suspense, and a person decides."""
+    """Puts an effect into suspense and opens a review: our ledger says that the money moved, the vendor says that it
+    did not."""
     row = await tx.fetchrow(
         """
         select e.*, payonce.due_now() as now,
@@ -67,7 +69,7 @@ async def put_into_suspense(tx: Tx, source: StatementSource, effect_id: UUID, by
     amount = Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))
     reference = f"{stored.key}:{stored.generation}"
     subject = Subject(source.vendor, source.mirror, stored.kind, None, reference, effect_id, row["happened_at"])
-    # The mirror account was moved by the handler; the vendor's was not.
+    # The handler moved the mirror account; the vendor's balance did not move.
     await hold_in_suspense(tx, subject, Direction.OURS, -source.kinds[stored.kind].signed(amount), by)
     why = f"the statement of {source.vendor} does not show it"
     await contradict(tx.connection, stored, why, Cause.NOT_ON_STATEMENT)

@@ -1,6 +1,6 @@
-"""One run over a vendor's statement: line by line against our effects, then our effects against the lines.
+"""A reconciliation run: each statement line against our effects, then our effects against the lines.
 
-Running again changes nothing more. A run that was broken off goes on with the slice it stood in.
+Repeating a run changes nothing more. An interrupted run continues with its current slice.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from payonce.kit.redact import redact
 
 PAGE_LINES: Final = 200
 ENTRY_LIMIT_S: Final = 120.0
-"""A vendor that gives no further line within this time hangs."""
+"""A vendor that returns no further line within this time is considered hung."""
 GO_ON: Final = "run it again and it goes on from there"
 LEAD_LOOK_S: Final = 0.05
 LEAD_LOOKS: Final = 160
-"""Together longer than the lease of a run that died lives."""
+"""Together longer than the lease of a run that died."""
 
 Step = Callable[[Tx], Awaitable[Counter[str]]]
 
@@ -45,8 +45,9 @@ async def reconcile(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Run:
-    """Reconciles one vendor from `since` to before `until`; without them, from the last run on, or in quarantine
-    everything that may be lost. `holder` is a name of this process alone. Stale while another process does it."""
+    """Reconciles one vendor from `since` to before `until`. By default it continues after the last run, or in
+    quarantine covers everything that may be lost. `holder` must be unique to this process. Raises Stale while another
+    process does it."""
     await runs.register(database, source)
     asked_at = await database.work.fetchval("select payonce.due_now()")
     async with Leadership.open(database, f"reconcile:{source.vendor}", holder) as leadership:
@@ -54,7 +55,7 @@ async def reconcile(
         go_over = partial(_go_over, database, feed, source, by, leadership, since, until)
         run = await go_over()
         if until is None and run.until < asked_at - timedelta(seconds=source.lag_s):
-            # It was broken off long ago and went on to its own end; what was asked for now goes further.
+            # A run interrupted long ago continued to its own end; the requested period goes further.
             run = await go_over()
         return run
 
@@ -80,7 +81,7 @@ async def _go_over(
 
 @dataclass
 class _Walk:
-    """A run under way. Each line is a transaction of its own, so that no handler waits for more than one."""
+    """A run in progress. Each line has a transaction of its own, so that no handler waits for more than one."""
 
     database: Database
     feed: NotifyingFeed
@@ -90,8 +91,8 @@ class _Walk:
     run: Run
 
     async def look_again(self) -> None:
-        """Lines that nothing explained before: by now something may, a business object above all. An effect that is
-        missing leaves suspense with its line, or by a person: only they know whether the books still have it."""
+        """Matches unexplained lines again: a business object may exist by now. A missing effect leaves suspense only
+        with its line or by a person, since only they know whether the ledger still has it."""
         after: UUID | None = None
         while items := await unmatched(Reader(self.database), self.source.vendor, PAGE_LINES, after):
             for item in items:
@@ -139,7 +140,7 @@ async def _nothing(tx: Tx) -> Counter[str]:
 
 
 async def _pages(source: StatementSource, since: datetime, until: datetime) -> AsyncIterator[list[Entry]]:
-    """The vendor's lines in pages, with no transaction open while it is waited for."""
+    """The vendor's lines in pages; no transaction is open while waiting for the vendor."""
     page: list[Entry] = []
     entries = source.entries(since, until)
     try:

@@ -1,4 +1,4 @@
-"""Runs on record: which stretch of a statement each one goes over, how far it came, and what it found."""
+"""Recorded runs: the period of each run, its progress and its results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,18 +16,20 @@ from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid, Stale
 
 OVERLAP_S: Final = 3_600.0
-"""A run begins so long before the end of the last one, beside the vendor's lag: clocks differ, vendors amend."""
+"""A run begins this long before the end of the last one, in addition to the vendor's lag: clocks differ, and vendors
+amend."""
 FIRST_WINDOW_S: Final = 86_400.0
-"""How far back the first run of a vendor goes when nobody says."""
+"""How far back a vendor's first run goes by default."""
 RUNS_SHOWN_MAX: Final = 500
 _TOUCHES: Final = "$2::timestamptz <= covered_until - make_interval(secs => lag_s) and $3::timestamptz >= covered_since"
-"""Whether a stretch from $2 to $3 leaves no gap to what is covered. What the vendor may have shown late is not yet."""
+"""Whether a period from $2 to $3 leaves no gap to the covered period, whose last part within the vendor's lag does not
+count."""
 COUNTS: Final = ("lines", "found", "adopted", "unmatched", "missing", "settled")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has come to."""
+    """The results of a run."""
 
     id: UUID
     vendor: str
@@ -38,21 +40,21 @@ class Run:
     begun_at: datetime
     finished_at: datetime | None
     lines: int
-    """Lines of the statement that were looked at."""
+    """Statement lines processed."""
     found: int
-    """Effects whose end was not known, and which the statement shows."""
+    """Effects with an unknown outcome that the statement shows."""
     adopted: int
-    """Effects that were not on record, and that a business object of ours expects."""
+    """Effects that were not on record but that one of our business objects expects."""
     unmatched: int
     """Lines, or differences to a line, that went into suspense."""
     missing: int
-    """Effects of ours that the statement should show and does not."""
+    """Effects that the statement should show but does not."""
     settled: int
-    """What was in suspense and is explained now."""
+    """Items in suspense that are explained now."""
 
 
 async def register(database: Database, source: StatementSource) -> None:
-    """Makes the source known to whoever releases a quarantine."""
+    """Records the source, which the release of a quarantine checks."""
     check_source(source)
     guarded = "select exists (select from payonce.accounts where path in ($1, $2) and guarded)"
     if await database.work.fetchval(guarded, source.mirror, suspense_account(source.vendor)):
@@ -77,7 +79,7 @@ async def register(database: Database, source: StatementSource) -> None:
 
 @dataclass(frozen=True)
 class Coverage:
-    """A vendor whose statement is read, and the last stretch of it without a gap; None before the first run."""
+    """A vendor with a statement source, and its last period covered without a gap; None before the first run."""
 
     vendor: str
     mirror: str
@@ -94,7 +96,7 @@ async def coverages(read: Reads) -> list[Coverage]:
 
 
 async def last_runs(read: Reads, vendor: str | None = None, limit: int = 20) -> list[Run]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         "select * from payonce.reconcile_runs where $1::text is null or vendor = $1 order by id desc limit $2",
         vendor,
@@ -104,7 +106,7 @@ async def last_runs(read: Reads, vendor: str | None = None, limit: int = 20) -> 
 
 
 async def is_due(read: Reads, source: StatementSource) -> bool:
-    """Whether the source's own rhythm asks for a run: also as soon as a quarantine can be reconciled."""
+    """Whether a run is due by the source's own interval, or because a quarantine can be reconciled now."""
     if source.every_s is None:
         return False
     return bool(
@@ -129,9 +131,9 @@ async def is_due(read: Reads, source: StatementSource) -> bool:
 async def begin_or_go_on(
     tx: Tx, source: StatementSource, since: datetime | None, until: datetime | None, by: str
 ) -> Run:
-    """The run over this stretch, or the one that was broken off in it, which goes on to its own end: whatever a run
-    reads it reads after that end, so that of what lies further back than the vendor's lag it misses nothing. With a
-    later end it would have read its first slices too early. None goes on from before a quarantine."""
+    """The run over this period, or an interrupted run within it, which continues to its own end. A run reads everything
+    after that end, so beyond the vendor's lag it misses nothing; with a later end it would have read its first slices
+    too early. A run from before a quarantine is not continued."""
     now = await tx.fetchval("select payonce.due_now()")
     if until is not None and until > now:
         raise Invalid(f"until is {until.isoformat()}, which is still to come; leave it out for now")
@@ -172,7 +174,7 @@ async def begin_or_go_on(
 
 
 async def advance(tx: Tx, run: Run, counts: Mapping[str, int], reached: datetime | None = None) -> Run:
-    """Notes what one step of a run did, in the transaction that did it."""
+    """Records the result of one step, in its transaction."""
     added = ", ".join(f"{name} = {name} + ${place}" for place, name in enumerate(COUNTS, start=3))
     row = await tx.fetchrow(
         f"""
@@ -198,7 +200,7 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
     )
     if row is None:
         raise Stale(f"the run over {run.vendor} was taken over by another one")
-    # A later stretch that leaves a gap moves nothing: the next run begins before the gap.
+    # A later period that leaves a gap changes nothing: the next run begins before the gap.
     await tx.execute(
         f"""
         update payonce.statement_sources
@@ -217,7 +219,7 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
 
 
 async def covered_since(read: Reads, run: Run) -> datetime:
-    """Where the stretch begins that is covered without a gap once the run has ended."""
+    """The start of the period that is covered without a gap once the run has ended."""
     since: datetime = await read.fetchval(
         f"select case when {_TOUCHES} then least(covered_since, $2) else $2 end "
         "from payonce.statement_sources where vendor = $1",

@@ -1,4 +1,4 @@
-"""What a vendor's statement is made of, and where one is asked for."""
+"""Statement sources: the lines of a vendor's statement and where they come from."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SLICE_DEFAULT_S = 86_400.0
 
 
 class Flow(StrEnum):
-    """Which way an effect of a kind moves our money at the vendor."""
+    """The direction in which an effect of a kind moves our money at the vendor."""
 
     OUT = "out"
     IN = "in"
@@ -25,7 +25,8 @@ class Flow(StrEnum):
         return -amount if self is Flow.OUT else amount
 
     def fits(self, amount: Amount) -> bool:
-        """A line that goes the other way is not this kind's, whatever it refers to: others may write references too."""
+        """A line in the other direction is not of this kind, whatever its reference: others may write
+        references too."""
         return amount.minor < 0 if self is Flow.OUT else amount.minor > 0
 
 
@@ -34,20 +35,20 @@ class Entry:
     """One line of a vendor's statement."""
 
     vendor_ref: str
-    """The vendor's own name for it: what the effect's vendor_ref() gives, and no other line of this kind has. One that
-    is too long to be kept is shortened as the effect's is."""
+    """The vendor's own reference: the same as the effect's vendor_ref(), and unique among lines of this kind. An
+    overlong one is shortened like the effect's."""
     reference: str | None
     """Our `key:generation`, where the vendor repeats it."""
     kind: str
-    """The effect's kind; of what is no effect of ours, any other word."""
+    """The effect's kind, or any other word if it is no effect of ours."""
     amount: Amount
-    """From our point of view: what left us is negative."""
+    """From our point of view: money that left us is negative."""
     at: datetime
     outcome: object | None = None
-    """What perform() would have answered, if the statement tells as much."""
+    """The result of perform(), if the statement contains it."""
 
     def __post_init__(self) -> None:
-        # As it is kept with the effect: a vendor's name may be longer than the column, and must still be found.
+        # Stored like the effect's: a vendor's reference may be longer than the column and must still be found.
         object.__setattr__(self, "vendor_ref", stored_reference(self.vendor_ref))
         for what, text in (("vendor_ref", self.vendor_ref), ("kind", self.kind), ("reference", self.reference)):
             if text is not None and (not 1 <= len(text) <= NAME_MAX_LENGTH or "\x00" in text):
@@ -63,32 +64,32 @@ class Entry:
 
 
 class StatementSource(Protocol):
-    """A vendor's statement as the service that uses the vendor reads it. Subclass it; `entries` and `expects` are to
-    be written."""
+    """A vendor's statement as read by the service that uses the vendor. Subclass it and implement `entries` and
+    `expects`."""
 
     vendor: str
     kinds: Mapping[str, Flow]
-    """The effects that must be on the statement, by kind. An effect that names no amount is not looked for."""
+    """The kinds of effects that must be on the statement. Effects without an amount are not looked for."""
     mirror: str
-    """The account that mirrors our money at the vendor; its balance is to be the vendor's."""
+    """The account that mirrors our money at the vendor; its balance must equal the vendor's."""
     lag_s: float
-    """How late the vendor may show what happened."""
+    """How late the vendor may show an event."""
     every_s: float | None = None
-    """How often it is reconciled by itself; None: only when somebody asks."""
+    """The interval of automatic runs; None: only on request."""
     slice_s: float = SLICE_DEFAULT_S
-    """The statement is asked for in slices of this length, and a run that was broken off goes on with its slice. One
-    that begins by itself is broken off after two minutes: a slice takes less."""
+    """The statement is requested in slices of this length, and an interrupted run continues with its slice. Automatic
+    runs are cancelled after two minutes, so a slice must take less."""
 
     def entries(self, since: datetime, until: datetime) -> AsyncIterator[Entry]:
-        """Every line from `since` to before `until`, in any order; page by page at the vendor."""
+        """All lines from `since` to before `until`, in any order; read page by page from the vendor."""
         raise NotImplementedError
 
     async def expects(self, read: Reads, entry: Entry) -> bool:
-        """Whether a business object of ours stands behind the line's reference, with this amount."""
+        """Whether one of our business objects has the line's reference and this amount."""
         raise NotImplementedError
 
     async def balance(self) -> Sequence[Amount] | None:
-        """What the vendor says we have, by asset; None where it does not say."""
+        """The balance that the vendor reports, by asset; None if it reports none."""
         return None
 
 
@@ -97,7 +98,7 @@ def suspense_account(vendor: str) -> str:
 
 
 def split_reference(reference: str) -> tuple[str, int] | None:
-    """`key:generation`; None when it is something else."""
+    """Parses `key:generation`; None if it is anything else."""
     key, colon, generation = reference.rpartition(":")
     if not colon or not key or not generation.isascii() or not generation.isdecimal() or len(generation) > 9:
         return None
@@ -105,7 +106,7 @@ def split_reference(reference: str) -> tuple[str, int] | None:
 
 
 def check_source(source: StatementSource) -> None:
-    """Refuses, at the start, what would only fail when something does not match."""
+    """Validates a source at start-up, instead of failing at the first mismatch."""
     probe = Asset("XTS", 2)
     Account(source.mirror, probe)
     Account(suspense_account(source.vendor), probe)

@@ -1,6 +1,6 @@
-"""What did not match: kept in suspense against the mirror account, with its age, until it is explained.
+"""Suspense: unmatched items, held against the mirror account, with their age, until they are explained.
 
-The mirror account always says what the vendor says; the suspense account says what of that nobody can explain.
+The mirror account always equals the vendor's balance; the suspense account holds its unexplained part.
 """
 
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ PAGE_ITEMS_MAX: Final = 500
 
 class Direction(StrEnum):
     THEIRS = "theirs"
-    """On the vendor's statement, and nothing of ours explains it."""
+    """On the vendor's statement, but explained by nothing of ours."""
     OURS = "ours"
-    """Performed by our record, and not on the vendor's statement although its lag has passed."""
+    """Performed by our record, but not on the vendor's statement although its lag has passed."""
     DIFFERENCE = "difference"
-    """Both know of it, with different amounts."""
+    """Known to both, with different amounts."""
 
 
 class ItemState(StrEnum):
@@ -41,7 +41,7 @@ class ItemState(StrEnum):
 
 @dataclass(frozen=True)
 class Subject:
-    """What an item is about: a line of the vendor's, or an effect of ours."""
+    """What an item is about: a line of the vendor, or an effect of ours."""
 
     vendor: str
     mirror: str
@@ -58,19 +58,19 @@ class Item:
     subject: Subject
     direction: Direction
     amount: Amount
-    """By so much the mirror account was corrected."""
+    """The amount by which the mirror account was corrected."""
     state: ItemState
     first_seen_at: datetime
     age_s: float
     explanation: str | None
     account: str | None
-    """Where it was written off to."""
+    """The account it was written off to."""
 
 
 async def unmatched(
     read: Reads, vendor: str | None = None, limit: int = PAGE_ITEMS, after: UUID | None = None
 ) -> list[Item]:
-    """What is open, the oldest first; `after` is the last id of the previous page."""
+    """Open items, oldest first; `after` is the last id of the previous page."""
     if not 1 <= limit <= PAGE_ITEMS_MAX:
         raise Invalid(f"limit is {limit}; a page has 1 to {PAGE_ITEMS_MAX} items")
     rows = await read.fetch(
@@ -88,7 +88,7 @@ async def unmatched(
 
 @dataclass(frozen=True)
 class SuspenseTotal:
-    """What is open of one vendor and asset."""
+    """The open items of one vendor and asset."""
 
     vendor: str
     count: int
@@ -98,7 +98,7 @@ class SuspenseTotal:
 
 
 async def suspense_totals(read: Reads) -> list[SuspenseTotal]:
-    """By vendor and asset. An item and its opposite cancel in the amount, and not in the count."""
+    """By vendor and asset. Opposite items cancel out in the amount, but not in the count."""
     rows = await read.fetch(
         """
         select vendor, asset, exponent, count(*) as count, count(*) filter (where explanation is null) as unexplained,
@@ -127,7 +127,7 @@ async def item_of(read: Reads, item_id: UUID) -> Item:
 
 
 async def hold_in_suspense(tx: Tx, subject: Subject, direction: Direction, wanted: Amount, by: str) -> bool:
-    """Sees that exactly `wanted` is in suspense for the subject. True when that changed anything."""
+    """Ensures that exactly `wanted` is in suspense for the subject. Returns whether anything changed."""
     current = await _open_item(tx, subject)
     if current is not None:
         if current.direction is direction and current.amount == wanted:
@@ -139,7 +139,7 @@ async def hold_in_suspense(tx: Tx, subject: Subject, direction: Direction, wante
 
 
 async def settle(tx: Tx, item: Item, by: str, why: str) -> None:
-    """Matched after all: what was posted into suspense, or written off, is posted back."""
+    """Closes a matched item: reverses its posting into suspense, or its write-off."""
     counter = item.account if item.state is ItemState.WRITTEN_OFF else suspense_account(item.subject.vendor)
     assert counter is not None
     await tx.post(_posting(item, "matched", moved(item.amount, item.subject.mirror, counter), why))
@@ -148,7 +148,7 @@ async def settle(tx: Tx, item: Item, by: str, why: str) -> None:
 
 
 async def settle_missing(tx: Tx, effect_id: UUID, by: str, why: str) -> bool:
-    """Ends the item of an effect that was missing on the statement. False when there is none."""
+    """Closes the item of an effect that was missing on the statement. False when there is none."""
     row = await tx.fetchrow(
         f"{_SELECT} where effect_id = $1 and direction = 'ours' and state in ('open', 'written_off') for update",
         effect_id,
@@ -160,10 +160,10 @@ async def settle_missing(tx: Tx, effect_id: UUID, by: str, why: str) -> bool:
 
 
 async def write_off(tx: Tx, item_id: UUID, account: str, by: str, why: str) -> Item:
-    """A person's decision that the money is gone, or ours: out of suspense, into the account they name.
+    """Writes an item off, by a person's decision that the money is lost or ours: from suspense to the given account.
 
-    Of a payment that was never made: into the account that it was posted to, which takes its posting back; or, if the
-    books do not have it, back into the mirror account.
+    For a payment that was never made, name the account it was posted to, which reverses its posting; or, if the ledger
+    does not have it, the mirror account.
     """
     item = await _locked(tx, item_id, by, why)
     Account(account, item.amount.asset)
@@ -181,7 +181,7 @@ async def write_off(tx: Tx, item_id: UUID, account: str, by: str, why: str) -> I
 
 
 async def explain(tx: Tx, item_id: UUID, by: str, why: str) -> Item:
-    """A person says what it is. It stays in suspense, and no longer stands in the way of a release."""
+    """Records a person's explanation. The item stays in suspense but no longer blocks a release."""
     item = await _locked(tx, item_id, by, why)
     await tx.execute(
         "update payonce.unmatched set explained_by = $2, explanation = $3 where id = $1",
@@ -256,7 +256,7 @@ async def _locked(tx: Tx, item_id: UUID, by: str, why: str) -> Item:
 
 
 async def _did_not_happen(tx: Tx, item: Item) -> bool:
-    """Whether the item is an effect of ours that ended otherwise since."""
+    """Whether the item is an effect of ours that has ended otherwise since."""
     state = "select state from payonce.effects where id = $1 for update"
     return item.direction is Direction.OURS and await tx.fetchval(state, item.subject.effect_id) in (
         State.ABANDONED,

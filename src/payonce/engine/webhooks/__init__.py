@@ -1,12 +1,12 @@
-"""Webhooks: who is told of what, delivered at least once and on record; and what others tell us, taken in once.
+"""Webhooks: outgoing events, delivered at least once and recorded; incoming events, accepted once.
 
-registry    who is told, and the secrets between us
-announcing  an event, in the transaction that it follows from
-delivering  one attempt, and what follows from it
-replaying   the same event again
-reading     pages for people
-incoming    what others tell us
-pruning     old events leave
+registry            endpoints and their secrets
+events              publishing an event, in the transaction that it follows from
+delivery_attempt    one attempt, and what follows from it
+replays             sending an event again
+queries             pages for people
+receiver            incoming webhooks
+retention           deletion of old events
 """
 
 from payonce.engine.webhooks.delivery_attempt import DELIVERIES, Sender, deliver, webhook_client

@@ -1,7 +1,7 @@
-"""One attempt to deliver: signed afresh, sent once, and on record with what came of it.
+"""One delivery attempt: signed afresh, sent once, and recorded with its result.
 
-A worker that dies between the send and the record leaves no trace of the attempt, and the next run sends again: the
-same event id and the same bytes, so that the receiver can tell.
+A worker that dies between sending and recording leaves no trace of the attempt, and the next run sends again: the same
+event id and the same bytes, by which the receiver recognises it.
 """
 
 import time
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from payonce.kit.webhooks import Secret
 
 SCHEDULE_S: Final = (5, 5 * 60, 30 * 60, 2 * 3_600, 5 * 3_600, 10 * 3_600, 10 * 3_600)
-"""What Standard Webhooks recommends after the first attempt, which is immediate."""
+"""The schedule that Standard Webhooks recommends after the first attempt, which is immediate."""
 JITTER_S: Final = 5.0
 RETRY_AFTER_MAX_S: Final = 12 * 3_600
-"""A receiver that asks for more patience than this is not obeyed for more."""
+"""A longer Retry-After is cut to this."""
 DISABLE_AFTER_S: Final = 5 * 86_400
-"""An endpoint that has done nothing but fail for this long is disabled."""
+"""An endpoint with nothing but failures for this long is disabled."""
 TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_MAX_BYTES: Final = 64 * 1024
 NO_KEYS_LOOK_S: Final = 60.0
-"""How often a delivery that this process cannot sign looks for one that can."""
+"""How often a delivery that this process cannot sign is retried by any process."""
 ACTOR: Final = "payonce"
 
 log = get_logger(__name__)
 
 
 async def give_up(work: Work) -> None:
-    """The delivery ends as failed, where it can be replayed; there is no money in it that a person must look for."""
+    """Ends the delivery as failed; it can be replayed. No money is involved that a person would have to look for."""
     async with work.commit(rejected="given up") as tx:
         await _end(tx, work.message.id, DeliveryState.FAILED, f"given up after {work.message.attempts + 1} attempts")
 
@@ -74,12 +74,13 @@ DELIVERIES: Final = Policy(
 
 
 class Sender:
-    """What deliveries are sent with. Without keys nothing can be signed: deliveries wait for a process with them."""
+    """Sends deliveries. Without keys nothing can be signed: deliveries wait for a process that has keys."""
 
     def __init__(
         self, http: "HttpClient", database: Database, keys: "Keyring | None", policy: Policy = DELIVERIES
     ) -> None:
-        """`policy` as the environment has changed it: a Retry-After delays what it says, and never hastens it."""
+        """`policy` includes overrides from the environment: Retry-After may delay the policy's schedule, never shorten
+        it."""
         self.http = http
         self.database = database
         self.keys = keys
@@ -87,8 +88,9 @@ class Sender:
 
 
 def webhook_client(*, allow_private: bool) -> "HttpClient":
-    """No redirects, one look-up per connection, bounded answers; to private addresses only where it is allowed."""
-    # Not at the top: commands that deliver nothing need no HTTP client, which takes a while to load.
+    """An HTTP client for deliveries: no redirects, one DNS look-up per connection, bounded answers, and private
+    addresses only if allowed."""
+    # Imported here, because commands that deliver nothing need no HTTP client, which takes a while to load.
     from payonce.kit.http import HttpClient
 
     return HttpClient(
@@ -103,7 +105,7 @@ def webhook_client(*, allow_private: bool) -> "HttpClient":
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """What came of one attempt."""
+    """The result of one attempt."""
 
     status: int | None
     latency_s: float
@@ -120,7 +122,7 @@ class AttemptResult:
 
 @handles(DELIVERIES)
 async def deliver(work: Work, sender: Sender) -> None:
-    """Sends the event once. Running twice is foreseen: receivers tell by the id."""
+    """Sends the event once. A repeated run is safe: receivers recognise the event by its id."""
     due = await _due(work.read, work.message.id)
     if due is None:
         raise Unprocessable(f"there is no delivery {work.message.id}; replay the event instead")
@@ -152,7 +154,7 @@ async def deliver(work: Work, sender: Sender) -> None:
 
 
 def _after_s(policy: Policy, work: Work, came: AttemptResult) -> float | None:
-    """By the policy; later when the receiver asks for it, within a bound."""
+    """The receiver's Retry-After, within a bound and not before the policy's delay; None without one."""
     if came.retry_after_s is None:
         return None
     planned_s = policy.backoff.delay_s(work.message.attempts + 1, 0.0)
@@ -173,7 +175,7 @@ async def _attempt(sender: Sender, read: Reader, due: Any) -> AttemptResult:
     except BodyTooLarge as long:
         return _result_of(long.status, time.monotonic() - started, f"an answer over {ANSWER_MAX_BYTES} bytes", None)
     except NotPublic as private:
-        # A tenant who may choose the name must not learn from us what is where in our network.
+        # A tenant who chooses the host name must not learn anything about our network.
         log.warning("webhook_not_public", endpoint=str(due["endpoint_id"]), reason=private.reason)
         return AttemptResult(None, time.monotonic() - started, "not sent: the host is not at a public address")
     except (NotSent, Unknown) as failed:
@@ -182,7 +184,8 @@ async def _attempt(sender: Sender, read: Reader, due: Any) -> AttemptResult:
 
 
 async def _secrets(sender: Sender, read: Reader, endpoint_id: UUID) -> "list[Secret]":
-    """A process that cannot sign leaves the delivery to one that can; no attempt is used up."""
+    """The secrets in force. Raises Held if this process cannot sign, which leaves the delivery to one that can and uses
+    no attempt."""
     from payonce.kit.crypto import Unopenable
 
     if sender.keys is None:
@@ -194,7 +197,8 @@ async def _secrets(sender: Sender, read: Reader, endpoint_id: UUID) -> "list[Sec
 
 
 def _result_of(status: int, latency_s: float, excerpt: str, retry_after_s: int | None) -> AttemptResult:
-    """2xx is done, everything else is not; a redirect is not followed, for it may lead where nothing may be sent."""
+    """2xx is a success, everything else a failure. Redirects are not followed, since they may lead to forbidden
+    addresses."""
     if 200 <= status < 300:
         return AttemptResult(status, latency_s, None, excerpt)
     remark = ", and redirects are not followed" if 300 <= status < 400 else ""
@@ -238,7 +242,7 @@ async def _record(connection: Connection, work: Work, due: Any, came: AttemptRes
         work.message.id,
         came.status,
     )
-    # Written when it changes, so that a busy endpoint's row is not rewritten by every delivery.
+    # Written only on a change, so that deliveries to a busy endpoint do not rewrite its row.
     await connection.execute(
         """
         update payonce.webhook_endpoints set failing_since = case when $2 then null else payonce.due_now() end

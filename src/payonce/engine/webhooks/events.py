@@ -1,4 +1,4 @@
-"""Saying what happened: one event, and a message for each endpoint that wants to hear of it, in the caller's commit."""
+"""Publishing events: one event and a delivery for each subscribed endpoint, in the caller's commit."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -29,10 +29,11 @@ async def announce(
     tenant: str = DEFAULT_TENANT,
     trace_id: str | None = None,
 ) -> str:
-    """Tells the tenant's endpoints that listen for `event_type`, at least once if and only if this transaction commits.
+    """Publishes an event to the tenant's endpoints subscribed to `event_type`, at least once, if and only if this
+    transaction commits.
 
-    Answers with the event's id, by which receivers tell repetitions. It is sent to those that are enabled; for those
-    that are disabled it is kept as skipped, and can be replayed once they are enabled.
+    Returns the event's id, by which receivers recognise repetitions. Enabled endpoints get a delivery. For disabled
+    ones a skipped delivery is recorded, which can be replayed once they are enabled.
     """
     event_id = f"evt_{new_id().hex}"
     encoded = _encoded(data)
@@ -64,7 +65,7 @@ async def announce_to(
     event_type: str,
     data: dict[str, Any],
 ) -> str:
-    """To this endpoint alone, whatever it listens for: to try it out."""
+    """Publishes an event to this endpoint only, whatever its subscriptions, to test it."""
     found = await endpoint(tx, endpoint_id)
     if found.state is not EndpointState.ENABLED:
         raise Invalid(f"endpoint {endpoint_id} is {found.state}: {found.reason}; enable it first")
@@ -84,7 +85,8 @@ async def send_delivery(
     replay_of: UUID | None = None,
     trace_id: str | None = None,
 ) -> UUID:
-    """A pending delivery and its message, which share their id. One lane per endpoint: a slow one holds up no other."""
+    """Creates a pending delivery and its message with the same id. Each endpoint has its own lane, so that a slow one
+    delays no other."""
     about = {"event": event_id, "type": event_type, "endpoint": str(endpoint_id)}
     delivery_id = await tx.send(
         DELIVERIES, about, action="deliver", lane=str(endpoint_id), correlation_id=event_id, trace_id=trace_id
@@ -146,7 +148,7 @@ async def _store_delivery(
 
 
 def _encoded(data: dict[str, Any]) -> bytes:
-    """Once, here: every attempt sends these bytes. Held to the rules of a message's payload."""
+    """Encoded once, so that every attempt sends the same bytes. The rules of message payloads apply."""
     if not isinstance(data, dict):
         raise Invalid(f"the data of an event must be an object, not {data.__class__.__name__}; wrap it in one")
     [text] = encode_payloads([Message(queue=DELIVERIES.queue, payload=data)])

@@ -1,4 +1,4 @@
-"""Endpoints, deliveries and attempts: their states, and the words that people write into them."""
+"""Endpoints, deliveries and attempts: their states, and validation of their fields."""
 
 import re
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from payonce.engine.messages.model import NAME_MAX_LENGTH, clean_text
 from payonce.kit.outcomes import Invalid
 
 ENDPOINTS_MAX: Final = 50
-"""Per tenant: every announcement becomes this many messages at most."""
+"""Per tenant, which bounds the deliveries of one event."""
 EVENTS_MAX: Final = 100
-"""Filters of one endpoint, as the table has it."""
+"""Subscriptions of one endpoint, as in the table's constraint."""
 DESCRIPTION_MAX_CHARS: Final = 500
 TYPE_MAX_CHARS: Final = 100
 DEFAULT_TENANT: Final = "default"
@@ -26,7 +26,7 @@ _TYPE: Final = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
 class EndpointState(StrEnum):
     ENABLED = "enabled"
     DISABLED = "disabled"
-    """By a person, by a 410, or because it has failed for too long. What is announced meanwhile is kept as skipped."""
+    """By a person, by a 410, or because it failed for too long. Events published meanwhile are recorded as skipped."""
     REMOVED = "removed"
 
 
@@ -40,11 +40,11 @@ ENDPOINT_TRANSITIONS: Final[dict[EndpointState, frozenset[EndpointState]]] = {
 class DeliveryState(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
-    """The receiver said 2xx."""
+    """The receiver answered 2xx."""
     FAILED = "failed"
-    """Given up by the policy, or the receiver said that it is gone."""
+    """Given up by the policy, or the receiver answered that it is gone."""
     SKIPPED = "skipped"
-    """Not sent: the endpoint was not enabled when its turn came, or a replay took its place."""
+    """Not sent: the endpoint was not enabled at its turn, or a replay replaced it."""
 
 
 DELIVERY_TRANSITIONS: Final[dict[DeliveryState, frozenset[DeliveryState]]] = {
@@ -53,7 +53,7 @@ DELIVERY_TRANSITIONS: Final[dict[DeliveryState, frozenset[DeliveryState]]] = {
     DeliveryState.FAILED: frozenset(),
     DeliveryState.SKIPPED: frozenset(),
 }
-"""An ended delivery stays as it is; a replay is a delivery of its own, of the same event."""
+"""An ended delivery does not change; a replay is a new delivery of the same event."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """Where it is, without the path: many receivers keep their secret there."""
+        """The origin without the path: many receivers put their secret into the path."""
         return place_of(self.url)
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class Attempt:
 
 
 def place_of(url: str) -> str:
-    # Not at the top: most commands never speak HTTP, and its client takes a while to load.
+    # Imported here, because most commands use no HTTP client, which takes a while to load.
     from payonce.kit.http import parse_url
 
     return parse_url(url).origin
@@ -130,7 +130,7 @@ def checked_type(text: str) -> str:
 
 
 def checked_filter(events: Sequence[str]) -> list[str]:
-    """What an endpoint wants to hear of."""
+    """The event types that an endpoint subscribes to."""
     if not 1 <= len(events) <= EVENTS_MAX:
         raise Invalid(f"{len(events)} event types; an endpoint has 1 to {EVENTS_MAX}, or {EVERYTHING!r} for all")
     for text in events:
@@ -146,7 +146,8 @@ def checked_tenant(text: str) -> str:
 
 
 def checked_url(url: str, *, allow_private: bool) -> str:
-    """Refused here is what could never be sent; a name is judged again at each attempt, by where it leads then."""
+    """Refuses URLs that could never be used. A host name is checked again at each attempt, by its address at
+    that time."""
     from payonce.kit.http import parse_url
 
     target = parse_url(url)

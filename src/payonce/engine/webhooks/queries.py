@@ -12,7 +12,7 @@ from payonce.kit.outcomes import Invalid
 PAGE: Final = 50
 PAGE_MAX: Final = 500
 ATTEMPTS_MAX: Final = 200
-"""Shown of one delivery, the newest."""
+"""Shown per delivery, the newest."""
 
 _DELIVERY: Final = """
     d.id, d.event_id, v.type, d.endpoint_id, v.tenant, e.url, d.state, d.reason, d.attempts, d.last_status, d.replay_of,
@@ -33,7 +33,7 @@ async def endpoints(
     before: UUID | None = None,
     limit: int = PAGE,
 ) -> list[Endpoint]:
-    """The newest first; removed ones only when asked for. `before` is the last id of the previous page."""
+    """Newest first; removed endpoints only on request. `before` is the last id of the previous page."""
     rows = await read.fetch(
         """
         select * from payonce.webhook_endpoints
@@ -62,7 +62,7 @@ async def deliveries(
     before: UUID | None = None,
     limit: int = PAGE,
 ) -> list[Delivery]:
-    """The newest first, from `since` to before `until`; `before` is the last id of the previous page."""
+    """Newest first, from `since` to before `until`; `before` is the last id of the previous page."""
     rows = await read.fetch(
         f"""
         select {_DELIVERY} from {_JOINED}
@@ -94,7 +94,7 @@ async def delivery(read: Reads, delivery_id: UUID) -> Delivery:
 
 
 async def event_body(read: Reads, event_id: str) -> bytes:
-    """The very bytes that are sent."""
+    """The exact bytes that are sent."""
     body: bytes | None = await read.fetchval("select body from payonce.webhook_events where id = $1", event_id)
     if body is None:
         raise Invalid(f"there is no event {event_id[:60]!r}; it may be older than what is kept")

@@ -1,8 +1,8 @@
-"""Webhooks in: verified over the raw bytes, read only then, and taken in once by the event's id.
+"""Incoming webhooks: verified over the raw bytes, parsed only then, and accepted once by the event's id.
 
 received = await receiver.receive(read, request.headers, await request.body())
 if isinstance(received, Refusal):
-    ...                                  # received.status and received.problem() are the answer
+    ...                                  # answer with received.status and received.problem()
 async with begin() as tx:
     if await received.first_time(tx):
         ...                              # business rows and the id commit together
@@ -25,12 +25,12 @@ from payonce.kit.webhooks import TOLERANCE_S, Refusal, Scheme, Secret, Verified,
 from payonce.kit.webhooks.verification import Headers
 
 ID_FIELDS: Final = ("id", "event_id")
-"""Where the older scheme has the event's id: in the signed body, never in a header that nobody signed."""
+"""Where the older scheme has the event's id: in the signed body, never in an unsigned header."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """A webhook that its sender signed. Its body stays out of its repr."""
+    """A webhook with a valid signature. Its body is not part of its repr."""
 
     consumer: str
     id: str
@@ -38,19 +38,20 @@ class Received:
     scheme: Scheme
     body: bytes = field(repr=False)
     event: dict[str, Any] = field(repr=False)
-    """The body read as JSON, with exact numbers."""
+    """The body as JSON, with exact numbers."""
 
     async def first_time(self, tx: Tx | Connection) -> bool:
-        """False when this consumer has taken it in before: then leave everything as it is, and answer as before."""
+        """False when this consumer has accepted it before: then change nothing and answer as before."""
         return await accept(tx, self.consumer, self.id)
 
 
 @dataclass(frozen=True)
 class Receiver:
-    """One sender's webhooks, as one consumer takes them in. `consumer` names whose memory of ids it is.
+    """One sender's webhooks for one consumer. `consumer` names the inbox that remembers their ids.
 
-    By one scheme: the two have their ids in different places, so that a captured request, stripped of the headers of
-    one, would be taken in a second time by the other."""
+    Only one scheme is accepted. The two have their ids in different places, so a captured request, stripped of the
+    headers of one scheme, could be accepted a second time by the other.
+    """
 
     consumer: str
     secrets: Sequence[Secret] = field(repr=False)
@@ -58,7 +59,7 @@ class Receiver:
     tolerance_s: int = TOLERANCE_S
 
     async def receive(self, read: Reads, headers: Headers, body: bytes) -> Received | Refusal:
-        """By the store's clock. Whatever a stranger sends is answered, and nothing of it is written."""
+        """Verifies by the store's clock. Any request of a stranger gets an answer, and nothing of it is stored."""
         return self.read_at(await read.fetchval("select payonce.due_now()"), headers, body)
 
     def read_at(self, now: datetime, headers: Headers, body: bytes) -> Received | Refusal:

@@ -1,4 +1,5 @@
-"""Who is told: endpoints added, disabled, enabled and removed, their secrets exchanged; each with an audit note."""
+"""The registry of endpoints: adding, disabling, enabling and removing them, and rotating their secrets; each with an
+audit note."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from payonce.kit.crypto import Keyring
 
 OVERLAP_S: Final = 24 * 3_600
-"""How long an exchanged secret signs along, unless said otherwise."""
+"""How long a rotated secret keeps signing, by default."""
 OVERLAP_MAX_S: Final = 30 * 86_400
 PURPOSE: Final = "webhook endpoints"
-"""What the keys are derived for."""
+"""The purpose for which keys are derived."""
 LOCATION: Final = "webhooks.endpoint"
 SEE: Final = "payonce webhooks endpoints list"
 
@@ -48,7 +49,7 @@ async def add_endpoint(
     secret: Secret | None = None,
     allow_private: bool = False,
 ) -> tuple[Endpoint, Secret]:
-    """The endpoint, and its secret, which is shown this once. Without a `secret` one is made."""
+    """The endpoint and its secret, which is shown only this once. Without a `secret`, one is generated."""
     by, secret = texts.name(by, "by"), secret or new_secret()
     values = (
         new_id(),
@@ -58,7 +59,7 @@ async def add_endpoint(
         checked_description(description),
         by,
     )
-    # Those who add at the same moment count one after the other.
+    # Serialised, so that concurrent additions count each other.
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('webhook endpoints of ' || $1, 0))", tenant)
     count = await tx.fetchval(
         "select count(*) from payonce.webhook_endpoints where tenant = $1 and state <> 'removed'", tenant
@@ -81,7 +82,7 @@ async def add_endpoint(
 async def rotate_secret(
     tx: Tx, keys: "Keyring", endpoint_id: UUID, *, by: str, overlap_s: int = OVERLAP_S, secret: Secret | None = None
 ) -> Secret:
-    """A new secret, shown this once; those before it sign along for `overlap_s`, and after that no more."""
+    """A new secret, shown only this once. Earlier secrets keep signing for `overlap_s`."""
     if not 0 <= overlap_s <= OVERLAP_MAX_S:
         raise Invalid(f"overlap_s is {overlap_s}; earlier secrets stay for 0 to {OVERLAP_MAX_S} seconds")
     by, secret = texts.name(by, "by"), secret or new_secret()
@@ -109,7 +110,7 @@ async def rotate_secret(
 
 
 async def disable_endpoint(tx: Tx, endpoint_id: UUID, *, by: str, reason: str) -> Endpoint:
-    """Nothing is sent to it from now on, whatever was announced. What is skipped meanwhile can be replayed."""
+    """Nothing is sent to it from now on, including published events. Skipped deliveries can be replayed."""
     return await _move(tx, endpoint_id, EndpointState.DISABLED, by, texts.reason(reason))
 
 
@@ -118,7 +119,7 @@ async def enable_endpoint(tx: Tx, endpoint_id: UUID, *, by: str) -> Endpoint:
 
 
 async def remove_endpoint(tx: Tx, endpoint_id: UUID, *, by: str, reason: str) -> Endpoint:
-    """For good. Its deliveries stay on record until they are pruned; its secrets are destroyed."""
+    """Removes it for good. Its deliveries stay on record until they are pruned; its secrets are destroyed."""
     removed = await _move(tx, endpoint_id, EndpointState.REMOVED, by, texts.reason(reason))
     await tx.execute(
         """
@@ -148,7 +149,7 @@ IN_FORCE: Final = "endpoint_id = $1 and (expires_at is null or expires_at > payo
 
 
 async def secrets_in_force(read: Reader | Tx, keys: "Keyring", endpoint_id: UUID) -> list[Secret]:
-    """What signs now, the newest first. Raises Unopenable when the keys are not those that sealed them."""
+    """The secrets in force, newest first. Raises Unopenable when they were sealed with other keys."""
     rows = await read.fetch(
         f"select sealed from payonce.webhook_secrets where {IN_FORCE} order by number desc", endpoint_id
     )
@@ -165,7 +166,7 @@ async def _store_secret(tx: Tx, keys: "Keyring", endpoint_id: UUID, number: int,
 
 
 def _bound_to(endpoint_id: UUID) -> bytes:
-    """Sealed for one endpoint, it opens for no other: a row copied by hand signs nothing."""
+    """A secret is sealed for its endpoint only: a row copied to another one signs nothing."""
     return endpoint_id.bytes
 
 

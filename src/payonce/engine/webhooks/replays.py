@@ -1,4 +1,4 @@
-"""Sending an event again under its own id: one delivery, or what an endpoint missed in a time."""
+"""Replays: sending an event again under its own id, for one delivery or for all that an endpoint missed in a period."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from payonce.kit.outcomes import Invalid
 
 LOCATION: Final = "webhooks.replay"
 BATCH_MAX: Final = 500
-"""Deliveries that one transaction replays; a larger range takes several."""
+"""Deliveries replayed by one transaction; a larger range takes several."""
 MISSED: Final = (DeliveryState.FAILED, DeliveryState.SKIPPED)
 
 
 @dataclass(frozen=True)
 class Range:
-    """What an endpoint was to be told from `since` to before `until`, by how that ended."""
+    """An endpoint's deliveries from `since` to before `until`, by their final state."""
 
     endpoint_id: UUID
     since: datetime
@@ -40,7 +40,7 @@ class Range:
 
 
 async def replay(tx: Tx, delivery_id: UUID, *, by: str, why: str) -> UUID:
-    """The event of this delivery once more, whatever became of it. Takes the place of one that is still pending."""
+    """Sends the event of this delivery once more, whatever its result. Replaces a delivery that is still pending."""
     by, why = texts.name(by, "by"), texts.reason(why)
     found = await delivery(tx, delivery_id)
     await _must_be_enabled(tx, found.endpoint_id)
@@ -65,11 +65,11 @@ async def replay(tx: Tx, delivery_id: UUID, *, by: str, why: str) -> UUID:
 class Batch:
     count: int
     last: UUID | None
-    """Behind which the next batch begins; None when there is none."""
+    """The id after which the next batch begins; None when there is none."""
 
 
 async def count_range(read: Reads, which: Range) -> int:
-    """How many events replay_range would send in all."""
+    """The total number of events that replay_range would send."""
     count: int = await read.fetchval(f"select count(*) from ({_CHOSEN}) chosen", *_arguments(which, None))
     return count
 
@@ -77,16 +77,16 @@ async def count_range(read: Reads, which: Range) -> int:
 async def replay_range(
     tx: Tx, which: Range, *, by: str, why: str, after: UUID | None = None, batch: int = BATCH_MAX
 ) -> Batch:
-    """The oldest `batch` of them behind `after`. Go on with `last` in the next transaction until there is none.
+    """Replays the oldest `batch` of them after `after`. Continue with `last` in the next transaction until it is None.
 
-    Each event goes out once, by the last delivery of it in the range. It is left out when a delivery behind the range
-    is still pending, or has succeeded and successes are not asked for.
+    Each event is sent once, for its last delivery in the range. It is left out when a later delivery is still pending,
+    or has succeeded and successes are not requested.
     """
     by, why = texts.name(by, "by"), texts.reason(why)
     if not 1 <= batch <= BATCH_MAX:
         raise Invalid(f"batch is {batch}; one transaction replays 1 to {BATCH_MAX} deliveries")
     if which.until > (now := await tx.fetchval("select payonce.due_now()")):
-        # What is replayed would fall into its own range.
+        # The replayed deliveries would fall into their own range.
         raise Invalid(f"the range ends at {which.until.isoformat()}, which is still to come; it is {now.isoformat()}")
     place = await _must_be_enabled(tx, which.endpoint_id)
     rows = await tx.fetch(f"{_CHOSEN} order by d.created_at, d.id limit $8", *_arguments(which, after), batch)
@@ -124,7 +124,7 @@ def _arguments(which: Range, after: UUID | None) -> tuple[object, ...]:
 
 
 async def _must_be_enabled(tx: Tx, endpoint_id: UUID) -> str:
-    # Who replays to the same endpoint at the same time waits, and then sees what was replayed.
+    # A concurrent replay to the same endpoint waits, and then sees what was replayed.
     found = await locked_endpoint(tx, endpoint_id)
     if found.state is not EndpointState.ENABLED:
         raise Invalid(

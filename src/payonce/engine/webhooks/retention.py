@@ -1,4 +1,5 @@
-"""Old events leave with their deliveries and attempts; those that are still to be delivered stay."""
+"""Retention of events: old events are deleted with their deliveries and attempts, unless a delivery is still
+pending."""
 
 from typing import Final
 
@@ -9,7 +10,7 @@ FORGET_BATCHES_MAX: Final = 20
 
 
 async def forget_events(database: Database, keep_days: int) -> int:
-    """Answers how many."""
+    """Returns the number of events deleted."""
     forgotten = 0
     for _ in range(FORGET_BATCHES_MAX):
         count = await database.engine.fetchval(
