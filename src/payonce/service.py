@@ -231,6 +231,11 @@ class Service:
     """Its vendors, simulated for roles in several processes."""
     runnable: Callable[[Settings, Sequence[str]], list[str]] | None = None
     """Of all roles, those that `payonce up` runs by the settings; None: all of them."""
+    requires: Sequence[str] = ()
+    """Modules that it cannot do without. Where one is missing the service is absent, unless PAYONCE_SERVICES names it:
+    then every command is refused with the remedy."""
+    distribution: str = "payonce"
+    """The requirement that installs those modules, such as `payonce[giftcards]`."""
     usual_ports: Mapping[str, int] = field(default_factory=dict)
     """Where a process of nothing but this role listens without being asked to."""
     listens: Callable[[Sequence[object], Settings, Sequence[str], int], None] | None = None

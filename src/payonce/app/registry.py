@@ -4,13 +4,15 @@ A built-in service is one folder with the rooms of its neighbours, and one line 
 declares its own by an entry point.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.app import ENTRY_POINTS
+from payonce.app import CHOICE, ENTRY_POINTS, chosen_services
 from payonce.app.assembly import roles_of, scopes_of, services_in
 from payonce.engine import controls
 from payonce.engine.database.migrate import Migration, known_migrations
@@ -26,24 +28,53 @@ from payonce.settings import Settings
 if TYPE_CHECKING:
     from payonce.console.page import ServicePages
 
+PLATFORM: Final = "payonce.app.platform_services"
 BUILT_IN: Final = (
     "payonce.examples.tally",
     "payonce.examples.transfers",
     "payonce.services.payouts",
     "payonce.services.billing",
-    "payonce.app.platform_services",
 )
 
 
-def load_services() -> tuple[Service, ...]:
-    """The built-in services, and those of installed packages in the order of their names."""
+@dataclass(frozen=True)
+class Loaded:
+    services: tuple[Service, ...]
+    absent: Mapping[str, str]
+    """By name, why an installed service is not part of this deployment, and how to add it."""
+
+
+def load_services(environ: Mapping[str, str]) -> Loaded:
+    """The chosen built-in services, then those of installed packages in the order of their names."""
+    installed = _installed()
+    chosen, names = chosen_services(environ), dict.fromkeys(service.name for service in installed)
+    if chosen is not None and (unknown := sorted(chosen - names.keys())):
+        raise Invalid(f"{CHOICE} names {unknown[0]!r}; installed services are: {', '.join(names)}")
+    absent: dict[str, str] = {}
+    for service in installed:
+        if chosen is not None and service.name not in chosen:
+            absent[service.name] = f"{CHOICE} leaves it out; add it there"
+        elif missing := [module for module in service.requires if not _is_importable(module)]:
+            remedy = f"pip install '{service.distribution}'"
+            if chosen is not None:
+                raise Invalid(f"{CHOICE} names {service.name}, which needs the module {missing[0]}; run: {remedy}")
+            absent[service.name] = f"it needs the module {missing[0]}; run: {remedy}"
+    found = [service for service in installed if service.name not in absent]
+    return Loaded((*found, *_declared(import_module(PLATFORM).SERVICE, PLATFORM)), absent)
+
+
+def _installed() -> list[Service]:
     found = [service for module in BUILT_IN for service in _declared(import_module(module).SERVICE, module)]
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         found += _declared(point.load(), f"the entry point {point.name} = {point.value}")
     names = [role for service in found for role in roles_of([service])]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise Invalid(f"two services have the role {twice[0]}; give one of them another name, or uninstall it")
-    return tuple(found)
+    return found
+
+
+def _is_importable(module: str) -> bool:
+    return find_spec(module) is not None
 
 
 def _declared(declared: object, where: str) -> Sequence[Service]:
@@ -54,7 +85,8 @@ def _declared(declared: object, where: str) -> Sequence[Service]:
     return services
 
 
-SERVICES: Final = load_services()
+LOADED: Final = load_services(os.environ)
+SERVICES: Final = LOADED.services
 
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
 
@@ -121,7 +153,9 @@ def handlers_of(roles: Sequence[str]) -> list[Handler]:
     }
     for role in roles:
         if role not in known:
-            raise Invalid(f"there is no role {role!r}; known are: {', '.join(known)}")
+            why = LOADED.absent.get(role.partition(".")[0])
+            remedy = f"known are: {', '.join(known)}" if why is None else f"the service is absent: {why}"
+            raise Invalid(f"there is no role {role!r}; {remedy}")
     chosen = [handler for role in dict.fromkeys(roles) for handler in known[role]]
     return [replace(handler, policy=override_from_environment(handler.policy)) for handler in chosen]
 

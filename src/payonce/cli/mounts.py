@@ -1,6 +1,7 @@
 """Commands that services have a part in: built when they are needed, as services take long to import."""
 
 import inspect
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from payonce import examples, services
-from payonce.app import ENTRY_POINTS
+from payonce.app import ENTRY_POINTS, chosen_services
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -113,11 +114,13 @@ class ServiceHelp:
 
 
 def service_help() -> list[ServiceHelp]:
-    found = []
+    found, chosen = [], chosen_services(os.environ)
     for package in (examples, services):
         for path in sorted(Path(package.__path__[0]).glob("*/cli/help.toml")):
-            text = tomllib.loads(path.read_text(encoding="utf-8"))
-            found.append(ServiceHelp(path.parents[1].name, text["summary"], text.get("examples", {})))
+            name = path.parents[1].name
+            if chosen is None or name in chosen:
+                text = tomllib.loads(path.read_text(encoding="utf-8"))
+                found.append(ServiceHelp(name, text["summary"], text.get("examples", {})))
     return found
 
 

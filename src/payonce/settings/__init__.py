@@ -6,6 +6,7 @@
 | DATABASE_OWNER_URL | PostgreSQL login that owns and migrates the schema | DATABASE_URL |
 | REDIS_URL | Redis that holds the queues | PostgreSQL holds them |
 | PAYONCE_QUEUES | backend of the queues | redis if REDIS_URL is set, else postgres |
+| PAYONCE_SERVICES | the services of this deployment, with commas between | all that are installed with their extras |
 | PAYONCE_DATA_DIR | folder of the private PostgreSQL, simulators and keys | .payonce of the project, else of the user |
 | PAYONCE_HOST | address that HTTP listens on | 127.0.0.1 |
 | PAYONCE_PORT | port that HTTP listens on; PORT is read where this is unset | 8080 |
@@ -86,6 +87,9 @@ class Settings(BaseModel):
     redis_url: SecretStr | None = Field(None, validation_alias="REDIS_URL", description=REDIS_RULE)
     queues: Literal["postgres", "redis"] | None = Field(
         None, validation_alias="PAYONCE_QUEUES", description="it must be postgres or redis"
+    )
+    services: str | None = Field(
+        None, validation_alias="PAYONCE_SERVICES", description="it must be names of services with commas between"
     )
     data_dir: Path = Field(
         default_factory=lambda: default_data_dir(Path.cwd(), os.environ),

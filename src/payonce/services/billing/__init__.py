@@ -1,5 +1,7 @@
 """Subscription billing: two services, subscriptions and payments, that talk by queue and signed webhook."""
 
+from typing import Final
+
 from payonce.engine.messages.work import Handler
 from payonce.service import Demo, Option, Service, Simulators, lazily
 from payonce.services.billing import payments, subscriptions
@@ -21,6 +23,9 @@ OPERATIONS = lazily("payonce.services.billing.api.operations:build_routes")
 IS_OPERATOR = lazily("payonce.services.billing.callers:is_operator")
 SIMULATED_CARDS = lazily("payonce.services.billing.resources:simulated_cards")
 
+MODULES: Final = ("babel", "bidi", "jwt", "reportlab", "uharfbuzz")
+"""Of the extra."""
+
 SUBSCRIPTIONS = Service(
     "billing",
     "payonce.services.billing",
@@ -28,6 +33,8 @@ SUBSCRIPTIONS = Service(
     subscriptions.INVARIANTS,
     subscriptions.SCHEDULES,
     settings=BillingSettings,
+    requires=MODULES,
+    distribution="payonce[billing]",
     resources=lazily("payonce.services.billing.resources:open_subscriptions"),
     references=subscriptions.REFERENCES,
     names=subscriptions.NAMES,
@@ -73,6 +80,8 @@ PAYMENTS = Service(
     payments.INVARIANTS,
     payments.SCHEDULES,
     settings=BillingSettings,
+    requires=MODULES,
+    distribution="payonce[billing]",
     resources=lazily("payonce.services.billing.resources:open_payments"),
     references=payments.REFERENCES,
     names=payments.NAMES,
