@@ -24,7 +24,7 @@ from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.transaction import begin
 from payonce.kit.ports import held_ports
 from payonce.queues.postgres import PostgresFeed
-from payonce.services.billing.demo.simulators import GatewayStandIn, open_gateway_stand_in
+from payonce.services.billing.demo.simulators import SimulatedGateway, open_simulated_gateway
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENT_INITIATION, SUBSCRIPTION_UPDATE
 from payonce.services.billing.subscriptions.schedules import RENEW
 from payonce.testing.processes import Child, Processes
@@ -83,7 +83,7 @@ async def run(lend: Lend, superuser_url: str, sizes: Sizes, tell: Callable[[str]
 async def _measure(
     url: str, superuser_url: str, name: str, layout: Mapping[str, Sequence[str]], renewals: int
 ) -> Measured:
-    async with open_gateway_stand_in() as gateway:
+    async with open_simulated_gateway() as gateway:
         with _processes(url, gateway, layout) as (children, subscriptions):
             connection = await asyncpg.connect(url)
             try:
@@ -117,7 +117,7 @@ async def _measure(
 
 @contextmanager
 def _processes(
-    url: str, gateway: GatewayStandIn, layout: Mapping[str, Sequence[str]]
+    url: str, gateway: SimulatedGateway, layout: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[dict[str, Child], str]]:
     with ExitStack() as stack:
         ports = dict(zip(layout, stack.enter_context(held_ports(len(layout))), strict=True))
@@ -155,7 +155,7 @@ def _processes(
 class _Load:
     """Subscriptions that fall due all at once, and the wait until the last is paid."""
 
-    def __init__(self, url: str, connection: Any, gateway: GatewayStandIn) -> None:
+    def __init__(self, url: str, connection: Any, gateway: SimulatedGateway) -> None:
         self._url = url
         self._connection = connection
         self._gateway = gateway

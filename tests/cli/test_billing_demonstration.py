@@ -21,8 +21,8 @@ from payonce.services.billing.demo.customers import (
     later,
     seeded_customers,
 )
-from payonce.services.billing.demo.run import Report, Told
-from payonce.services.billing.demo.verdict import Record, Verdict, weigh, weigh_gateway
+from payonce.services.billing.demo.run import Report, WebhookStats
+from payonce.services.billing.demo.verdict import Record, Verdict, compare, compare_gateway
 from payonce.vendors.gateway.books import ChargeEntry, GatewayBooks, RefundEntry
 from tests.cli.conftest import Payonce
 
@@ -85,7 +85,7 @@ def test_a_broken_promise_is_a_complaint(change: dict[str, Any], piece: str) -> 
 def test_a_run_that_proves_nothing_is_a_complaint() -> None:
     assert "only 9 workers were killed" in report_of(kills=9).complaints()[0]
     assert "no call went wrong" in report_of(faults=0).complaints()[0]
-    told = replace(report_of(), told=Told(arrived=3, events=2, heeded=1, disagreed=1)).complaints()
+    told = replace(report_of(), webhooks=WebhookStats(arrived=3, events=2, heeded=1, disagreed=1)).complaints()
     assert told == [
         "1 webhooks of the gateway contradict our record",
         "of 2 events that the gateway told, 1 were heeded",
@@ -144,11 +144,11 @@ def test_a_life_is_in_order_and_none_of_its_steps_falls_on_a_renewal(months: int
     ids=["as wanted", "missed", "twice", "at another price", "an unasked change", "elsewhere"],
 )
 def test_what_a_script_wants_is_held_against_the_record(record: Record, found: tuple[int, int, int]) -> None:
-    assert tuple(map(len, weigh([customer()], {"customer-1": record}))) == found
+    assert tuple(map(len, compare([customer()], {"customer-1": record}))) == found
 
 
 def test_who_is_not_on_record_has_missed_everything() -> None:
-    assert tuple(map(len, weigh([customer()], {}))) == (2, 0, 1)
+    assert tuple(map(len, compare([customer()], {}))) == (2, 0, 1)
 
 
 def books_of(*charges: tuple[str, int, str | None], refunds: int = 0) -> GatewayBooks:
@@ -175,13 +175,13 @@ def books_of(*charges: tuple[str, int, str | None], refunds: int = 0) -> Gateway
     ids=["as wanted", "not charged", "charged twice", "given back unasked"],
 )
 def test_the_gateways_books_say_who_paid_what(books: GatewayBooks, found: tuple[int, int, int]) -> None:
-    assert tuple(map(len, weigh_gateway([customer()], books, {"customer-1": {"pm"}}))) == found
+    assert tuple(map(len, compare_gateway([customer()], books, {"customer-1": {"pm"}}))) == found
 
 
 @pytest.mark.parametrize(("refunds", "missing"), [(1, 0), (0, 1), (2, 1)])
 def test_a_trial_is_given_back_exactly_once(refunds: int, missing: int) -> None:
     books = books_of(("trial", PRICES[TRIAL], None), refunds=refunds)
-    assert tuple(map(len, weigh_gateway([customer(TRIES_ONE)], books, {"customer-1": {"pm"}}))) == (0, 0, missing)
+    assert tuple(map(len, compare_gateway([customer(TRIES_ONE)], books, {"customer-1": {"pm"}}))) == (0, 0, missing)
 
 
 def test_two_years_hold_thousands_of_periods() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from payonce.engine.controls import set_threshold
 from payonce.engine.operators import Role
-from payonce.services.billing.subscriptions.decisions.credit import changing_credit
+from payonce.services.billing.subscriptions.decisions.credit import credit_action
 from payonce.testing import OpenStage, Servers
 from tests.console.visitor import Answer, Visitor, console, give_login, visiting
 from tests.services.billing.billing_stage import House, aed, open_house
@@ -26,7 +26,7 @@ def servers(shared_servers: Servers) -> Servers:
 async def open_console(stage: OpenStage) -> AsyncIterator[tuple[House, Visitor]]:
     async with (
         open_house(stage) as house,
-        console(house.s, also=(changing_credit,)) as address,
+        console(house.s, also=(credit_action,)) as address,
         visiting(address) as visitor,
     ):
         await with_credit(house)

@@ -14,9 +14,13 @@ from payonce.kit.outcomes import Invalid
 from payonce.services.billing.console import subscription as billing_subscription
 from payonce.services.billing.payments import decisions as at_payments
 from payonce.services.billing.subscriptions.decisions import subscriptions
-from payonce.services.billing.subscriptions.decisions.subscriptions import Decision, Verdict, deciding
-from payonce.services.billing.subscriptions.domain.config import Terms
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.decisions.subscriptions import (
+    SubscriptionDecision,
+    Verdict,
+    subscription_action,
+)
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import InvoiceState, State, Subscription
 from payonce.testing import OpenStage, Servers
 from tests.ablations import Ablations, cases, missed, patched
@@ -24,7 +28,7 @@ from tests.console.visitor import Answer, Visitor, console, give_login, notes_of
 from tests.services.billing.billing_stage import BEGIN, DECLINES, SECRET, House, aed, open_house
 
 SOMEBODY: Final = "operator@localhost"
-ACTIONS: Final = (deciding, at_payments.giving_back)
+ACTIONS: Final = (subscription_action, at_payments.refund_action)
 FIELDS: Final = (*billing_subscription.FIELDS, "sure")
 
 
@@ -149,7 +153,7 @@ async def test_what_is_offered_is_what_would_be_carried_out(stage: OpenStage) ->
         incomplete = await house.subscribe(await house.customer(DECLINES))
         trial = await house.start_trial(await house.customer())
         runs, ends, paused, gone = [await active(house) for _ in range(4)]
-        await house.cancel(ends, When.PERIOD_END)
+        await house.cancel(ends, ChangeTiming.PERIOD_END)
         await house.pause(paused)
         await house.cancel(gone)
         # From here on nothing is worked on, so that two charges stay without an answer.
@@ -166,10 +170,10 @@ async def _accepted(house: House, subscription: Subscription) -> set[str]:
     found = set()
     now = await house.subscription(subscription)
     for verdict in Verdict:
-        asked = Decision(subscription_id=now.id, seen=now.revision, verdict=verdict, note="x")
+        asked = SubscriptionDecision(subscription_id=now.id, seen=now.revision, verdict=verdict, note="x")
         try:
             async with house.s.begin() as tx:
-                await preview(tx, deciding(house.s.admin), asked, "ann")
+                await preview(tx, subscription_action(house.s.admin), asked, "ann")
         except Invalid:
             continue
         found.add(verdict.value)
@@ -267,7 +271,7 @@ async def test_an_invoice_is_printed_where_subscriptions_run(stage: OpenStage) -
     async with open_house(stage) as house:
         [invoice] = await house.invoices(await active(house))
         for resources, status, kind in (
-            ((Terms((SECRET,)),), 200, "application/pdf"),
+            ((SubscriptionConfig((SECRET,)),), 200, "application/pdf"),
             ((), 400, "text/html; charset=utf-8"),
         ):
             async with console(house.s, resources=resources) as address, visiting(address) as visitor:

@@ -9,7 +9,7 @@ import pytest
 from payonce.app.registry import all_migrations
 from payonce.engine.database.migrate import migrate
 from payonce.services.billing.policies import PLAN_CHANGE
-from payonce.services.billing.subscriptions.model import ChangeState, When
+from payonce.services.billing.subscriptions.model import ChangeState, ChangeTiming
 from payonce.services.billing.subscriptions.store import plan_changes, plans, usage
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 from tests.services.billing.billing_stage import House, aed, open_house
@@ -98,9 +98,9 @@ async def trials(house: House) -> None:
 
 async def changes(house: House) -> None:
     [later] = await plan_changes.of_subscription(house.s.read, "of-later")
-    assert (later.timing, later.to_plan_id, later.state) == (When.PERIOD_END, "basic-v1", ChangeState.PENDING)
+    assert (later.timing, later.to_plan_id, later.state) == (ChangeTiming.PERIOD_END, "basic-v1", ChangeState.PENDING)
     [now] = await plan_changes.of_subscription(house.s.read, "of-now")
-    assert (now.id, now.timing, now.state) == ("change-now", When.NOW, ChangeState.PENDING)
+    assert (now.id, now.timing, now.state) == ("change-now", ChangeTiming.NOW, ChangeState.PENDING)
     payload = {"subscription_id": "of-queued", "change_id": "c-1", "plan_id": "pro-v1", "at": NOW.isoformat()}
     async with house.s.begin() as tx:
         await tx.send(PLAN_CHANGE, payload, action="upgrade")

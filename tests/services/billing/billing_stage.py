@@ -24,7 +24,7 @@ from payonce.services.billing.payments.store import payment_methods
 from payonce.services.billing.policies import BILLING_CLOCK
 from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.handlers import new_subscriptions, payment_events, plan_changes, test_clocks
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import Invoice, State, Subscription
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
 from payonce.services.billing.subscriptions.store import subscriptions
@@ -133,7 +133,7 @@ class House:
     async def give_card(self, customer: Customer, number: str = PAYS) -> None:
         """As a customer's browser and then the route of payments do it: from now on this one is charged."""
         customer.card = self.gateway.tokenise(number)
-        details = await payment_methods.described(self.client, customer.card)
+        details = await payment_methods.describe_token(self.client, customer.card)
         async with self.s.begin() as tx:
             attached = await payment_methods.attach(tx, customer.id, details)
         await self.notifier.at_once(attached.notice)
@@ -161,13 +161,15 @@ class House:
             await self.run()
         return await self.subscription(subscription)
 
-    async def change_plan(self, subscription: Subscription, plan: str, when: When | None = None) -> Subscription:
+    async def change_plan(
+        self, subscription: Subscription, plan: str, when: ChangeTiming | None = None
+    ) -> Subscription:
         async with self.s.begin() as tx:
-            await plan_changes.ask_for_plan(tx, subscription.account_id, subscription.id, plan, when)
+            await plan_changes.request_plan(tx, subscription.account_id, subscription.id, plan, when)
         await self.run()
         return await self.subscription(subscription)
 
-    async def cancel(self, subscription: Subscription, when: When = When.NOW) -> Subscription:
+    async def cancel(self, subscription: Subscription, when: ChangeTiming = ChangeTiming.NOW) -> Subscription:
         async with self.s.begin() as tx:
             await plan_changes.cancel(tx, subscription.account_id, subscription.id, when)
         await self.run()

@@ -10,7 +10,7 @@ from payonce.engine.webhooks import DELIVERIES, add_endpoint
 from payonce.kit.crypto import Keyring
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import new_subscriptions
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import House, open_house
 
@@ -65,7 +65,7 @@ async def test_merchants_hear_of_every_step_of_a_life(stage: OpenStage) -> None:
         house.card_will(customer, "expired_card")
         await house.pass_days(30 + 16)
         assert (await names(house))[-1] == "subscription.unpaid"
-        await house.cancel(subscription, When.NOW)
+        await house.cancel(subscription, ChangeTiming.NOW)
         [(event, told)] = await heard(house)
         assert (event, told["state"], told["id"]) == ("subscription.canceled", "canceled", subscription.id)
 

@@ -16,13 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from payonce.engine.controls import submit
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.payments import decisions
-from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.decisions import RefundDecision
 from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import REFUND_INITIATION
-from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, credit_action
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import dunning, payment_events, test_clocks
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import Subscription
 from payonce.services.billing.subscriptions.store import credit, subscriptions
 from payonce.testing.servers import ScratchServer
@@ -93,8 +93,8 @@ class Life(RuleBasedStateMachine):
         assert self.clock.arrived
         assert self.run(test_clocks.waits_for(self.house.s.read, self.clock.id)) is None
 
-    @rule(plan=st.sampled_from(PLANS), when=st.sampled_from([None, When.NOW, When.PERIOD_END]))
-    def change(self, plan: str, when: When | None) -> None:
+    @rule(plan=st.sampled_from(PLANS), when=st.sampled_from([None, ChangeTiming.NOW, ChangeTiming.PERIOD_END]))
+    def change(self, plan: str, when: ChangeTiming | None) -> None:
         if (subscription := self.running()) is not None:
             self.wish(self.house.change_plan(subscription, plan, when))
 
@@ -108,14 +108,14 @@ class Life(RuleBasedStateMachine):
         refunds = REFUND_INITIATION.queue
         self.run(self.house.s.admin.pause(refunds, "to be late"))
         self.run(self._give_back(hundredths, outside))
-        self.change(plan, When.NOW)
+        self.change(plan, ChangeTiming.NOW)
         self.run(self.house.s.admin.resume(refunds))
         self.run(self.house.run())
 
     async def _give_back(self, hundredths: int, outside: bool) -> None:
         charges = await transactions.listed(self.house.s.read, self.customer.id, None, None, 1)
         for charge in charges:
-            asked = GiveBack(
+            asked = RefundDecision(
                 transaction_id=charge.id,
                 left_minor=charge.left.minor,
                 outside=outside,
@@ -124,7 +124,7 @@ class Life(RuleBasedStateMachine):
             )
             with suppress(Invalid):
                 async with self.house.s.begin() as tx:
-                    await submit(tx, decisions.giving_back(self.house.s.admin), asked, "ann", asked.note)
+                    await submit(tx, decisions.refund_action(self.house.s.admin), asked, "ann", asked.note)
 
     @rule(verdict=st.sampled_from(CreditVerdict), hundredths=st.integers(1, 100))
     def decide_about_credit(self, verdict: CreditVerdict, hundredths: int) -> None:
@@ -138,7 +138,7 @@ class Life(RuleBasedStateMachine):
         refunds = REFUND_INITIATION.queue
         self.run(self.house.s.admin.pause(refunds, "to be late"))
         self.run(self._change_credit(CreditVerdict.PAY_OUT, hundredths))
-        self.change(plan, When.NOW)
+        self.change(plan, ChangeTiming.NOW)
         self.advance(days, 0)
         self.run(self._give_back(hundredths, outside=False))
         self.run(self.house.s.admin.resume(refunds))
@@ -159,10 +159,10 @@ class Life(RuleBasedStateMachine):
         )
         with suppress(Invalid):
             async with self.house.s.begin() as tx:
-                await submit(tx, changing_credit(self.house.s.admin), asked, "ann", asked.note)
+                await submit(tx, credit_action(self.house.s.admin), asked, "ann", asked.note)
 
-    @rule(when=st.sampled_from(When))
-    def cancel(self, when: When) -> None:
+    @rule(when=st.sampled_from(ChangeTiming))
+    def cancel(self, when: ChangeTiming) -> None:
         if (subscription := self.running()) is not None:
             self.wish(self.house.cancel(subscription, when))
 

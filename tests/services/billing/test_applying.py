@@ -10,7 +10,7 @@ from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, 
 from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.handlers import payment_events
 from payonce.services.billing.subscriptions.handlers.payment_events import Applied
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import InvoiceState, State
 from payonce.services.billing.wire import Action, Notification, Status
 from payonce.testing import OpenStage
@@ -80,7 +80,7 @@ async def test_every_message_that_comes_again_changes_nothing(stage: OpenStage) 
         await house.change_plan(subscription, "pro")
         house.card_will(customer, "insufficient_funds", "insufficient_funds")
         await house.pass_days(40)
-        await house.cancel(await house.subscription(subscription), When.PERIOD_END)
+        await house.cancel(await house.subscription(subscription), ChangeTiming.PERIOD_END)
         await house.pass_days(40)
         other = await house.subscribe(await house.customer("4000000000000002"))
         await house.pass_days(2)
@@ -256,7 +256,7 @@ async def test_part_of_a_payment_is_given_back_with_a_credit_note(stage: OpenSta
         assert invoice.transaction_id is not None
         for amount, reason in ((aed("10.00"), "a bad day"), (aed("19.00"), "another")):
             async with house.s.begin() as tx:
-                await refunding.ask(tx, invoice.transaction_id, amount, reason, f"by hand: {reason}")
+                await refunding.request(tx, invoice.transaction_id, amount, reason, f"by hand: {reason}")
             await house.run()
         [invoice] = await house.invoices(subscription)
         assert (invoice.state, invoice.refunded) == (InvoiceState.PAID, aed("29.00"))

@@ -13,23 +13,23 @@ from payonce.services.billing.payments.store import refunds as refund_store
 from payonce.services.billing.subscriptions.decisions import credit
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange
 from payonce.services.billing.subscriptions.domain import dunning
-from payonce.services.billing.subscriptions.domain.proration import Billed
+from payonce.services.billing.subscriptions.domain.proration import BilledLine
 from payonce.services.billing.subscriptions.handlers import (
     invoices,
     payment_events,
-    plan_change_billing,
+    plan_change_invoices,
     plan_moves,
     renewals,
     settlement,
 )
 from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine, Subscription
 from payonce.services.billing.subscriptions.store import charge_credit
 from payonce.services.billing.subscriptions.store import credit as credit_store
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
 from payonce.services.billing.subscriptions.store.credit import Balance
-from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 from payonce.testing import OpenStage, Stage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
@@ -56,8 +56,8 @@ async def leave_force_alone(tx: Tx, lines: Sequence[tuple[Invoice, InvoiceLine]]
     return None
 
 
-def billed_without_refunds(in_force: Sequence[tuple[Invoice, InvoiceLine]], _: Mapping[str, int]) -> list[Billed]:
-    return [Billed(line.amount, line.service_start, line.service_end) for _, line in in_force]
+def billed_without_refunds(in_force: Sequence[tuple[Invoice, InvoiceLine]], _: Mapping[str, int]) -> list[BilledLine]:
+    return [BilledLine(line.amount, line.service_start, line.service_end) for _, line in in_force]
 
 
 async def nothing(*_: object, **__: object) -> None:
@@ -65,7 +65,7 @@ async def nothing(*_: object, **__: object) -> None:
 
 
 async def whatever_was_seen(tx: Tx, asked: CreditChange) -> Balance:
-    return await credit_store.opened(tx, asked.account_id, asked.amount.asset)
+    return await credit_store.locked_or_created(tx, asked.account_id, asked.amount.asset)
 
 
 async def nothing_goes_back(*_: object) -> Mapping[str, int]:
@@ -80,7 +80,7 @@ async def with_the_next_renewal(_: Tx, subscription: Subscription) -> str | None
     return subscription.next_plan_id
 
 
-async def unmoved(_: Tx, standing: Standing) -> Subscription:
+async def unmoved(_: Tx, standing: LockedSubscription) -> Subscription:
     return standing.subscription
 
 
@@ -128,7 +128,7 @@ ABLATIONS: Ablations = {
         [test_changing.test_the_price_on_the_old_invoice_counts_and_not_todays],
     ),
     "what was given back before": (
-        patched(plan_change_billing, "_billed", billed_without_refunds),
+        patched(plan_change_invoices, "_billed", billed_without_refunds),
         [test_changing.test_a_trial_can_become_a_plan_before_it_ends],
     ),
     "lines that are in force no more": (
@@ -161,7 +161,7 @@ ABLATIONS: Ablations = {
         [test_applying.test_an_answer_to_an_earlier_try_is_not_taken_for_the_present_one],
     ),
     "money back for what has ended": (
-        patched(payment_events, "_give_back", nothing),
+        patched(payment_events, "_refund_late", nothing),
         [test_applying.test_a_payment_that_comes_after_the_end_is_given_back],
     ),
     "no charge before the odd payment is back": (
@@ -176,7 +176,7 @@ ABLATIONS: Ablations = {
         [test_given_back_once.test_a_change_that_meets_a_refund_waits_for_it_and_leaves_it_out],
     ),
     "no note of what the gateway may give back": (
-        patched(refunds, "_refuse_what_is_under_way", always),
+        patched(refunds, "_refuse_while_refunding", always),
         [test_outside.test_while_the_gateway_gives_back_anything_of_it_nothing_is_noted],
     ),
     "credit that refunds do not reach": (
@@ -197,7 +197,12 @@ ABLATIONS: Ablations = {
     ),
     "a late answer to a change that has ended": (
         patched(charge_credit, "release", nothing),
-        [given(test_given_back_once.test_a_cancellation_before_the_credit_is_held_leaves_all_to_refunds, When.NOW)],
+        [
+            given(
+                test_given_back_once.test_a_cancellation_before_the_credit_is_held_leaves_all_to_refunds,
+                ChangeTiming.NOW,
+            )
+        ],
     ),
     "the balance that a person saw": (
         patched(credit, "_seen", whatever_was_seen),

@@ -10,7 +10,7 @@ from payonce.kit.money import Amount
 from payonce.services.billing.policies import PLAN_CHANGE
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import InvoiceState, LineKind, State
 from payonce.services.billing.subscriptions.store import plans
 from payonce.services.billing.subscriptions.store.plans import Offer
@@ -103,7 +103,7 @@ async def test_a_change_that_waits_can_be_taken_back(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer(), "pro")
         await house.change_plan(subscription, "basic")
-        back = await house.change_plan(subscription, "pro", When.PERIOD_END)
+        back = await house.change_plan(subscription, "pro", ChangeTiming.PERIOD_END)
         assert back.next_plan_id is None
 
 
@@ -112,7 +112,7 @@ async def test_a_cheaper_plan_now_leaves_credit_for_the_next_invoices(stage: Ope
         customer = await house.customer()
         subscription = await house.subscribe(customer, "pro")
         await house.go_to(FIRST_OF_FEBRUARY + timedelta(days=14))
-        changed = await house.change_plan(subscription, "basic", When.NOW)
+        changed = await house.change_plan(subscription, "basic", ChangeTiming.NOW)
         assert changed.plan_id == "basic-v1"
         [_, invoice] = await house.invoices(subscription)
         assert (invoice.total, invoice.due, invoice.state) == (aed("-35.00"), aed("0.00"), InvoiceState.PAID)
@@ -128,7 +128,7 @@ async def test_from_months_to_years_a_new_period_begins_at_once(stage: OpenStage
     async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
         subscription = await house.subscribe(await house.customer(), "pro")
         await house.go_to(FIRST_OF_FEBRUARY + timedelta(days=14))
-        changed = await house.change_plan(subscription, "annual-pro", When.NOW)
+        changed = await house.change_plan(subscription, "annual-pro", ChangeTiming.NOW)
         assert (changed.period_start, changed.period) == (FIRST_OF_FEBRUARY + timedelta(days=14), 0)
         assert changed.period_end == datetime(2027, 2, 15, 9, tzinfo=UTC)
         [_, invoice] = await house.invoices(subscription)
@@ -141,7 +141,7 @@ async def test_from_months_to_years_a_new_period_begins_at_once(stage: OpenStage
 async def test_from_months_to_years_at_the_end_of_the_period(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer(), "pro")
-        await house.change_plan(subscription, "annual-pro", When.PERIOD_END)
+        await house.change_plan(subscription, "annual-pro", ChangeTiming.PERIOD_END)
         await house.pass_days(30)
         changed = await house.subscription(subscription)
         assert (changed.period_start, changed.period_end) == (
@@ -165,7 +165,7 @@ async def test_a_plan_asked_for_before_a_pause_begins_with_the_period_after_it(
     longer for sale."""
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer(), "pro")
-        await house.change_plan(subscription, plan, When.PERIOD_END)
+        await house.change_plan(subscription, plan, ChangeTiming.PERIOD_END)
         await house.pause(subscription)
         await offer(house, plan, 7_700)
         await house.go_to(datetime(2026, 5, 12, 9, tzinfo=UTC))
@@ -207,9 +207,11 @@ async def test_a_trial_can_become_a_plan_before_it_ends(stage: OpenStage) -> Non
 
 @pytest.mark.parametrize(
     ("plan", "when", "says"),
-    [("pro", When.NOW, "already"), ("trial", None, "is a trial"), ("euro", None, "is paid in EUR")],
+    [("pro", ChangeTiming.NOW, "already"), ("trial", None, "is a trial"), ("euro", None, "is paid in EUR")],
 )
-async def test_a_change_that_cannot_be_is_refused(stage: OpenStage, plan: str, when: When | None, says: str) -> None:
+async def test_a_change_that_cannot_be_is_refused(
+    stage: OpenStage, plan: str, when: ChangeTiming | None, says: str
+) -> None:
     async with open_house(stage) as house:
         await house.s.owner.execute(
             """

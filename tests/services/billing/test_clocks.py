@@ -10,7 +10,7 @@ from payonce.services.billing.policies import BILLING_CLOCK
 from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.handlers import new_subscriptions, plan_changes, test_clocks
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import State, Subscription
 from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.testing import OpenStage, eventually
@@ -100,7 +100,7 @@ async def test_what_customers_wish_on_the_way_counts_at_their_time(stage: OpenSt
         await house.advance(clock, datetime(2020, 6, 1, tzinfo=UTC))
         resumed = await house.resume(subscription)
         assert resumed.period_start == datetime(2020, 6, 1, tzinfo=UTC)
-        await house.cancel(subscription, When.PERIOD_END)
+        await house.cancel(subscription, ChangeTiming.PERIOD_END)
         await house.advance(clock, datetime(2020, 8, 1, tzinfo=UTC))
         ended = await house.subscription(subscription)
         assert (ended.state, ended.ended_at) == (State.CANCELED, datetime(2020, 7, 1, tzinfo=UTC))
@@ -114,7 +114,7 @@ async def test_a_cancellation_that_holds_the_subscription_as_the_clock_arrives_i
         subscription = await house.subscribe(await house.customer(test_clock=clock))
         assert subscription.period_end is not None
         async with house.s.begin() as tx:
-            await plan_changes.cancel(tx, None, subscription.id, When.PERIOD_END)
+            await plan_changes.cancel(tx, None, subscription.id, ChangeTiming.PERIOD_END)
             async with house.s.begin() as other:
                 await test_clocks.advance(other, clock.id, subscription.period_end)
             await house.drain()
@@ -171,7 +171,7 @@ async def test_a_cancellation_that_waits_for_the_clock_to_put_the_renewal_comes_
 
 async def cancel(house: House, subscription: Subscription) -> None:
     async with house.s.begin() as tx:
-        await plan_changes.cancel(tx, None, subscription.id, When.PERIOD_END)
+        await plan_changes.cancel(tx, None, subscription.id, ChangeTiming.PERIOD_END)
 
 
 async def ended_with_its_period(house: House, subscription: Subscription) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.handlers import dunning
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import Due, InvoiceState, State, Subscription
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import DECLINES, EXPIRED, Customer, House, aed, open_house
@@ -213,7 +213,7 @@ async def test_canceled_while_past_due_nothing_more_is_owed(stage: OpenStage) ->
     async with open_house(stage) as house:
         _, subscription = await with_a_failed_renewal(house, SOFT)
         await house.pass_days(0.5)
-        await house.cancel(subscription, When.NOW)
+        await house.cancel(subscription, ChangeTiming.NOW)
         [_, invoice] = await house.invoices(subscription)
         assert invoice.state is InvoiceState.VOID
         assert await house.balance("receivable") == await house.balance("deferred") == 0

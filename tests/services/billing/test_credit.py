@@ -16,11 +16,11 @@ from payonce.services.billing.subscriptions.decisions.credit import (
     ACTION,
     CreditChange,
     CreditVerdict,
-    changing_credit,
+    credit_action,
 )
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import dunning, payment_events, renewals
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import (
     CreditPayout,
     InvoiceState,
@@ -57,7 +57,7 @@ async def change_of(house: House, verdict: CreditVerdict, amount: str, **how: An
 
 async def decide(house: House, asked: CreditChange, by: str = "ann") -> Any:
     async with house.s.begin() as tx:
-        end = await submit(tx, changing_credit(house.s.admin), asked, by, asked.note)
+        end = await submit(tx, credit_action(house.s.admin), asked, by, asked.note)
     assert isinstance(end, Executed)
     return end.result
 
@@ -91,7 +91,7 @@ async def with_credit(house: House) -> tuple[Customer, Subscription]:
     subscription = await house.subscribe(customer, "annual-pro", run=False)
     # Not for long: every ten minutes of a year are two hundredths.
     await house.run(AT_ONCE_S)
-    await house.change_plan(subscription, "basic", When.NOW)
+    await house.change_plan(subscription, "basic", ChangeTiming.NOW)
     assert await house.credit(customer) == aed("970.00")
     return customer, subscription
 
@@ -320,7 +320,7 @@ async def test_above_the_threshold_a_second_person_agrees_or_it_is_not_done(stag
         async with house.s.begin() as tx:
             await set_threshold(tx, aed("100.00"), "ann")
         asked = await change_of(house, CreditVerdict.PAY_OUT, "970.00")
-        action = changing_credit(house.s.admin)
+        action = credit_action(house.s.admin)
         async with house.s.begin() as tx:
             waits = await submit(tx, action, asked, "ann", asked.note)
         assert isinstance(waits, Approval)
@@ -342,7 +342,7 @@ async def test_what_was_asked_before_the_balance_changed_is_not_granted(stage: O
         async with house.s.begin() as tx:
             await set_threshold(tx, aed("100.00"), "ann")
         asked = await change_of(house, CreditVerdict.PAY_OUT, "970.00")
-        action = changing_credit(house.s.admin)
+        action = credit_action(house.s.admin)
         async with house.s.begin() as tx:
             waits = await submit(tx, action, asked, "ann", asked.note)
         assert isinstance(waits, Approval)
@@ -362,7 +362,7 @@ async def test_of_two_people_who_adjust_at_once_the_second_looks_again(stage: Op
             await change(house, CreditVerdict.ADD, "5.00")
         before = await house.credit(customer)
         asked = await change_of(house, CreditVerdict.ADD, "10.00")
-        action = changing_credit(house.s.admin)
+        action = credit_action(house.s.admin)
         async with house.s.begin() as tx:
             await submit(tx, action, asked, "ann", asked.note)
             second = asyncio.create_task(decide(house, asked, "bob"))
@@ -382,7 +382,7 @@ async def test_a_renewal_that_meets_a_payout_uses_only_what_the_payout_leaves(st
         await house.s.clock.freeze(end)
         asked = await change_of(house, CreditVerdict.PAY_OUT, "950.00")
         async with house.s.begin() as tx:
-            await submit(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
+            await submit(tx, credit_action(house.s.admin), asked, "ann", asked.note)
             renewal = asyncio.create_task(house.look())
             assert await waits_or_ended(house.s, renewal)
         await renewal
@@ -430,7 +430,7 @@ async def test_a_change_of_plan_that_meets_a_payout_of_the_same_charge_gives_bac
         if under_way:
             await house.s.admin.pause(REFUND_INITIATION.queue, "to be late")
         payout = await pay_out(house, "60.00")
-        await house.change_plan(subscription, "basic", When.NOW)
+        await house.change_plan(subscription, "basic", ChangeTiming.NOW)
         await house.s.admin.resume(REFUND_INITIATION.queue)
         await house.run()
         assert (await payout_of(house, payout.id)).state is PayoutState.SUCCEEDED

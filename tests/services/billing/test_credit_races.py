@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from payonce.engine.controls import submit
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.payments import decisions
-from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.decisions import RefundDecision
 from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import CHARGE_INITIATION, CREDIT_HOLD, REFUND_INITIATION
-from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, credit_action
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import dunning, payment_events, plan_changes
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import PayoutWay, Subscription
 from payonce.services.billing.subscriptions.store import credit, credit_payouts, subscriptions
 from payonce.testing import OpenStage
@@ -44,7 +44,7 @@ def decides(verdict: CreditVerdict, hundredths: int, *, locked: bool) -> Step:
         account_id = subscription.account_id
         seen = await credit.balance(house.s.read, account_id, AED)
         async with house.s.begin() as tx:
-            has = await credit.opened(tx, account_id, AED) if locked else seen
+            has = await credit.locked_or_created(tx, account_id, AED) if locked else seen
             most = aed("99.00") if verdict is CreditVerdict.ADD else has.amount
             asked = CreditChange(
                 account_id=account_id,
@@ -55,7 +55,7 @@ def decides(verdict: CreditVerdict, hundredths: int, *, locked: bool) -> Step:
                 amount_minor=-(-most.minor * hundredths // 100),
                 note="they wrote to us",
             )
-            await submit(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
+            await submit(tx, credit_action(house.s.admin), asked, "ann", asked.note)
 
     return decide
 
@@ -63,14 +63,14 @@ def decides(verdict: CreditVerdict, hundredths: int, *, locked: bool) -> Step:
 def change_to(plan: str) -> Step:
     async def change(house: House, subscription: Subscription) -> None:
         async with house.s.begin() as tx:
-            await plan_changes.ask_for_plan(tx, None, subscription.id, plan, When.NOW)
+            await plan_changes.request_plan(tx, None, subscription.id, plan, ChangeTiming.NOW)
 
     return change
 
 
 async def cancel(house: House, subscription: Subscription) -> None:
     async with house.s.begin() as tx:
-        await plan_changes.cancel(tx, None, subscription.id, When.NOW)
+        await plan_changes.cancel(tx, None, subscription.id, ChangeTiming.NOW)
 
 
 async def subscribe_again(house: House, subscription: Subscription) -> None:
@@ -99,14 +99,14 @@ async def renewal(house: House, subscription: Subscription) -> None:
 
 async def refund(house: House, subscription: Subscription) -> None:
     for charge in await transactions.listed(house.s.read, subscription.account_id, None, None, 1):
-        asked = GiveBack(
+        asked = RefundDecision(
             transaction_id=charge.id,
             left_minor=charge.left.minor,
             amount_minor=charge.free.minor // 2 or None,
             note="a bad day",
         )
         async with house.s.begin() as tx:
-            await submit(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
+            await submit(tx, decisions.refund_action(house.s.admin), asked, "ann", asked.note)
 
 
 async def refund_at_the_desk(house: House, subscription: Subscription) -> None:
@@ -215,7 +215,7 @@ async def any_order(stage: OpenStage, groups: list[list[str]]) -> None:
     async with open_house(stage, at=BEGIN) as house:
         subscription = await house.subscribe(await house.customer(), "annual-pro", run=False)
         await house.run(6.0)
-        subscription = await house.change_plan(subscription, "basic", When.NOW)
+        subscription = await house.change_plan(subscription, "basic", ChangeTiming.NOW)
         assert subscription.period_end is not None
         await house.go_to(subscription.period_end - timedelta(minutes=1))
         for group in groups:

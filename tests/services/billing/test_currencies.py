@@ -13,10 +13,10 @@ from payonce.services.billing.payments import statements
 from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
-from payonce.services.billing.subscriptions.domain.config import Terms
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import Invoice, InvoiceState, PayoutState, State, Subscription
-from payonce.services.billing.subscriptions.pdf.operator_copy import on_paper
+from payonce.services.billing.subscriptions.pdf.operator_copy import operator_pdf
 from payonce.services.billing.subscriptions.store import credit, credit_payouts, plans
 from payonce.services.billing.subscriptions.store.plans import Offer
 from payonce.testing import OpenStage
@@ -74,9 +74,9 @@ async def test_a_whole_life_in_minor_units_of_its_currency(stage: OpenStage, lif
         subscription = await begin(house, life)
         await house.go_to(TRIAL_ENDS)
         await house.go_to(TRIAL_ENDS + timedelta(days=7))
-        await house.change_plan(subscription, "large", When.NOW)
+        await house.change_plan(subscription, "large", ChangeTiming.NOW)
         await house.go_to(TRIAL_ENDS + timedelta(days=14))
-        await house.change_plan(subscription, "small", When.NOW)
+        await house.change_plan(subscription, "small", ChangeTiming.NOW)
         invoices = await house.invoices(subscription)
         assert [[line.amount for line in each.lines] for each in invoices[2:]] == [
             [money(text) for text in life.upgrade],
@@ -84,7 +84,7 @@ async def test_a_whole_life_in_minor_units_of_its_currency(stage: OpenStage, lif
         ]
         assert invoices[1].transaction_id is not None
         async with house.s.begin() as tx:
-            await refunds.ask(tx, invoices[1].transaction_id, money(life.given_back), "a bad day", "by hand")
+            await refunds.request(tx, invoices[1].transaction_id, money(life.given_back), "a bad day", "by hand")
         await house.go_to(TRIAL_ENDS + timedelta(days=70))
         invoices = await house.invoices(subscription)
         assert [each.due for each in invoices] == [money(text) for text in life.due]
@@ -119,8 +119,8 @@ async def test_credit_is_granted_paid_out_and_used_in_minor_units_of_its_currenc
         customer = await house.customer()
         subscription = await house.subscribe(customer, "large")
         await house.go_to(BEGIN + timedelta(days=14))
-        await house.change_plan(subscription, "free", When.NOW)
-        await house.change_plan(subscription, "small", When.PERIOD_END)
+        await house.change_plan(subscription, "free", ChangeTiming.NOW)
+        await house.change_plan(subscription, "small", ChangeTiming.PERIOD_END)
         assert (await credit.balance(house.s.read, customer.id, asset)).amount == money(granted)
         asked = CreditChange(
             account_id=customer.id,
@@ -161,7 +161,7 @@ async def begin(house: House, life: Life) -> Subscription:
 
 async def on_paper_and_statement(house: House, life: Life, invoices: list[Invoice]) -> None:
     for invoice, due in ((invoices[2], life.due[2]), (invoices[-1], life.due[-1])):
-        document = await on_paper(house.s.read, invoice.id, Terms((SECRET,)))
+        document = await operator_pdf(house.s.read, invoice.id, SubscriptionConfig((SECRET,)))
         assert document is not None
         words = "\n".join(page.extract_text() for page in PdfReader(BytesIO(document)).pages).replace(",", "")
         assert due in words, (invoice.number, words)

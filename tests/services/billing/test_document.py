@@ -23,13 +23,13 @@ from pypdf import PdfReader
 
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid, Unavailable
-from payonce.services.billing.subscriptions.pdf.glyphs import Fonts, Lettering, check_fonts, in_visual_order
+from payonce.services.billing.subscriptions.pdf.glyphs import Fonts, GlyphRenderer, check_fonts, in_visual_order
 from payonce.services.billing.subscriptions.pdf.render import (
     LINES_MAX,
     PARTY_LINES_MAX,
     Kind,
     Party,
-    Printable,
+    PrintedDocument,
     PrintedLine,
     PrintedNote,
     to_pdf,
@@ -46,11 +46,11 @@ def line(text: str = "Basic", minor: int = 2900) -> PrintedLine:
     return PrintedLine(text, Amount(minor, AED), ISSUED, ISSUED + timedelta(days=28))
 
 
-def invoice(*lines: PrintedLine, credit_minor: int = 0, **changes: Any) -> Printable:
+def invoice(*lines: PrintedLine, credit_minor: int = 0, **changes: Any) -> PrintedDocument:
     lines = lines or (line(),)
     total = Amount.total((each.amount for each in lines), lines[0].amount.asset)
     credit = Amount(credit_minor, total.asset)
-    plain = Printable(
+    plain = PrintedDocument(
         kind=Kind.INVOICE,
         number="2026-000001",
         issued_at=ISSUED,
@@ -260,7 +260,7 @@ def drawn(text: str, base: str | None = None) -> str:
 
 
 def test_arabic_letters_are_joined_and_placed_from_right_to_left() -> None:
-    lettering = Lettering(Fonts())
+    lettering = GlyphRenderer(Fonts())
     [run] = lettering.runs("محمد", bold=False)
     assert run.glyphs is not None
     forms = "\ufeaa\ufee4\ufea4\ufee3"
@@ -271,7 +271,7 @@ def test_arabic_letters_are_joined_and_placed_from_right_to_left() -> None:
 
 
 def test_marks_of_vowels_stand_above_their_letters_and_take_no_room() -> None:
-    lettering = Lettering(Fonts())
+    lettering = GlyphRenderer(Fonts())
     [run] = lettering.runs("مُحَمَّد", bold=False)
     assert lettering.width("مُحَمَّد", False, 9) == lettering.width("محمد", False, 9)
     assert run.glyphs is not None
@@ -303,14 +303,14 @@ def test_brackets_face_what_they_hold(text: str, rtl: bool) -> None:
     """HarfBuzz mirrors those of a run from right to left."""
     brackets = [letter for letter in in_visual_order(text, None) if letter.char in "()[]"]
     assert [letter.rtl for letter in brackets] == [rtl, rtl]
-    glyphs = [glyph.char for run in Lettering(Fonts()).runs(text, bold=False) for glyph in run.glyphs or ()]
+    glyphs = [glyph.char for run in GlyphRenderer(Fonts()).runs(text, bold=False) for glyph in run.glyphs or ()]
     glyphs = [char for char in glyphs if char in "()[]"]
     assert glyphs in (["(", ")"], ["[", "]"])
 
 
 def test_a_script_is_shaped_with_its_own_rules_beside_others() -> None:
     """A joiner between two letters parts them, and marks stay with the letter that they belong to."""
-    lettering = Lettering(Fonts())
+    lettering = GlyphRenderer(Fonts())
     joined, parted = lettering.runs("هی", bold=False), lettering.runs("ه\N{ZERO WIDTH NON-JOINER}ی", bold=False)
     assert joined != parted
     assert [letter.rtl for letter in in_visual_order("e\u0320 שָלום", None)] == [False] * 3 + [True] * 5

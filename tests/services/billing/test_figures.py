@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from payonce.engine.messages.model import Message
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.store import figures, monthly_figures
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, BEGIN, DECLINES, House, open_house
@@ -14,7 +14,7 @@ async def test_kept_months_and_the_running_one_are_what_the_invoices_say(stage: 
     async with open_house(stage) as house:
         await a_quarter_of_many(house)
         read = house.s.read
-        from_invoices = await figures.counted(read, 12, AED)
+        from_invoices = await figures.count_months(read, 12, AED)
         assert from_invoices[-1].running == 4
         assert [(month.won, month.lost) for month in from_invoices[-3:]] == [(0, 0), (1, 1), (1, 1)]
         assert await monthly_figures.months(read, 12, AED) == from_invoices, "nothing is kept yet"
@@ -22,7 +22,7 @@ async def test_kept_months_and_the_running_one_are_what_the_invoices_say(stage: 
         await keep(house)
         assert await monthly_figures.kept(read, 11, AED) == from_invoices[:-1]
         assert await monthly_figures.months(read, 12, AED) == from_invoices
-        assert await monthly_figures.months(read, 36, AED) == await figures.counted(read, 36, AED)
+        assert await monthly_figures.months(read, 36, AED) == await figures.count_months(read, 36, AED)
         assert len(await monthly_figures.months(read, 1, AED)) == 1
 
 
@@ -53,8 +53,8 @@ async def a_quarter_of_many(house: House) -> None:
     stays, grows, leaves, pauses, fails = [await house.subscribe(await house.customer()) for _ in range(5)]
     assert stays.plan_id == grows.plan_id
     await house.go_to(BEGIN + timedelta(days=40))
-    await house.change_plan(grows, "pro", When.NOW)
-    await house.cancel(leaves, When.NOW)
+    await house.change_plan(grows, "pro", ChangeTiming.NOW)
+    await house.cancel(leaves, ChangeTiming.NOW)
     await house.start_trial(await house.customer())
     debtor = next(each for each in house.customers if each.id == fails.account_id)
     await house.give_card(debtor, DECLINES)

@@ -34,7 +34,7 @@ async def test_of_a_late_payment_that_a_person_gave_back_in_part_the_rest_goes_b
         told = await house.told("initial")
         assert told.transaction_id is not None
         async with house.s.begin() as tx:
-            await refunds.ask(tx, told.transaction_id, Amount(1_000, AED), "a part of it", "by-hand")
+            await refunds.request(tx, told.transaction_id, Amount(1_000, AED), "a part of it", "by-hand")
         await house.cancel(await house.subscription(subscription))
         await all_is_back(house)
 

@@ -13,13 +13,13 @@ from payonce.engine.controls import Executed, submit
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.payments import decisions
-from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.decisions import RefundDecision
 from payonce.services.billing.payments.handlers import credit_holds, refunds
 from payonce.services.billing.payments.model import Transaction
 from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, CREDIT_HOLD, REFUND_INITIATION
 from payonce.services.billing.subscriptions.handlers import payment_events, plan_changes
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import Invoice, LineKind, Subscription
 from payonce.services.billing.wire import CREDITED, CreditHold, HeldCredit
 from payonce.testing import OpenStage
@@ -41,11 +41,11 @@ async def charge_of(house: House, invoice: Invoice) -> Transaction:
 async def give_back(house: House, invoice: Invoice, amount: Amount | None = None, **how: Any) -> Amount:
     charge = await charge_of(house, invoice)
     minor = None if amount is None else amount.minor
-    asked = GiveBack(
+    asked = RefundDecision(
         transaction_id=charge.id, left_minor=charge.left.minor, amount_minor=minor, note="they left us", **how
     )
     async with house.s.begin() as tx:
-        done = await submit(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
+        done = await submit(tx, decisions.refund_action(house.s.admin), asked, "ann", asked.note)
     assert isinstance(done, Executed)
     await house.run()
     return aed(done.result["amount"])
@@ -56,7 +56,7 @@ async def with_changes(house: House, *plans: tuple[int, str], first: str = "basi
     subscription = await house.subscribe(await house.customer(), first)
     for day, plan in plans:
         await house.go_to(FIRST_OF_FEBRUARY + timedelta(days=day))
-        await house.change_plan(subscription, plan, When.NOW)
+        await house.change_plan(subscription, plan, ChangeTiming.NOW)
     return subscription
 
 
@@ -151,7 +151,7 @@ async def test_a_refund_that_is_under_way_as_the_plan_changes_is_left_out_of_the
         subscription, first = await halfway(house, before)
         async with refunds_are_late(house):
             await give_back(house, first, aed(refund))
-            changed = await house.change_plan(subscription, after, When.NOW)
+            changed = await house.change_plan(subscription, after, ChangeTiming.NOW)
             assert changed.plan_id.startswith(after), "it does not wait for the refund"
         change = (await house.invoices(subscription))[1]
         credit = [line.amount for line in change.lines if line.kind is LineKind.UNUSED]
@@ -240,7 +240,7 @@ async def test_a_change_at_the_end_of_the_period_credits_nothing_and_hinders_no_
         subscription, first = await halfway(house, "pro")
         async with refunds_are_late(house):
             await give_back(house, first, aed("60.00"))
-            await house.change_plan(subscription, "basic", When.PERIOD_END)
+            await house.change_plan(subscription, "basic", ChangeTiming.PERIOD_END)
             assert (await charge_of(house, first)).free == aed("39.00")
         await house.pass_days(20)
         assert [each.total for each in await house.invoices(subscription)] == [aed("99.00"), aed("29.00")]
@@ -253,9 +253,9 @@ async def test_a_change_that_meets_a_refund_waits_for_it_and_leaves_it_out(stage
         subscription, first = await halfway(house)
         assert first.transaction_id is not None
         async with house.s.begin() as tx:
-            await plan_changes.ask_for_plan(tx, subscription.account_id, subscription.id, "pro")
+            await plan_changes.request_plan(tx, subscription.account_id, subscription.id, "pro")
         async with house.s.begin() as tx:
-            await refunds.ask(tx, first.transaction_id, aed("20.00"), "they left us", "k")
+            await refunds.request(tx, first.transaction_id, aed("20.00"), "they left us", "k")
             change = asyncio.create_task(house.drain())
             assert await waits_or_ended(house.s, change)
         await change
@@ -279,8 +279,10 @@ async def test_a_refund_that_meets_a_change_waits_for_it_and_is_refused(stage: O
         assert await house.broken() == {}
 
 
-@pytest.mark.parametrize("when", [When.NOW, When.PERIOD_END])
-async def test_a_cancellation_before_the_credit_is_held_leaves_all_to_refunds(stage: OpenStage, when: When) -> None:
+@pytest.mark.parametrize("when", [ChangeTiming.NOW, ChangeTiming.PERIOD_END])
+async def test_a_cancellation_before_the_credit_is_held_leaves_all_to_refunds(
+    stage: OpenStage, when: ChangeTiming
+) -> None:
     async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
         subscription, first = await halfway(house)
         await house.s.admin.pause(CREDIT_HOLD.queue, "to be late")
@@ -370,7 +372,7 @@ async def test_a_change_that_waited_beyond_the_period_tells_of_its_credit_too(st
         await house.go_to(FIRST_OF_FEBRUARY + timedelta(days=14))
         for queue in ("q:sub:plan_change", "q:sub:payment_initiation"):
             await house.s.admin.pause(queue, "to be late")
-        await house.change_plan(subscription, "pro", When.NOW)
+        await house.change_plan(subscription, "pro", ChangeTiming.NOW)
         await house.pass_days(20)
         await house.s.admin.resume("q:sub:plan_change")
         await house.run()

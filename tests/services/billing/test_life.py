@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from payonce.engine.controls import submit
-from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, credit_action
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.handlers import new_subscriptions
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import Due, InvoiceState, State
 from payonce.services.billing.subscriptions.store import subscriptions
 from payonce.testing import OpenStage
@@ -127,7 +127,7 @@ async def test_a_trial_is_given_back_and_becomes_the_plan_that_follows(stage: Op
 async def test_a_trial_can_be_ended_before_it_costs_anything(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.start_trial(await house.customer())
-        await house.cancel(subscription, When.PERIOD_END)
+        await house.cancel(subscription, ChangeTiming.PERIOD_END)
         await house.pass_days(20)
         subscription = await house.subscription(subscription)
         assert (subscription.state, subscription.ended_at) == (State.CANCELED, subscription.trial_ends_at)
@@ -156,7 +156,7 @@ async def test_a_customer_has_one_trial_and_whoever_never_got_it_may_try_again(s
 async def test_canceled_at_the_end_of_the_period_it_runs_until_then(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())
-        asked = await house.cancel(subscription, When.PERIOD_END)
+        asked = await house.cancel(subscription, ChangeTiming.PERIOD_END)
         assert (asked.state, asked.cancel_at_period_end) == (State.ACTIVE, True)
         await house.pass_days(40)
         ended = await house.subscription(subscription)
@@ -169,7 +169,7 @@ async def test_canceled_at_the_end_of_the_period_it_runs_until_then(stage: OpenS
 async def test_a_cancellation_at_the_end_can_be_taken_back(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())
-        await house.cancel(subscription, When.PERIOD_END)
+        await house.cancel(subscription, ChangeTiming.PERIOD_END)
         await house.resume(subscription)
         await house.pass_days(40)
         assert await house.state(subscription) is State.ACTIVE
@@ -276,4 +276,4 @@ async def give_credit(house: House, account_id: str, minor: int) -> None:
         note="an outage",
     )
     async with house.s.begin() as tx:
-        await submit(tx, changing_credit(house.s.admin), asked, "ann", asked.note)
+        await submit(tx, credit_action(house.s.admin), asked, "ann", asked.note)

@@ -11,7 +11,7 @@ from payonce.engine.controls import Executed, submit
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.payments import decisions
-from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.decisions import RefundDecision
 from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.model import Refund, Transaction
 from payonce.services.billing.payments.model import State as ChargeState
@@ -47,11 +47,11 @@ async def charge(house: House, transaction_id: str) -> Transaction:
 
 async def note_outside(house: House, seen: Transaction, amount: Amount | None = None) -> Refund:
     minor = None if amount is None else amount.minor
-    asked = GiveBack(
+    asked = RefundDecision(
         transaction_id=seen.id, left_minor=seen.left.minor, amount_minor=minor, outside=True, note="by bank, no. 4711"
     )
     async with house.s.begin() as tx:
-        done = await submit(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
+        done = await submit(tx, decisions.refund_action(house.s.admin), asked, "ann", asked.note)
     assert isinstance(done, Executed)
     found = await refund_store.find(house.s.read, done.result["refund"])
     assert found is not None
@@ -115,7 +115,7 @@ async def test_while_the_gateway_gives_back_anything_of_it_nothing_is_noted(stag
     async with open_house(stage) as house:
         _, odd = await odd_charge(house)
         async with house.s.begin() as tx:
-            await refunds.ask(tx, odd.id, aed("10.00"), "a part", "k")
+            await refunds.request(tx, odd.id, aed("10.00"), "a part", "k")
             noting = asyncio.create_task(_note_the_rest(house, odd))
             assert await waits_or_ended(house.s, noting)
         with pytest.raises(Invalid, match=r"a refund of 10\.00 AED .* is under way at the gateway; wait"):
@@ -128,7 +128,7 @@ async def test_while_the_gateway_gives_back_anything_of_it_nothing_is_noted(stag
 
 async def _note_the_rest(house: House, odd: Transaction) -> Refund:
     async with house.s.begin() as tx:
-        return await refunds.note_outside(tx, odd.id, aed("18.00"), "by bank", "k2")
+        return await refunds.record_outside(tx, odd.id, aed("18.00"), "by bank", "k2")
 
 
 async def test_a_payment_of_an_invoice_gets_its_credit_note_as_if_the_gateway_had_given_it_back(
@@ -159,7 +159,7 @@ async def test_a_credit_note_says_how_the_money_went_back(stage: OpenStage) -> N
         older = {name: value for name, value in by_bank.metadata.items() if name != "outside"} | {"refund_id": "older"}
         told_by_older = replace(by_bank, event_id="older", amount="1.00", metadata=older)
         async with house.s.begin() as tx:
-            await refunds.ask(tx, invoice.transaction_id, aed("2.00"), "a bad day", "k1")
+            await refunds.request(tx, invoice.transaction_id, aed("2.00"), "a bad day", "k1")
             await payment_events.apply(tx, told_by_older)
         await house.run()
         [invoice] = await house.invoices(subscription)

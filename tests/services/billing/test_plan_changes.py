@@ -15,7 +15,7 @@ from payonce.services.billing.policies import CHARGE_INITIATION, CREDIT_HOLD, PL
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import plan_changes as changing
 from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import ENDED, ChangeState, PlanChangeRecord, State, Subscription
 from payonce.services.billing.subscriptions.store import plan_changes, plans, subscriptions
 from payonce.testing import OpenStage
@@ -33,10 +33,12 @@ ENDS: Final = {
 }
 
 
-async def asked(house: House, subscription: Subscription, plan: str, when: When | None = None) -> PlanChangeRecord:
+async def asked(
+    house: House, subscription: Subscription, plan: str, when: ChangeTiming | None = None
+) -> PlanChangeRecord:
     """Accepted, and not worked on yet."""
     async with house.s.begin() as tx:
-        await changing.ask_for_plan(tx, subscription.account_id, subscription.id, plan, when)
+        await changing.request_plan(tx, subscription.account_id, subscription.id, plan, when)
     return (await plan_changes.shown(house.s.read, [subscription.id]))[subscription.id]
 
 
@@ -50,8 +52,8 @@ async def ended(house: House, change: PlanChangeRecord) -> PlanChangeRecord:
 async def test_on_a_canceling_subscription_a_change_is_refused(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())
-        await house.cancel(subscription, When.PERIOD_END)
-        for when in (None, *When):
+        await house.cancel(subscription, ChangeTiming.PERIOD_END)
+        for when in (None, *ChangeTiming):
             with pytest.raises(Conflict, match="take the cancellation back first with resume"):
                 await house.change_plan(subscription, "pro", when)
         await house.resume(subscription)
@@ -65,7 +67,7 @@ async def test_a_change_is_pending_then_applied_and_told_at_each_step(stage: Ope
         subscription = await house.subscribe(await house.customer())
         await heard(house)
         change = await asked(house, subscription, "pro")
-        assert (change.state, change.timing, change.to_plan_id) == (ChangeState.PENDING, When.NOW, "pro-v1")
+        assert (change.state, change.timing, change.to_plan_id) == (ChangeState.PENDING, ChangeTiming.NOW, "pro-v1")
         [(event, told)] = await heard(house)
         assert (event, told["plan_change"]["change_id"]) == ("subscription.plan_change_requested", change.id)
         with pytest.raises(Conflict, match=f"change {change.id} to plan pro-v1 is pending"):
@@ -99,8 +101,10 @@ async def test_a_change_that_is_not_paid_fails_with_the_reason(stage: OpenStage)
 
 
 @pytest.mark.parametrize("queue", [PLAN_CHANGE.queue, CHARGE_INITIATION.queue])
-@pytest.mark.parametrize("when", When)
-async def test_a_cancellation_that_meets_a_change_ends_it_visibly(stage: OpenStage, queue: str, when: When) -> None:
+@pytest.mark.parametrize("when", ChangeTiming)
+async def test_a_cancellation_that_meets_a_change_ends_it_visibly(
+    stage: OpenStage, queue: str, when: ChangeTiming
+) -> None:
     """Before it is worked on, and while its difference is being charged."""
     async with open_house(stage) as house:
         await listen(house)
@@ -112,7 +116,7 @@ async def test_a_cancellation_that_meets_a_change_ends_it_visibly(stage: OpenSta
         await house.s.admin.resume(queue)
         await house.run()
         found = await ended(house, change)
-        paid = (queue, when) == (CHARGE_INITIATION.queue, When.PERIOD_END)
+        paid = (queue, when) == (CHARGE_INITIATION.queue, ChangeTiming.PERIOD_END)
         assert found.state is (ChangeState.APPLIED if paid else ChangeState.FAILED)
         assert paid or "canceled" in str(found.reason) or "as its customer wished" in str(found.reason)
         told = [data for name, data in await heard(house) if name == ENDS[found.state]]
@@ -146,7 +150,7 @@ async def test_a_scheduled_change_ends_with_its_subscription_or_with_another_cho
         first = await asked(house, subscription, "pro")
         second = await asked(house, subscription, "basic")
         assert (await ended(house, first)).reason == "replaced by a change to basic-v1"
-        await house.cancel(subscription, When.PERIOD_END)
+        await house.cancel(subscription, ChangeTiming.PERIOD_END)
         assert (await ended(house, second)).state is ChangeState.CANCELED
         await house.resume(subscription)
         third = await asked(house, subscription, "basic")
@@ -269,7 +273,9 @@ async def test_a_change_by_its_queue_alone_that_meets_another_one_fails_on_recor
 async def test_of_two_changes_at_once_one_is_accepted(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())
-        wishes = (asked(house, subscription, plan, When.NOW) for plan in ("pro", "enterprise", "pro", "enterprise"))
+        wishes = (
+            asked(house, subscription, plan, ChangeTiming.NOW) for plan in ("pro", "enterprise", "pro", "enterprise")
+        )
         answers = await asyncio.gather(*wishes, return_exceptions=True)
         assert Counter(type(answer) for answer in answers) == {PlanChangeRecord: 1, Conflict: 3}
         await house.run()
@@ -281,11 +287,11 @@ async def test_of_two_changes_at_once_one_is_accepted(stage: OpenStage) -> None:
 Step = Callable[[House, Subscription], Awaitable[Any]]
 
 
-def change_to(plan: str, when: When) -> Step:
+def change_to(plan: str, when: ChangeTiming) -> Step:
     return lambda house, subscription: asked(house, subscription, plan, when)
 
 
-def ends(when: When) -> Step:
+def ends(when: ChangeTiming) -> Step:
     async def end(house: House, subscription: Subscription) -> None:
         async with house.s.begin() as tx:
             await changing.cancel(tx, None, subscription.id, when)
@@ -309,7 +315,7 @@ async def stay(house: House, subscription: Subscription) -> None:
     assert found is not None
     async with house.s.begin() as tx:
         plan_id = found.converts_to_plan_id or found.plan_id
-        await changing.ask_for_plan(tx, None, subscription.id, plan_id, When.PERIOD_END)
+        await changing.request_plan(tx, None, subscription.id, plan_id, ChangeTiming.PERIOD_END)
 
 
 async def renewal(house: House, subscription: Subscription) -> None:
@@ -377,9 +383,11 @@ def lets_go(queue: str) -> Step:
 
 
 STEPS: Final[dict[str, Step]] = {
-    **{f"{plan} {when}": change_to(plan, when) for plan in ("pro", "enterprise", "annual-pro") for when in When},
-    "cancel now": ends(When.NOW),
-    "cancel at the end": ends(When.PERIOD_END),
+    **{
+        f"{plan} {when}": change_to(plan, when) for plan in ("pro", "enterprise", "annual-pro") for when in ChangeTiming
+    },
+    "cancel now": ends(ChangeTiming.NOW),
+    "cancel at the end": ends(ChangeTiming.PERIOD_END),
     "pause": pause,
     "resume": resume,
     "renewal": renewal,
@@ -433,7 +441,7 @@ async def assert_all_ended(house: House, subscription: Subscription, accepted: d
     for change in recorded.values():
         names = [name for name, data in told if data.get("plan_change", {}).get("change_id") == change.id]
         if change.state is ChangeState.PENDING:
-            assert (change.timing, found.next_plan_id) == (When.PERIOD_END, change.to_plan_id)
+            assert (change.timing, found.next_plan_id) == (ChangeTiming.PERIOD_END, change.to_plan_id)
             assert found.state not in (State.CANCELED, State.INCOMPLETE_EXPIRED)
             assert len(names) == 1
         else:

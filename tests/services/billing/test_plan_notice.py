@@ -11,7 +11,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import ChangeState
 from payonce.services.billing.subscriptions.store import plan_changes, plans
 from payonce.services.billing.subscriptions.store.plans import Offer
@@ -115,7 +115,7 @@ async def test_a_version_that_was_chosen_before_the_notice_is_over_is_had_first(
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer(), "pro")
         assert subscription.period_end is not None
-        await house.change_plan(subscription, "basic", When.PERIOD_END)
+        await house.change_plan(subscription, "basic", ChangeTiming.PERIOD_END)
         await offer(house, 3_900)
         await house.go_to(subscription.period_end - timedelta(days=1))
         await order(house, notice_days=plan_migrations.NOTICE_DAYS)
@@ -161,7 +161,7 @@ async def test_a_choice_made_before_a_migration_does_not_escape_it(stage: OpenSt
     async with open_house(stage) as house:
         customer = await house.customer()
         subscription = await (house.start_trial(customer) if trial else house.subscribe(customer))
-        await house.change_plan(subscription, "pro", When.PERIOD_END)
+        await house.change_plan(subscription, "pro", ChangeTiming.PERIOD_END)
         await offer(house, 3_900)
         seen = await plan_migrations.preview(house.s.read, "basic-v1", notice_days=0)
         assert (seen.subscriptions, seen.choosing, seen.canceling) == (0, 1, 0)
@@ -169,10 +169,10 @@ async def test_a_choice_made_before_a_migration_does_not_escape_it(stage: OpenSt
         assert migration.scheduled == 0
         if way == "stay":
             with pytest.raises(Conflict, match="no longer for sale" if trial else "cannot stay with basic-v1"):
-                await house.change_plan(subscription, "basic-v1", When.PERIOD_END)
-            await house.change_plan(subscription, "basic", When.PERIOD_END)
+                await house.change_plan(subscription, "basic-v1", ChangeTiming.PERIOD_END)
+            await house.change_plan(subscription, "basic", ChangeTiming.PERIOD_END)
         else:
-            await house.cancel(subscription, When.PERIOD_END)
+            await house.cancel(subscription, ChangeTiming.PERIOD_END)
             await house.resume(subscription)
             [change] = (await pending(house, subscription)).values()
             assert (change.to_plan_id, change.migration_id) == ("basic-v2", migration.id)
@@ -187,7 +187,7 @@ async def test_a_cancellation_that_is_taken_back_after_a_migration_is_moved_with
         await listen(house)
         subscription = await house.subscribe(await house.customer())
         assert subscription.period_end is not None
-        await house.cancel(subscription, When.PERIOD_END)
+        await house.cancel(subscription, ChangeTiming.PERIOD_END)
         await offer(house, 3_900)
         seen = await plan_migrations.preview(house.s.read, "basic-v1")
         assert (seen.subscriptions, seen.choosing, seen.canceling) == (0, 0, 1)
@@ -207,7 +207,7 @@ async def test_a_change_that_is_paid_after_its_version_was_migrated_is_followed_
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer(), "pro")
         await house.s.admin.pause("q:sub:plan_change", "to be late")
-        await house.change_plan(subscription, "basic", When.NOW)
+        await house.change_plan(subscription, "basic", ChangeTiming.NOW)
         await offer(house, 3_900)
         await order(house)
         await house.s.admin.resume("q:sub:plan_change")
@@ -220,14 +220,14 @@ async def test_a_change_that_is_paid_after_its_version_was_migrated_is_followed_
 async def test_two_migrations_are_followed_one_after_the_other(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())
-        await house.change_plan(subscription, "pro", When.PERIOD_END)
+        await house.change_plan(subscription, "pro", ChangeTiming.PERIOD_END)
         for older, minor in (("basic-v1", 3_900), ("basic-v2", 4_900)):
             await offer(house, minor)
             await order(house, older)
         found = await plan_moves.ordered(house.s.read, subscription.id, "basic-v1")
         assert found is not None
         assert found.to_plan_id == "basic-v3"
-        await house.cancel(subscription, When.PERIOD_END)
+        await house.cancel(subscription, ChangeTiming.PERIOD_END)
         await house.resume(subscription)
         assert (await house.subscription(subscription)).next_plan_id == "basic-v3"
         assert await house.broken() == {}

@@ -13,7 +13,7 @@ from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.handlers.plan_moves import MigrationState, PlanMigration
 from payonce.services.billing.subscriptions.model import ChangeState, State, Subscription
 from payonce.services.billing.subscriptions.store import plan_changes, plans
@@ -39,7 +39,7 @@ async def order(house: House, older: str = "basic-v1", *, run: bool = True, noti
     return found
 
 
-async def pending(house: House, subscription: Subscription) -> dict[When, Any]:
+async def pending(house: House, subscription: Subscription) -> dict[ChangeTiming, Any]:
     return dict(await plan_changes.pending(house.s.read, subscription.id))
 
 
@@ -82,18 +82,18 @@ async def test_a_trial_becomes_what_it_was_begun_with_also_when_that_is_no_longe
         assert await house.broken() == {}
 
 
-@pytest.mark.parametrize("when", [When.NOW, When.PERIOD_END])
+@pytest.mark.parametrize("when", [ChangeTiming.NOW, ChangeTiming.PERIOD_END])
 async def test_whoever_chooses_the_plan_of_their_trial_by_its_code_gets_the_promised_version(
-    stage: OpenStage, when: When
+    stage: OpenStage, when: ChangeTiming
 ) -> None:
     """Also after another choice was taken back, and after a cancellation was."""
     async with open_house(stage) as house:
         trial = await house.start_trial(await house.customer())
         await offer(house, 3_900)
-        await house.change_plan(trial, "pro", When.PERIOD_END)
-        await house.change_plan(trial, "basic", When.PERIOD_END)
+        await house.change_plan(trial, "pro", ChangeTiming.PERIOD_END)
+        await house.change_plan(trial, "basic", ChangeTiming.PERIOD_END)
         assert (await house.subscription(trial)).next_plan_id is None
-        await house.cancel(trial, When.PERIOD_END)
+        await house.cancel(trial, ChangeTiming.PERIOD_END)
         await house.resume(trial)
         await house.change_plan(trial, "basic", when)
         await house.pass_days(15)
@@ -109,7 +109,7 @@ async def test_a_migration_is_previewed_announced_and_takes_effect_with_the_next
         trial = await house.start_trial(await house.customer())
         other = await house.subscribe(await house.customer(), "pro")
         ending = await house.subscribe(await house.customer())
-        await house.cancel(ending, When.PERIOD_END)
+        await house.cancel(ending, ChangeTiming.PERIOD_END)
         await offer(house, 3_900)
         seen = await plan_migrations.preview(house.s.read, "basic-v1", notice_days=0)
         assert (seen.older.id, seen.newer.id, seen.subscriptions, seen.canceling) == ("basic-v1", "basic-v2", 2, 1)
@@ -154,12 +154,12 @@ async def test_a_price_that_was_moved_is_not_kept_by_canceling_and_taking_it_bac
         subscription = await house.subscribe(await house.customer())
         await offer(house, 3_900)
         await order(house)
-        await house.cancel(subscription, When.PERIOD_END)
+        await house.cancel(subscription, ChangeTiming.PERIOD_END)
         await house.resume(subscription)
         for plan in ("basic", "basic-v2"):
-            await house.change_plan(subscription, plan, When.PERIOD_END)
+            await house.change_plan(subscription, plan, ChangeTiming.PERIOD_END)
         with pytest.raises(Conflict, match="an operator moves the subscription"):
-            await house.change_plan(subscription, "basic-v1", When.PERIOD_END)
+            await house.change_plan(subscription, "basic-v1", ChangeTiming.PERIOD_END)
         await house.pass_days(30)
         assert (await house.invoices(subscription))[-1].due == aed("39.00")
         assert await house.broken() == {}
@@ -176,13 +176,13 @@ async def test_a_price_that_was_moved_is_not_kept_by_choosing_another_plan_in_be
         await offer(house, 3_900)
         migration = await order(house)
         await listen(house)
-        await house.change_plan(subscription, "pro", When.PERIOD_END)
+        await house.change_plan(subscription, "pro", ChangeTiming.PERIOD_END)
         if way == "take it back":
             with pytest.raises(Conflict, match="no longer for sale" if trial else "moves the subscription to basic-v2"):
-                await house.change_plan(subscription, "basic-v1", When.PERIOD_END)
-            await house.change_plan(subscription, "basic", When.PERIOD_END)
+                await house.change_plan(subscription, "basic-v1", ChangeTiming.PERIOD_END)
+            await house.change_plan(subscription, "basic", ChangeTiming.PERIOD_END)
         else:
-            await house.cancel(subscription, When.PERIOD_END)
+            await house.cancel(subscription, ChangeTiming.PERIOD_END)
             await house.resume(subscription)
             [change] = (await pending(house, subscription)).values()
             assert (change.to_plan_id, change.migration_id) == ("basic-v2", migration.id)
@@ -199,14 +199,14 @@ async def test_a_choice_that_a_migration_moved_can_be_taken_back(stage: OpenStag
     """The operator moves those with Pro. Who has Basic and only chose Pro for the next period may stay with Basic."""
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())
-        await house.change_plan(subscription, "pro", When.PERIOD_END)
+        await house.change_plan(subscription, "pro", ChangeTiming.PERIOD_END)
         await offer(house, 19_900, "pro")
         await order(house, "pro-v1")
         assert (await house.subscription(subscription)).next_plan_id == "pro-v2"
         if way == "take it back":
-            await house.change_plan(subscription, "basic", When.PERIOD_END)
+            await house.change_plan(subscription, "basic", ChangeTiming.PERIOD_END)
         else:
-            await house.cancel(subscription, When.PERIOD_END)
+            await house.cancel(subscription, ChangeTiming.PERIOD_END)
             await house.resume(subscription)
         assert await pending(house, subscription) == {}
         await house.pass_days(30)
@@ -219,11 +219,11 @@ async def test_after_a_migration_was_canceled_the_older_version_can_be_kept(stag
         subscription = await house.subscribe(await house.customer())
         await offer(house, 3_900)
         migration = await order(house)
-        await house.change_plan(subscription, "pro", When.PERIOD_END)
+        await house.change_plan(subscription, "pro", ChangeTiming.PERIOD_END)
         async with house.s.begin() as tx:
             await plan_migrations.cancel(tx, migration.id, "bob", "too early")
         await house.run()
-        await house.change_plan(subscription, "basic-v1", When.PERIOD_END)
+        await house.change_plan(subscription, "basic-v1", ChangeTiming.PERIOD_END)
         await house.pass_days(30)
         assert [each.due for each in await house.invoices(subscription)] == [aed("29.00"), aed("29.00")]
         assert await house.broken() == {}
@@ -234,7 +234,7 @@ async def test_another_plan_may_be_chosen_instead_and_the_migration_ends_visibly
         subscription = await house.subscribe(await house.customer())
         await offer(house, 3_900)
         await order(house)
-        await house.change_plan(subscription, "pro", When.NOW)
+        await house.change_plan(subscription, "pro", ChangeTiming.NOW)
         [upgrade, moved] = await plan_changes.of_subscription(house.s.read, subscription.id)
         assert (upgrade.state, moved.state) == (ChangeState.APPLIED, ChangeState.CANCELED)
         assert moved.reason == f"replaced by change {upgrade.id}"
@@ -276,7 +276,7 @@ async def test_many_are_moved_in_batches_and_a_batch_that_comes_twice_moves_nobo
                 await plan_migrations.advance(tx, migration.id)
         await house.run()
         for each in subscriptions:
-            assert [change.timing for change in (await pending(house, each)).values()] == [When.PERIOD_END]
+            assert [change.timing for change in (await pending(house, each)).values()] == [ChangeTiming.PERIOD_END]
             assert (await house.timeline(each)).count("plan_change_scheduled") == 1
         found = await plan_moves.find(house.s.read, migration.id)
         assert found is not None
@@ -293,7 +293,7 @@ async def test_a_migration_that_lost_its_message_is_taken_up_again(stage: OpenSt
         migration = await order(house, run=False)
         await house.s.owner.execute("delete from payonce.messages where correlation_id = $1", migration.id)
         await put_back(house)
-        assert list(await pending(house, subscription)) == [When.PERIOD_END]
+        assert list(await pending(house, subscription)) == [ChangeTiming.PERIOD_END]
 
 
 async def put_back(house: House) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.subscriptions.domain.calendar import Anchor, Interval, Unit, period, period_at
-from payonce.services.billing.subscriptions.domain.proration import Billed, change_plan, credit_unused
+from payonce.services.billing.subscriptions.domain.proration import BilledLine, change_plan, credit_unused
 
 STEADY = settings(max_examples=100, deadline=None, derandomize=True)
 AED, USD = asset_of("AED"), asset_of("USD")
@@ -20,9 +20,9 @@ prices = st.integers(0, 10**7).map(lambda minor: Amount(minor, AED))
 moments_in_a_month = st.integers(0, 28 * 86_400 - 1).map(lambda seconds: BEGIN + timedelta(seconds=seconds))
 
 
-def billed(anchor: Anchor, amount: Amount) -> Billed:
+def billed(anchor: Anchor, amount: Amount) -> BilledLine:
     paid = period(anchor, 0)
-    return Billed(amount, paid.start, paid.end)
+    return BilledLine(amount, paid.start, paid.end)
 
 
 def test_the_vector_of_35_of_56_days_left() -> None:
@@ -51,7 +51,7 @@ def test_a_second_change_gives_back_the_line_of_the_first_and_not_todays_price()
         [billed(anchor, Amount(2900, AED))], Amount(9900, AED), EIGHT_WEEKS, anchor, BEGIN + timedelta(days=21)
     )
     assert first.debit is not None
-    in_force = Billed(first.debit.amount, first.debit.start, first.debit.end)
+    in_force = BilledLine(first.debit.amount, first.debit.start, first.debit.end)
     second = change_plan([in_force], Amount(2900, AED), EIGHT_WEEKS, anchor, BEGIN + timedelta(days=42))
     assert [line.amount.minor for line in second.lines] == [-2475, 725]
     assert second.total == Amount(-1750, AED)
@@ -60,8 +60,8 @@ def test_a_second_change_gives_back_the_line_of_the_first_and_not_todays_price()
 def test_what_was_credited_before_is_not_credited_again() -> None:
     anchor = Anchor.at(BEGIN, "UTC", EIGHT_WEEKS)
     paid = period(anchor, 0)
-    assert credit_unused(Billed(Amount(2900, AED), paid.start, paid.end, credited_minor=2900), BEGIN) is None
-    partly = credit_unused(Billed(Amount(2900, AED), paid.start, paid.end, credited_minor=2000), BEGIN)
+    assert credit_unused(BilledLine(Amount(2900, AED), paid.start, paid.end, credited_minor=2900), BEGIN) is None
+    partly = credit_unused(BilledLine(Amount(2900, AED), paid.start, paid.end, credited_minor=2000), BEGIN)
     assert partly is not None
     assert partly.amount == Amount(-900, AED)
 
@@ -94,7 +94,7 @@ def test_however_often_the_plan_changes_every_second_is_paid_once(
         exact += price.minor * ((at - since) // timedelta(seconds=1))
         change = change_plan(in_force, following, MONTH, anchor, at)
         paid += change.total.minor
-        in_force = [Billed(line.amount, line.start, line.end) for line in change.lines[len(change.credits) :]]
+        in_force = [BilledLine(line.amount, line.start, line.end) for line in change.lines[len(change.credits) :]]
         price, since = following, at
     exact += price.minor * ((running.end - since) // timedelta(seconds=1))
     length_s = (running.end - running.start) // timedelta(seconds=1)
@@ -118,6 +118,6 @@ def test_what_cannot_be_prorated_is_refused() -> None:
     with pytest.raises(Invalid, match=r"cannot cost -1\.00 AED"):
         change_plan([], Amount(-100, AED), MONTH, anchor, BEGIN)
     with pytest.raises(Invalid, match="of which 2901 were credited"):
-        Billed(Amount(2900, AED), BEGIN, BEGIN + timedelta(days=1), credited_minor=2901)
+        BilledLine(Amount(2900, AED), BEGIN, BEGIN + timedelta(days=1), credited_minor=2901)
     with pytest.raises(Invalid, match="a line of -1 minor units"):
-        Billed(Amount(-1, AED), BEGIN, BEGIN + timedelta(days=1))
+        BilledLine(Amount(-1, AED), BEGIN, BEGIN + timedelta(days=1))

@@ -11,7 +11,7 @@ from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, NotSent, Retry, Unknown
 from payonce.kit.webhooks import new_secret
-from payonce.services.billing.demo.simulators import open_gateway_stand_in
+from payonce.services.billing.demo.simulators import open_simulated_gateway
 from payonce.services.billing.resources import open_gateway
 from payonce.services.billing.settings import BillingSettings
 from payonce.settings import Settings, load_settings
@@ -160,7 +160,7 @@ async def test_the_stand_in_serves_other_processes_on_a_bad_day_and_tells_of_wha
     receiver = Receiver()
     async with (
         serving(receiver) as url,
-        open_gateway_stand_in(
+        open_simulated_gateway(
             5, 0.4, webhooks_to=f"{url}/v1/webhooks/gateway", post=WebhookFaults(duplicate=1.0)
         ) as stand_in,
         stage() as s,

@@ -5,12 +5,12 @@ from typing import Final
 from payonce.engine.messages.work import Handler
 from payonce.service import Demo, Option, Service, Simulators, lazily
 from payonce.services.billing import payments, subscriptions
-from payonce.services.billing.payments.decisions import giving_back
+from payonce.services.billing.payments.decisions import refund_action
 from payonce.services.billing.policies import QUEUES
 from payonce.services.billing.scopes import NO_TENANTS, SCOPES
 from payonce.services.billing.settings import BillingSettings
-from payonce.services.billing.subscriptions.decisions.credit import changing_credit
-from payonce.services.billing.subscriptions.decisions.subscriptions import deciding
+from payonce.services.billing.subscriptions.decisions.credit import credit_action
+from payonce.services.billing.subscriptions.decisions.subscriptions import subscription_action
 
 ROLES: dict[str, tuple[Handler, ...]] = {
     "subscriptions": subscriptions.HANDLERS,
@@ -50,12 +50,12 @@ SUBSCRIPTIONS = Service(
     observes=subscriptions.observe_subscriptions,
     lookups=subscriptions.LOOKUPS,
     console=lazily("payonce.services.billing.console.pages:service_pages"),
-    actions=(deciding, giving_back, changing_credit),
+    actions=(subscription_action, refund_action, credit_action),
     in_database=lazily("payonce.services.billing.resources:subscriptions_in"),
     held_again_by="BILLING_DATABASE=both",
     routes_with_role=True,
     usual_ports={"subscriptions": 8001},
-    listens=lazily("payonce.services.billing.resources:tell_where"),
+    listens=lazily("payonce.services.billing.resources:notify_this_process"),
     commands=lazily("payonce.services.billing.cli.commands:build_commands"),
     demos=(
         Demo(
@@ -123,7 +123,7 @@ __all__ = [
     "ROLES",
     "SCOPES",
     "SERVICE",
-    "changing_credit",
-    "deciding",
-    "giving_back",
+    "credit_action",
+    "refund_action",
+    "subscription_action",
 ]

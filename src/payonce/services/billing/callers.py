@@ -1,8 +1,8 @@
-"""Who calls billing: a customer by the access token of their login, an operator by one or by an API key of the house.
+"""Callers of billing: customers and operators by access token, operators and services by API key.
 
-async def show(invoice_id: Id, who: Annotated[Who, either(READ)]) -> InvoiceDocument: ...
-async def pay(invoice_id: Id, once: Annotated[Once, moving(CHARGE)]) -> Response:
-    who = who_of(once)
+async def show(invoice_id: Id, caller: Annotated[BillingCaller, require_account_or_key(READ)]) -> InvoiceDocument: ...
+async def pay(invoice_id: Id, once: Annotated[Once, require_idempotent(CHARGE)]) -> Response:
+    caller = caller_of(once)
 """
 
 from dataclasses import dataclass
@@ -29,146 +29,154 @@ BEARER: Final = HTTPBearer(
     scheme_name="AccessToken",
     bearerFormat="JWT",
     auto_error=False,
-    description="`POST /v1/auth/login` gives a token. Operators may use an API key instead: `payonce keys add`.",
+    description="`POST /v1/auth/login` issues a token. Operators may use an API key instead: `payonce keys add`.",
 )
-KEY_NEEDED: Final = (
+CREDENTIALS_NEEDED: Final = (
     "a valid access token or API key is needed, in the header Authorization with the scheme Bearer; "
-    "POST /v1/auth/login gives a token, payonce keys add a key"
+    "POST /v1/auth/login issues a token, payonce keys add an API key"
 )
 ACCESS_TOKENS: Final = "access tokens"
 OPERATOR: Final = "operator"
-LOOKING: Final = ("GET", "HEAD")
-TRIES_MAX: Final = 30
-"""Of one customer within a quarter of an hour: who finds out which of many cards are good needs more."""
-NOT_HERE: Final = (
-    "this process runs no role of billing; ask the one that runs billing.subscriptions or billing.payments"
+READ_METHODS: Final = ("GET", "HEAD")
+ATTEMPTS_MAX: Final = 30
+"""Per customer and quarter of an hour: testing stolen cards takes more attempts."""
+NO_BILLING_ROLE: Final = (
+    "this process runs no billing role; send the request to one that runs billing.subscriptions or billing.payments"
 )
 
-Found = TypeVar("Found")
+Resource = TypeVar("Resource")
 
 
 @dataclass(frozen=True)
-class Who(Caller):
+class BillingCaller(Caller):
     account_id: str | None = None
-    """Of who logged in; None for a key."""
+    """The account that logged in; None for an API key."""
     operator: bool = False
-    """Sees and may change what is others'."""
+    """May read and change the resources of every account."""
 
     @property
     def idempotency_scope(self) -> str:
         return super().idempotency_scope if self.account_id is None else f"account {self.account_id}"
 
     def may_see(self, account_id: str) -> bool:
-        """What is somebody else's is answered like what is not there."""
+        """Other accounts' resources return 404."""
         return self.operator or account_id == self.account_id
 
 
-def customer() -> Any:
-    """Whoever logged in. Keys have no account, so they are told that this is not for them."""
+def require_account() -> Any:
+    """A logged-in customer or operator. API keys have no account and get 403."""
     return Security(_customer)
 
 
 @cache
-def either(scope: str) -> Any:
-    """Whoever logged in, or a key with the scope: then `account_id` is None, and what is asked for names it. Whoever
-    changes something, such as a card, is held against their account at this very moment."""
+def require_account_or_key(scope: str) -> Any:
+    """A logged-in account, or an API key with the scope; a key has no `account_id`, so its requests name one. For
+    methods that change something, the token is checked against its account without the cache."""
 
-    async def caller(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> Who:
-        return await _identified(request, given, scope, fresh=request.method not in LOOKING)
+    async def identify(
+        request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+    ) -> BillingCaller:
+        return await _identified(request, given, scope, fresh=request.method not in READ_METHODS)
 
-    return Security(caller)
+    return Security(identify)
 
 
 @cache
-def operator(scope: str = OPERATE) -> Any:
-    """An operator who logged in, or a key with the scope; 403 for customers."""
+def require_operator(scope: str = OPERATE) -> Any:
+    """A logged-in operator, or an API key with the scope; 403 for customers."""
 
-    async def caller(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> Who:
+    async def identify(
+        request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+    ) -> BillingCaller:
         return _as_operator(await _identified(request, given, scope, fresh=True))
 
-    return Security(caller)
+    return Security(identify)
 
 
 @cache
-def moving(scope: str, *, operators: bool = False) -> Any:
-    """For a POST that moves money: `Annotated[Once, moving(CHARGE)]`. It needs an Idempotency-Key, and a token is held
-    against its account at this very moment."""
+def require_idempotent(scope: str, *, operators: bool = False) -> Any:
+    """For a POST that moves money: `Annotated[Once, require_idempotent(CHARGE)]`. It requires an Idempotency-Key and
+    checks the token against its account without the cache."""
 
-    async def caller(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> Who:
-        who = await _identified(request, given, scope, fresh=True)
-        return _as_operator(who) if operators else who
+    async def identify(
+        request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+    ) -> BillingCaller:
+        caller = await _identified(request, given, scope, fresh=True)
+        return _as_operator(caller) if operators else caller
 
-    return once_for(Security(caller))
+    return once_for(Security(identify))
 
 
-async def identify(request: Request, scope: str) -> Who:
-    """As `either`, for a route that reads its request itself."""
+async def identify_caller(request: Request, scope: str) -> BillingCaller:
+    """Like `require_account_or_key`, for a route that parses its request itself."""
     return await _identified(request, await BEARER(request), scope)
 
 
 async def is_operator(request: Request, given: HTTPAuthorizationCredentials) -> bool | None:
-    """Whether an operator logged in with this access token; None for what is no access token."""
+    """Whether the access token belongs to an operator; None if it is not an access token."""
     return (await _identified(request, given, READ)).operator if is_token(given.credentials) else None
 
 
-def who_of(once: Once) -> Who:
-    assert isinstance(once.caller, Who)
+def caller_of(once: Once) -> BillingCaller:
+    assert isinstance(once.caller, BillingCaller)
     return once.caller
 
 
-def account_of(who: Who, account_id: str | None) -> str:
-    """A customer's own account; for those who act for others the one that they name."""
-    if account_id is not None and not who.may_see(account_id):
+def account_of(caller: BillingCaller, account_id: str | None) -> str:
+    """The caller's own account, or the named one if the caller may act for it. Raises a 404 or 422 problem."""
+    if account_id is not None and not caller.may_see(account_id):
         raise not_found(f"account {account_id!r}")
-    chosen = account_id or who.account_id
+    chosen = account_id or caller.account_id
     if chosen is None:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "account_id is missing: a key has no account of its own")
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "account_id is missing: an API key has no account of its own")
     return chosen
 
 
-async def take_try(tx: Tx, who: Who) -> None:
-    """A customer brings a card, chooses one, or has something charged out of turn: so often and no more, or the
-    gateway would be asked about cards that are not theirs. Operators and keys act for many."""
-    if who.operator or who.account_id is None:
+async def limit_attempts(tx: Tx, caller: BillingCaller) -> None:
+    """Limits how often a customer adds or selects a card, or requests a charge: otherwise the endpoint could be used to
+    test stolen cards. Operators and API keys are not limited, since they act for many customers."""
+    if caller.operator or caller.account_id is None:
         return
     try:
-        await count_action(tx.connection, "cards and payments of this account", who.account_id, TRIES_MAX)
-    except TooManyAttempts as no:
-        raise too_many(no) from no
+        await count_action(tx.connection, "cards and payments of this account", caller.account_id, ATTEMPTS_MAX)
+    except TooManyAttempts as refusal:
+        raise too_many(refusal) from refusal
 
 
-def too_many(no: TooManyAttempts | PasswordQueueFull) -> Problem:
-    return Problem(HTTPStatus.TOO_MANY_REQUESTS, str(no), headers={"Retry-After": str(no.wait_s)})
+def too_many(refusal: TooManyAttempts | PasswordQueueFull) -> Problem:
+    return Problem(HTTPStatus.TOO_MANY_REQUESTS, str(refusal), headers={"Retry-After": str(refusal.wait_s)})
 
 
-def opened(context: AppContext, kind: type[Found]) -> Found:
-    """What a role of billing opened in this process, or 404."""
+def require_resource(context: AppContext, kind: type[Resource]) -> Resource:
+    """The resource of this type that a billing role opened in this process; raises a 404 problem if there is none."""
     for resource in context.resources:
         if isinstance(resource, kind):
             return resource
-    raise Problem(HTTPStatus.NOT_FOUND, NOT_HERE)
+    raise Problem(HTTPStatus.NOT_FOUND, NO_BILLING_ROLE)
 
 
-async def _customer(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> Who:
-    who = await _identified(request, given, None, fresh=True)
-    if who.account_id is None:
-        raise Problem(HTTPStatus.FORBIDDEN, "this is for people who log in, and a key has no account")
-    return who
+async def _customer(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+) -> BillingCaller:
+    caller = await _identified(request, given, None, fresh=True)
+    if caller.account_id is None:
+        raise Problem(HTTPStatus.FORBIDDEN, "this route needs an account, which an API key does not have; log in")
+    return caller
 
 
 async def _identified(
     request: Request, given: HTTPAuthorizationCredentials | None, scope: str | None, *, fresh: bool = False
-) -> Who:
+) -> BillingCaller:
     if given is None or not is_token(given.credentials):
-        key = await authorize(request, given, scope, challenge=KEY_NEEDED, no_tenants=NO_TENANTS)
+        key = await authorize(request, given, scope, challenge=CREDENTIALS_NEEDED, no_tenants=NO_TENANTS)
         if scope is not None:
-            opened(context_of(request), Tokens)
-        return Who(key.key, key.holder, key.tenant, operator=True)
+            require_resource(context_of(request), Tokens)
+        return BillingCaller(key.key, key.holder, key.tenant, operator=True)
     digest = check_attempt_limit(request, given, ACCESS_TOKENS)
-    tokens = opened(context_of(request), Tokens)
+    tokens = require_resource(context_of(request), Tokens)
     claims = await _read(request, tokens, given.credentials, digest, fresh)
     attempts_of(request, ACCESS_TOKENS).succeeded(digest)
-    return Who("", claims.account_id, None, claims.account_id, claims.role == OPERATOR)
+    return BillingCaller("", claims.account_id, None, claims.account_id, claims.role == OPERATOR)
 
 
 async def _read(request: Request, tokens: Tokens, text: str, digest: bytes, fresh: bool) -> Claims:
@@ -176,18 +184,18 @@ async def _read(request: Request, tokens: Tokens, text: str, digest: bytes, fres
         claims = tokens.read(text)
     except Expired:
         TOKEN_FAILURES.labels("expired").inc()
-        raise unauthorized(KEY_NEEDED) from None
+        raise unauthorized(CREDENTIALS_NEEDED) from None
     if claims is None:
         record_failure(request, digest, ACCESS_TOKENS)
-        raise unauthorized(KEY_NEEDED)
+        raise unauthorized(CREDENTIALS_NEEDED)
     if not await tokens.counts(claims, fresh=fresh):
         TOKEN_FAILURES.labels("ended").inc()
-        raise unauthorized(KEY_NEEDED)
+        raise unauthorized(CREDENTIALS_NEEDED)
     return claims
 
 
-def _as_operator(who: Who) -> Who:
-    if not who.operator:
+def _as_operator(caller: BillingCaller) -> BillingCaller:
+    if not caller.operator:
         TOKEN_FAILURES.labels("scope").inc()
-        raise Problem(HTTPStatus.FORBIDDEN, "this is for operators; ask one, or log in as one")
-    return who
+        raise Problem(HTTPStatus.FORBIDDEN, "this route is for operators; log in as one, or ask one")
+    return caller

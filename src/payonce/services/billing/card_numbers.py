@@ -13,21 +13,21 @@ from starlette.requests import Request
 from payonce.http.kit.problems import Problem
 from payonce.kit.redact import Luhn, candidates
 
-SAID: Final = (
+CARD_NUMBER_REFUSED: Final = (
     "something in the request is like a card number, and those are never taken here; let the customer's browser give "
     "it to the gateway, and send the token that comes of it, such as pm_1a2b; an id of your own that only looks like "
     "one is taken with a letter before its digits"
 )
-SAID_OF_KEY: Final = "the Idempotency-Key is like a card number, which would be kept with it; a UUID is fine"
+KEY_REFUSED: Final = "the Idempotency-Key is like a card number, which would be kept with it; a UUID is fine"
 TEXT_MAX_CHARS: Final = 64 * 1024
 """Of one request. No route of billing takes a longer one, and looking through it takes its time."""
-APART: Final = "~~~"
+SEPARATOR: Final = "~~~"
 """Longer than what may stand within a number: nothing on its left belongs to what is on its right."""
-_ENOUGH: Final = re.compile(r"(?:\d\D*+){12}")
+_ENOUGH_DIGITS: Final = re.compile(r"(?:\d\D*+){12}")
 """As many digits as the shortest card has. Most requests end here."""
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """Ids of ours, some of whose digits could by chance be a card's."""
-_ALONE: Final = r"(?<!\d)(?<!\d[\W_])(?<!\d[\W_]{2})"
+_NO_DIGIT_BEFORE: Final = r"(?<!\d)(?<!\d[\W_])(?<!\d[\W_]{2})"
 """No digits near before it, of which it would be a part."""
 _ORDINARY: Final = (
     # A date, then the time of a day: no card begins with 19 to 21.
@@ -36,9 +36,10 @@ _ORDINARY: Final = (
         r"(?<![\d:])(?:[01]\d|2[0-3]):[0-5]\d(?::[0-6]\d(?:[.,]\d{1,9})?)?(?:[ ]?[+-][01]\d:?[0-5]\d)?(?![\d:])"
     ),
     # An amount below a hundred thousand million, with up to three decimals, with or without marks at its thousands.
-    re.compile(rf"{_ALONE}\d{{1,11}}[.,]\d{{1,3}}(?![\W_]{{0,2}}\d)"),
+    re.compile(rf"{_NO_DIGIT_BEFORE}\d{{1,11}}[.,]\d{{1,3}}(?![\W_]{{0,2}}\d)"),
     re.compile(
-        rf"{_ALONE}\d{{1,3}}(?P<mark>[,.' ])\d{{3}}(?:(?P=mark)\d{{3}}){{0,2}}(?:[.,]\d{{1,3}})?(?![\W_]{{0,2}}\d)"
+        rf"{_NO_DIGIT_BEFORE}\d{{1,3}}(?P<mark>[,.' ])\d{{3}}(?:(?P=mark)\d{{3}}){{0,2}}(?:[.,]\d{{1,3}})?"
+        r"(?![\W_]{0,2}\d)"
     ),
     # An id with a word before it, such as a gateway's token.
     re.compile(r"(?<![^\W_])[A-Za-z]{1,20}_\d+(?![\W_]{1,2}\d|[^\W_])"),
@@ -55,9 +56,9 @@ _RUN: Final = re.compile(r"(?<![^\W_])\d++(?:[\W_]{1,2}\d++(?![^\W_]))*+(?![^\W_
 """Digits, and further digits after one or two signs that are neither letter nor digit."""
 _BETWEEN_LETTERS: Final = re.compile(r"(?<![^\W_])\d++(?P<by>[^\W\d_]{1,2})\d++(?:(?P=by)\d++)*+(?![^\W_])")
 _GROUP: Final = re.compile(r"\d+")
-_BY_HAND: Final = re.compile("[ \u00a0\u2000-\u200a\u2010-\u2015\u202f\u205f\u2212\u3000-]?")
+_PRINTED_GAP: Final = re.compile("[ \u00a0\u2000-\u200a\u2010-\u2015\u202f\u205f\u2212\u3000-]?")
 """Nothing, a space or a dash, of whatever width: so cards are printed, and numbers that nobody gives out as well."""
-_NOBODYS: Final = re.compile(r"1(?!\d{14}$)|2[01]")
+_NEVER_ISSUED: Final = re.compile(r"1(?!\d{14}$)|2[01]")
 """No card begins with 0 or as years do, and with 1 only those of airlines, of 15 digits: what else does is a moment."""
 _ISSUED: Final = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
@@ -78,7 +79,7 @@ async def refuse_card_numbers(request: Request) -> None:
     query = request.scope["query_string"].decode("latin-1")
     refuse_in(await request.body(), query, unquote(query), request.url.path)
     if _is_suspect(request.headers.get("Idempotency-Key", "")):
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, SAID_OF_KEY)
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, KEY_REFUSED)
 
 
 def refuse_in(body: bytes, *texts: str) -> None:
@@ -92,13 +93,13 @@ def refuse_in(body: bytes, *texts: str) -> None:
     if _has_enough(read):
         texts = (*texts, _values(read))
     if any(_is_suspect(text) for text in texts):
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, SAID)
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, CARD_NUMBER_REFUSED)
 
 
 def _is_suspect(text: str) -> bool:
     if not _has_enough(text):
         return False
-    text = _without_ordinary(_plain(_UUID.sub(APART, text)))
+    text = _without_ordinary(_plain(_UUID.sub(SEPARATOR, text)))
     if any(_holds_card(match[0]) for match in _RUN.finditer(text)):
         return True
     between = (match[0] for match in _BETWEEN_LETTERS.finditer(text))
@@ -106,7 +107,7 @@ def _is_suspect(text: str) -> bool:
 
 
 def _has_enough(text: str) -> bool:
-    return _ENOUGH.search(_UUID.sub(APART, text)) is not None
+    return _ENOUGH_DIGITS.search(_UUID.sub(SEPARATOR, text)) is not None
 
 
 def _holds_card(run: str) -> bool:
@@ -117,13 +118,13 @@ def _holds_card(run: str) -> bool:
     for (start, stop), (first, last) in candidates(groups):
         if digits[first] != "0" and luhn.passes(first, last):
             number = digits[first:last]
-            if _ISSUED.fullmatch(number) or (not _NOBODYS.match(number) and _is_printed(run[start:stop])):
+            if _ISSUED.fullmatch(number) or (not _NEVER_ISSUED.match(number) and _is_printed(run[start:stop])):
                 return True
     return False
 
 
 def _is_printed(text: str) -> bool:
-    return all(_BY_HAND.fullmatch(between) for between in _GROUP.split(text)[1:-1])
+    return all(_PRINTED_GAP.fullmatch(between) for between in _GROUP.split(text)[1:-1])
 
 
 def _is_issued(number: str) -> bool:
@@ -140,9 +141,9 @@ def _plain(text: str) -> str:
 
 def _without_ordinary(text: str) -> str:
     for shape in _ORDINARY:
-        text = shape.sub(APART, text)
-    text = _IBAN.sub(lambda match: APART if _is_iban(match[0]) else match[0], text)
-    return _PHONE.sub(lambda match: match[0] if _is_card_after_plus(match[0]) else APART, text)
+        text = shape.sub(SEPARATOR, text)
+    text = _IBAN.sub(lambda match: SEPARATOR if _is_iban(match[0]) else match[0], text)
+    return _PHONE.sub(lambda match: match[0] if _is_card_after_plus(match[0]) else SEPARATOR, text)
 
 
 def _is_iban(text: str) -> bool:
@@ -162,14 +163,14 @@ def _values(body: str) -> str:
         read = json.loads(body.lstrip("\ufeff"), object_pairs_hook=list, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return body
-    return APART.join(_texts(read))
+    return SEPARATOR.join(_texts(read))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    waiting: list[Sequence[Any] | Any] = [value]
-    while waiting:
-        each = waiting.pop()
+    pending: list[Sequence[Any] | Any] = [value]
+    while pending:
+        each = pending.pop()
         if isinstance(each, list | tuple):
-            waiting.extend(each)
+            pending.extend(each)
         elif isinstance(each, str):
             yield each

@@ -11,11 +11,11 @@ from payonce.services.billing.wire import (
     Action,
     Charge,
     CreditConfirmation,
-    Credited,
     CreditHold,
     CreditRelease,
-    RefundAsked,
-    Told,
+    NotificationDelivery,
+    RefundExecution,
+    ReturnedCredit,
 )
 
 
@@ -32,7 +32,7 @@ class NextPeriod(msgspec.Struct, frozen=True, kw_only=True):
     period: int
 
 
-class AnotherTry(msgspec.Struct, frozen=True, kw_only=True):
+class DunningRetry(msgspec.Struct, frozen=True, kw_only=True):
     """Charge an open invoice once more, when the next try of dunning is due."""
 
     subscription_id: str
@@ -57,7 +57,7 @@ class PlanChange(msgspec.Struct, frozen=True, kw_only=True):
     """When it was asked for, in the customer's time."""
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
+class ClockMove(msgspec.Struct, frozen=True, kw_only=True):
     """Move a test clock on to what falls due next."""
 
     test_clock_id: str
@@ -69,7 +69,7 @@ class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
     migration_id: str
 
 
-class ChargeAgain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RecordedCharge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A transaction that is on record, to be carried out or looked at again."""
 
     transaction_id: str
@@ -77,7 +77,7 @@ class ChargeAgain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """In a raw object alone."""
 
 
-class RefundWanted(msgspec.Struct, frozen=True, kw_only=True):
+class RefundRequest(msgspec.Struct, frozen=True, kw_only=True):
     """From subscriptions: a refund that is not on record yet."""
 
     transaction_id: str
@@ -103,20 +103,20 @@ MOVE_CLOCK: Final = "move_clock"
 MIGRATE_PLAN: Final = "migrate_plan"
 """The actions of `q:sub:clock` that come with a payload; its schedules put the others."""
 
-PAYMENT_INITIATIONS: Final = Contract({Action.INITIAL: FirstInvoice, Action.RENEWAL: (AnotherTry, NextPeriod)})
+PAYMENT_INITIATIONS: Final = Contract({Action.INITIAL: FirstInvoice, Action.RENEWAL: (DunningRetry, NextPeriod)})
 TRIAL_PAYMENTS: Final = Contract({Action.TRIAL: FirstInvoice})
 PLAN_CHANGES: Final = Contract({Action.UPGRADE: PlanChange, Action.DOWNGRADE: PlanChange})
 USAGE_SYNCS: Final = Contract({"": NoPayload})
 BILLING_CLOCKS: Final = Contract(
     {
         EXPIRE_INCOMPLETE: ExpireIncomplete,
-        MOVE_CLOCK: Move,
+        MOVE_CLOCK: ClockMove,
         MIGRATE_PLAN: MigrationStep,
         **dict.fromkeys(("renew_due", "earn_revenue", "put_back_billing", "clean_up", "keep_figures"), NoPayload),
     }
 )
 
-_CHARGES: Final = (ChargeAgain, Charge)
+_CHARGES: Final = (RecordedCharge, Charge)
 CHARGES: Final = Contract(
     {
         Action.INITIAL: _CHARGES,
@@ -124,10 +124,10 @@ CHARGES: Final = Contract(
         Action.RENEWAL: _CHARGES,
         Action.UPGRADE: _CHARGES,
         Action.DOWNGRADE: _CHARGES,
-        Action.PAYMENT: ChargeAgain,
+        Action.PAYMENT: RecordedCharge,
     }
 )
-NOTIFICATIONS: Final = Contract(dict.fromkeys(Action, Told))
-REFUNDS: Final = Contract({Action.REFUND: (RefundAsked, RefundWanted), CREDITED: Credited})
+NOTIFICATIONS: Final = Contract(dict.fromkeys(Action, NotificationDelivery))
+REFUNDS: Final = Contract({Action.REFUND: (RefundExecution, RefundRequest), CREDITED: ReturnedCredit})
 CREDIT_HOLDS: Final = Contract({HOLD: CreditHold, CONFIRM: CreditConfirmation, RELEASE: CreditRelease})
 PAYMENTS_CLOCKS: Final = Contract(dict.fromkeys(("put_back_payments", "clean_up_payments"), NoPayload))

@@ -16,7 +16,7 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.service import Forwarding, Service
 from payonce.services.billing import payments, subscriptions
-from payonce.services.billing.payments.api.gateway_events import GatewayDoor
+from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
 from payonce.services.billing.payments.handlers.notifications import NotificationSender, open_notification_sender
 from payonce.services.billing.payments.store.token_versions import RemoteVersions
 from payonce.services.billing.policies import PAYMENTS_QUEUES
@@ -30,7 +30,7 @@ from payonce.services.billing.settings import (
 )
 from payonce.services.billing.signed_requests import SharedSecrets, open_signed_client
 from payonce.services.billing.subscriptions.handlers.payments_relay import PaymentsRelay, waiting_for_payments
-from payonce.services.billing.subscriptions.resources import MINUTE_S, subscribing
+from payonce.services.billing.subscriptions.resources import MINUTE_S, subscription_resources
 from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings, revealed
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 SIMULATED_KEY: Final = "simulated"
-TELL_EVERY_S: Final = 0.2
-TELL_TIMEOUT_S: Final = 5.0
+WEBHOOKS_EVERY_S: Final = 0.2
+WEBHOOK_TIMEOUT_S: Final = 5.0
 """Of one webhook of the simulated gateway, which waits for no slower receiver."""
-EVERYWHERE: Final = frozenset({"", "::", "0.0.0.0"})  # noqa: S104 - where somebody listens, and nobody calls
+ANY_ADDRESS: Final = frozenset({"", "::", "0.0.0.0"})  # noqa: S104 - where somebody listens, and nobody calls
 
 
 log = get_logger(__name__)
@@ -93,7 +93,7 @@ async def check_billing_held(settings: Settings, read: Reader) -> None:
 @asynccontextmanager
 async def open_subscriptions(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
     """Without secrets no role starts (`Settings.check_roles`)."""
-    yield subscribing(settings, database)
+    yield subscription_resources(settings, database)
 
 
 @asynccontextmanager
@@ -113,7 +113,7 @@ async def open_payments(settings: Settings, database: Database) -> AsyncIterator
         yield [
             *gateway,
             notifier,
-            GatewayDoor(billing.gateway_secrets(settings.data_dir if settings.embedded else None)),
+            GatewayEventReceiver(billing.gateway_secrets(settings.data_dir if settings.embedded else None)),
             Tokens(jwt_keys(settings), RemoteVersions(client), access_s=billing.access_minutes * MINUTE_S),
             SharedSecrets(secrets, settings.webhook_tolerance_s),
         ]
@@ -154,16 +154,18 @@ def simulated_gateway(settings: Settings) -> Iterator["GatewaySimulator"]:
 
 
 @asynccontextmanager
-async def telling(simulator: "GatewaySimulator", url: str, secrets: "Sequence[Secret]") -> AsyncIterator[None]:
+async def delivering_webhooks(
+    simulator: "GatewaySimulator", url: str, secrets: "Sequence[Secret]"
+) -> AsyncIterator[None]:
     """Meanwhile the simulated gateway posts its webhooks to this address as they come due."""
     from payonce.kit.http import HttpClient
 
     async def keep_telling(http: HttpClient) -> None:
         while True:
             await simulator.deliver(http, secrets)
-            await asyncio.sleep(TELL_EVERY_S)
+            await asyncio.sleep(WEBHOOKS_EVERY_S)
 
-    async with HttpClient("gateway-webhooks", url, timeout_s=TELL_TIMEOUT_S, allow_private=True) as http:
+    async with HttpClient("gateway-webhooks", url, timeout_s=WEBHOOK_TIMEOUT_S, allow_private=True) as http:
         task = asyncio.create_task(keep_telling(http), name="gateway webhooks")
         try:
             yield
@@ -207,12 +209,12 @@ def simulated_cards(context: "AppContext") -> "ASGIApp":
     return answer
 
 
-def tell_where(resources: Sequence[object], settings: Settings, roles: Sequence[str], port: int) -> None:
+def notify_this_process(resources: Sequence[object], settings: Settings, roles: Sequence[str], port: int) -> None:
     """This process listens: if it is the subscription service, and nobody says that another one is, notifications of
     payments go to itself."""
     if settings.of(BillingSettings).subscription_service_url is not None or SUBSCRIPTIONS not in roles:
         return
-    host = LOOPBACK if settings.host in EVERYWHERE else settings.host
+    host = LOOPBACK if settings.host in ANY_ADDRESS else settings.host
     for resource in resources:
         if isinstance(resource, NotificationSender):
             resource.send_to(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")

@@ -55,13 +55,13 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
         return Amount(self.amount_minor, Asset(self.currency, self.exponent))
 
 
-class RefundAsked(msgspec.Struct, frozen=True, kw_only=True):
+class RefundExecution(msgspec.Struct, frozen=True, kw_only=True):
     """On `q:pay:refund_initiation`: a refund that is on record, to be carried out."""
 
     refund_id: str
 
 
-class Credited(msgspec.Struct, frozen=True, kw_only=True):
+class ReturnedCredit(msgspec.Struct, frozen=True, kw_only=True):
     """On `q:pay:refund_initiation`: what of a charge came back as credit, all in all, and need not be given back. Sent
     by earlier versions after the change; now subscriptions hold the credit before it."""
 
@@ -117,7 +117,7 @@ class CreditRelease(msgspec.Struct, frozen=True, kw_only=True):
     change_id: str
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class NotificationDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """On `q:pay:subscription_update`: a notification that is on record, to be delivered."""
 
     event_id: str
@@ -151,7 +151,7 @@ class TokenVersion(msgspec.Struct, frozen=True, kw_only=True):
     """None: there is no such account."""
 
 
-class Forwarded(msgspec.Struct, frozen=True, kw_only=True):
+class ForwardedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message for a queue of payments, from a subscription service with a database of its own."""
 
     id: UUID
@@ -167,7 +167,7 @@ class Forwarded(msgspec.Struct, frozen=True, kw_only=True):
 class ForwardedMessages(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a signed request to payments."""
 
-    messages: list[Forwarded]
+    messages: list[ForwardedMessage]
 
 
 class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,30 +180,33 @@ CREDIT_KEY: Final = "credit:"
 """What the key of a refund begins with that pays out credit; the id of the payout follows."""
 CREDITED: Final = "credited"
 """The action of a message that says so."""
-AMOUNT_OF_NOTHING: Final = "0"
-TOLD_ID_MAX_CHARS: Final = 200
+ZERO_AMOUNT: Final = "0"
+NOTIFICATION_ID_MAX_CHARS: Final = 200
 """As the tables have room for them."""
-TOLD_MINOR_MAX: Final = 2**53 - 1
+NOTIFICATION_MINOR_MAX: Final = 2**53 - 1
 """As the gateway's amounts: beyond it some reader of JSON on the way would have lost digits."""
 
 
 def read_notification(body: bytes) -> Notification:
     """As it came, if our books can hold it: what they cannot is the sender's to mend, and one sentence says what."""
     try:
-        told = msgspec.json.decode(body, type=Notification)
+        notification = msgspec.json.decode(body, type=Notification)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"the body is no notification of payments: {error}") from error
-    if _has_nul(msgspec.to_builtins(told)):
+    if _has_nul(msgspec.to_builtins(notification)):
         raise Invalid("a text of the notification has the character U+0000 in it, which the store does not keep")
-    for name, text in (("event_id", told.event_id), ("transaction_id", told.transaction_id)):
-        if text is not None and not 1 <= len(text) <= TOLD_ID_MAX_CHARS:
-            raise Invalid(f"{name} {text[:40]!r} must have 1 to {TOLD_ID_MAX_CHARS} characters")
-    if told.action not in WITHOUT_AMOUNT:
-        amount = Amount.from_decimal(told.amount, asset_of(told.currency))
-        if not 0 < amount.minor <= TOLD_MINOR_MAX:
-            most = Amount(TOLD_MINOR_MAX, amount.asset)
-            raise Invalid(f"amount {told.amount[:40]} {told.currency} must be above zero and at most {most.to_text()}")
-    return told
+    for name, text in (("event_id", notification.event_id), ("transaction_id", notification.transaction_id)):
+        if text is not None and not 1 <= len(text) <= NOTIFICATION_ID_MAX_CHARS:
+            raise Invalid(f"{name} {text[:40]!r} must have 1 to {NOTIFICATION_ID_MAX_CHARS} characters")
+    if notification.action not in WITHOUT_AMOUNT:
+        amount = Amount.from_decimal(notification.amount, asset_of(notification.currency))
+        if not 0 < amount.minor <= NOTIFICATION_MINOR_MAX:
+            most = Amount(NOTIFICATION_MINOR_MAX, amount.asset)
+            raise Invalid(
+                f"amount {notification.amount[:40]} {notification.currency} must be above zero and at most "
+                f"{most.to_text()}"
+            )
+    return notification
 
 
 def _has_nul(value: object) -> bool:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from payonce.app.process import App
 from payonce.engine.operators.api_keys import make_key
 from payonce.services.billing.settings import BillingSettings
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Claims, Tokens
 from tests.http.client import Answer, WebClient, send_request
@@ -41,7 +41,9 @@ def resources(app: App, clock: ProcessClock | None = None) -> list[object]:
     return [
         Tokens([SECRET], versions, clock=clock or ProcessClock()),
         versions,
-        Terms([SHARED], test_clocks=True, registrations_max=app.settings.of(BillingSettings).registrations_max),
+        SubscriptionConfig(
+            [SHARED], test_clocks=True, registrations_max=app.settings.of(BillingSettings).registrations_max
+        ),
     ]
 
 

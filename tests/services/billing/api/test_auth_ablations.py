@@ -39,7 +39,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the end of refresh tokens with a new password": (
-        patched(accounts, "end_refreshing", nothing),
+        patched(accounts, "revoke_refresh_tokens", nothing),
         [given(test_auth.test_from_registration_to_a_new_password)],
     ),
     "the version of an account in its tokens": (

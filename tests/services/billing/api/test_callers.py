@@ -18,7 +18,15 @@ from payonce.http.kit import attempts
 from payonce.http.kit.attempts import FAILURES_MAX
 from payonce.http.kit.idempotency import Once
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import NOT_HERE, Who, customer, either, moving, operator, who_of
+from payonce.services.billing.callers import (
+    NO_BILLING_ROLE,
+    BillingCaller,
+    caller_of,
+    require_account,
+    require_account_or_key,
+    require_idempotent,
+    require_operator,
+)
 from payonce.services.billing.scopes import CHARGE, NO_TENANTS, OPERATE, READ, SCOPES
 from payonce.services.billing.tokens import ACCESS_S, AUDIENCE, SKEW_S, Claims, Expired, Tokens
 from tests.services.billing.api.conftest import OpenCounter
@@ -31,27 +39,27 @@ class Seen(BaseModel):
     whose: str
 
 
-def seen(who: Who) -> Seen:
+def seen(who: BillingCaller) -> Seen:
     return Seen(account_id=who.account_id, operator=who.operator, whose=who.idempotency_scope)
 
 
 def add_routes(web: FastAPI) -> None:
     @web.get("/test/customer")
-    async def for_customers(who: Annotated[Who, customer()]) -> Seen:
+    async def for_customers(who: Annotated[BillingCaller, require_account()]) -> Seen:
         return seen(who)
 
     @web.get("/test/operator")
-    async def for_operators(who: Annotated[Who, operator()]) -> Seen:
+    async def for_operators(who: Annotated[BillingCaller, require_operator()]) -> Seen:
         return seen(who)
 
     @web.get("/test/either")
-    async def for_both(who: Annotated[Who, either(READ)]) -> Seen:
+    async def for_both(who: Annotated[BillingCaller, require_account_or_key(READ)]) -> Seen:
         return seen(who)
 
     @web.post("/test/money")
-    async def for_money(once: Annotated[Once, moving(CHARGE)]) -> Response:
+    async def for_money(once: Annotated[Once, require_idempotent(CHARGE)]) -> Response:
         async def act(tx: Tx) -> Seen:
-            return seen(who_of(once))
+            return seen(caller_of(once))
 
         return await once.answer(act)
 
@@ -261,7 +269,7 @@ async def test_a_process_without_a_role_of_billing_says_so(counter: OpenCounter)
         ada = ask.as_account("ada")
         ask.app.resources = []
         answer = await ada.get("/test/either")
-        assert (answer.status, answer.problem["detail"]) == (404, NOT_HERE)
+        assert (answer.status, answer.problem["detail"]) == (404, NO_BILLING_ROLE)
 
 
 async def test_only_where_nothing_is_at_stake_a_version_may_be_a_little_old(counter: OpenCounter) -> None:

@@ -11,7 +11,7 @@ from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from payonce.services.billing.subscriptions.api import invoices
 from payonce.services.billing.subscriptions.pdf import render
 from payonce.services.billing.subscriptions.pdf.glyphs import Fonts
-from payonce.services.billing.subscriptions.pdf.render import Party, Printable
+from payonce.services.billing.subscriptions.pdf.render import Party, PrintedDocument
 from payonce.services.billing.subscriptions.store.customers import EXTERNAL_ID_MAX_CHARS
 from tests.http.client import Answer
 from tests.services.billing.api.conftest import OpenCounter, OpenShop
@@ -301,9 +301,9 @@ async def test_what_a_customer_can_do_a_merchant_can_do_on_their_behalf(shop: Op
 async def test_an_invoice_names_the_customer_as_they_were_when_it_was_issued(
     shop: OpenShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed: list[Printable] = []
+    printed: list[PrintedDocument] = []
 
-    def to_pdf(printable: Printable, fonts: Fonts) -> bytes:
+    def to_pdf(printable: PrintedDocument, fonts: Fonts) -> bytes:
         printed.append(printable)
         return render.to_pdf(printable, fonts)
 

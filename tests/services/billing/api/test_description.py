@@ -9,7 +9,7 @@ from schemathesis import GenerationMode
 from payonce.engine.operators import login_limits
 from payonce.http.kit import attempts
 from payonce.http.server import listening
-from payonce.services.billing.payments.api import payment_end
+from payonce.services.billing.payments.api import payment_completion
 from tests.http.test_description import OF_BILLING, tried_out
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import PASSWORD
@@ -46,7 +46,7 @@ async def try_all(shop: OpenShop, mode: GenerationMode, examples: int, monkeypat
     monkeypatch.setattr(attempts, "FAILURES_MAX", 1_000_000)
     for bound in ("FAILURES_MAX", "ADDRESS_FAILURES_MAX", "NAME_FAILURES_MAX"):
         monkeypatch.setattr(login_limits, bound, 1_000_000)
-    monkeypatch.setattr(payment_end, "WAIT_S", 0.0)
+    monkeypatch.setattr(payment_completion, "WAIT_S", 0.0)
     async with shop() as ask:
         ada = await ask.customer("ada@example.com")
         known = {

@@ -171,7 +171,7 @@ ABLATIONS: Ablations = {
         [given(test_who_is_no_operator_any_more_gives_nothing_back_and_steers_nothing)],
     ),
     "the moment at which a change is judged": (
-        patched(callers, "LOOKING", ("GET", "POST", "DELETE")),
+        patched(callers, "READ_METHODS", ("GET", "POST", "DELETE")),
         [given(test_after_a_new_password_payments_take_no_order_of_the_old_login)],
     ),
 }

@@ -16,7 +16,7 @@ from payonce.http.kit.auth import address_of
 from payonce.http.server import bound, served
 from payonce.kit.http import HttpClient
 from payonce.services.billing import callers
-from payonce.services.billing.subscriptions.resources import subscribing
+from payonce.services.billing.subscriptions.resources import subscription_resources
 from payonce.services.billing.subscriptions.store import accounts, refresh_tokens
 from payonce.settings import load_settings
 from payonce.testing import Clock
@@ -83,7 +83,7 @@ async def test_without_any_registrations_nobody_registers_and_customers_still_lo
         monkeypatch.setenv("BILLING_REGISTRATIONS_MAX", "0")
         for secret in ("JWT_SECRET_KEY", "WEBHOOK_SIGNING_SECRET"):
             monkeypatch.setenv(secret, "x" * 32)
-        ask.app.resources = subscribing(load_settings(), ask.app.database)
+        ask.app.resources = subscription_resources(load_settings(), ask.app.database)
         refused = await ask.post(REGISTER, person(1))
         assert (refused.status, refused.problem["detail"]) == (
             403,
@@ -177,7 +177,7 @@ async def test_one_account_gets_so_many_tokens_and_keeps_the_last_of_them(counte
 async def test_an_invoice_is_charged_out_of_turn_so_often_and_no_more(
     shop: OpenShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers, "TRIES_MAX", 0)
+    monkeypatch.setattr(callers, "ATTEMPTS_MAX", 0)
     async with shop() as ask:
         refused = await (await ask.customer("ada@example.com")).order("/v1/invoices/any/pay")
         assert (refused.status, refused.headers["retry-after"]) == (429, str(WINDOW_S))

@@ -9,7 +9,7 @@ import pytest
 from payonce.engine.operators import passwords
 from payonce.http.kit.scopes import PLATFORM_SCOPES, TENANT_SCOPES
 from payonce.services.billing import SCOPES, callers
-from payonce.services.billing.callers import KEY_NEEDED
+from payonce.services.billing.callers import CREDENTIALS_NEEDED
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenCounter
@@ -149,4 +149,4 @@ async def test_no_forged_token_opens_any_of_them_and_all_hear_the_same(counter: 
                 answer = await route.asked(who, "account")
                 assert answer.status == UNKNOWN, (name, route)
                 heard.add((answer.problem["detail"], answer.problem["title"], answer.headers["www-authenticate"]))
-        assert heard == {(KEY_NEEDED, "Unauthorized", "Bearer")}
+        assert heard == {(CREDENTIALS_NEEDED, "Unauthorized", "Bearer")}

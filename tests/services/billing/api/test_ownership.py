@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from payonce.services.billing import SCOPES, callers
-from payonce.services.billing.payments.api import payment_end
+from payonce.services.billing.payments.api import payment_completion
 from payonce.services.billing.subscriptions.api import subscriptions
 from tests.ablations import patched
 from tests.http.client import Answer
@@ -47,7 +47,7 @@ BODIES: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody works on what a probe would order, so nobody waits for it.
-    monkeypatch.setattr(payment_end, "WAIT_S", 0.0)
+    monkeypatch.setattr(payment_completion, "WAIT_S", 0.0)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ async def test_the_owner_finds_all_of_them(shop: OpenShop) -> None:
 @pytest.mark.parametrize("safeguard", ["what is seen", "what is changed"])
 async def test_without_it_the_other_customer_would_be_seen(shop: OpenShop, safeguard: str) -> None:
     take_out = {
-        "what is seen": patched(callers.Who, "may_see", lambda self, account_id: True),
+        "what is seen": patched(callers.BillingCaller, "may_see", lambda self, account_id: True),
         "what is changed": patched(subscriptions, "only_of", lambda who: None),
     }[safeguard]
     async with shop() as ask:
@@ -226,6 +226,6 @@ async def test_a_process_without_a_role_of_billing_answers_nothing_of_it(shop: O
             # A key has no account of its own to ask for.
             for caller in (person,) if path.startswith("/v1/auth") else (person, house):
                 answer = await caller.get(re.sub(r"{\w+}", "x", path))
-                assert (answer.status, answer.problem["detail"]) == (404, callers.NOT_HERE), path
+                assert (answer.status, answer.problem["detail"]) == (404, callers.NO_BILLING_ROLE), path
             tried += 1
         assert tried > 20

@@ -11,7 +11,7 @@ from standardwebhooks import Webhook
 
 from payonce.engine.webhooks import Receiver
 from payonce.kit.webhooks import Secret, signed_headers
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.handlers import payment_events
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenShop
@@ -159,11 +159,11 @@ async def test_secrets_are_exchanged_without_a_lost_notification(shop: OpenShop)
         _, event = await charged(ask)
         body = json.dumps(event).encode()
         assert (await told(ask, body, secrets=(NEWER,))).status == 401
-        others = [each for each in ask.app.resources if not isinstance(each, Terms)]
-        ask.app.resources = [*others, Terms([NEWER, SECRET])]
+        others = [each for each in ask.app.resources if not isinstance(each, SubscriptionConfig)]
+        ask.app.resources = [*others, SubscriptionConfig([NEWER, SECRET])]
         # While both are in force payments sign with both, the older one where there is room for one alone.
         assert (await told(ask, body, secrets=(NEWER, SECRET))).json == {"status": "processed"}
-        ask.app.resources = [*others, Terms([NEWER])]
+        ask.app.resources = [*others, SubscriptionConfig([NEWER])]
         assert (await told(ask, body, secrets=(NEWER,))).json == {"status": "duplicate"}
 
 

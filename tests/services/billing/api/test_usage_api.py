@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from payonce.services.billing.scopes import OPERATE, READ
-from payonce.services.billing.subscriptions.api.usage import LIMIT_REACHED, UseAsked, UseDocument
+from payonce.services.billing.subscriptions.api.usage import LIMIT_REACHED, UsageEvent, UsageEventDocument
 from payonce.testing import ScratchDatabase, open_stage
 from tests.services.billing.api.conftest import OpenCounter
 from tests.services.billing.usage.usage_stage import CALLS, PROJECTS, subscribe
@@ -37,7 +37,7 @@ async def test_a_customer_counts_for_themselves_and_hears_what_is_left(counter: 
         anna = c.as_account("anna")
         first = await anna.post(USE, event(delta=3))
         assert first.status == 200
-        assert UseDocument(**first.json).model_dump(mode="json") == first.json
+        assert UsageEventDocument(**first.json).model_dump(mode="json") == first.json
         assert (first.json["used"], first.json["limit"], first.json["left"]) == (3, 1_000, 997)
         assert "idempotent-replayed" not in first.headers
         again = await anna.post(USE, event(delta=3))
@@ -132,7 +132,7 @@ async def test_other_refusals_have_their_status(counter: OpenCounter) -> None:
         assert (await c.as_account("clara").post(USE, event())).status == 403
         c.app.resources = []
         key = await c.as_holder("product", OPERATE)
-        assert "runs no role of billing" in (await key.post(USE, event(account_id="anna"))).problem["detail"]
+        assert "runs no billing role" in (await key.post(USE, event(account_id="anna"))).problem["detail"]
 
 
 async def test_usage_is_shown_as_a_whole_by_feature_and_by_period(counter: OpenCounter) -> None:
@@ -181,5 +181,5 @@ async def test_what_is_described_is_what_is_read(counter: OpenCounter) -> None:
         assert c.web.router.routes[0].path == USE  # type: ignore[attr-defined]
         assert (await c.as_account("anna").get(USE)).status == 405
         fields = described["components"]["schemas"]["UseAsked"]
-        assert set(fields["properties"]) == set(UseAsked.model_fields)
+        assert set(fields["properties"]) == set(UsageEvent.model_fields)
         assert fields["required"] == ["feature_name", "event_id"]

@@ -18,9 +18,9 @@ from payonce.http.guard import Guard
 from payonce.http.kit.attempts import attempts_by_kind
 from payonce.http.kit.problems import exception_handlers
 from payonce.kit.webhooks import Secret
-from payonce.services.billing.payments.api.gateway_events import GatewayDoor
+from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
 from payonce.services.billing.payments.api.routes import build_routes
-from payonce.services.billing.payments.decisions import ACTION, giving_back
+from payonce.services.billing.payments.decisions import ACTION, refund_action
 from payonce.services.billing.tokens import Claims, Tokens
 from payonce.testing import OpenStage
 from tests.http.client import Answer, send_request
@@ -104,10 +104,10 @@ class Counter:
 async def open_counter(stage: OpenStage, **how: Any) -> AsyncIterator[Counter]:
     async with open_till(stage, **how) as till:
         tokens = Tokens([b"a key of at least thirty-two bytes"])
-        resources = [till.client, till.notifier, tokens, GatewayDoor([GATEWAY_SECRET])]
+        resources = [till.client, till.notifier, tokens, GatewayEventReceiver([GATEWAY_SECRET])]
         web = FastAPI(redirect_slashes=False, exception_handlers=exception_handlers())
         web.add_middleware(Guard)
-        web.state.context = PaymentsDesk(till, resources, {ACTION: giving_back(till.s.admin)})
+        web.state.context = PaymentsDesk(till, resources, {ACTION: refund_action(till.s.admin)})
         web.state.attempts = attempts_by_kind()
         web.include_router(build_routes())
         yield Counter(till, web, tokens)

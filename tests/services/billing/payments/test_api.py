@@ -222,7 +222,7 @@ async def test_what_came_back_as_credit_is_not_given_back(stage: OpenStage) -> N
         await counter.till.card()
         transaction = await counter.till.charged()
         async with counter.till.s.begin() as tx:
-            await transactions.note_credit(tx, transaction, 1_812)
+            await transactions.record_credit(tx, transaction, 1_812)
         operator = counter.as_operator()
         for key, amount in (("k1", "29.00"), ("k2", "10.89")):
             refused = await refund(operator, transaction.id, key, amount=amount)
@@ -324,10 +324,10 @@ async def test_only_the_gateway_is_heard(stage: OpenStage) -> None:
 
 
 async def test_no_more_than_so_many_requests_wait(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from payonce.services.billing.payments.api import payment_end
+    from payonce.services.billing.payments.api import payment_completion
 
-    monkeypatch.setattr(payment_end, "WAITING_MAX", 0)
-    monkeypatch.setattr(payment_end, "WAIT_S", 50.0)
+    monkeypatch.setattr(payment_completion, "WAITING_MAX", 0)
+    monkeypatch.setattr(payment_completion, "WAIT_S", 50.0)
     async with open_counter(stage) as counter:
         await counter.till.card()
         async with asyncio.timeout(30):

@@ -9,7 +9,7 @@ import pytest
 
 from payonce.kit.http import HttpClient
 from payonce.kit.webhooks import Refusal, signed_headers
-from payonce.services.billing.payments.api.gateway_events import GatewayDoor
+from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
 from payonce.services.billing.payments.model import State
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
@@ -115,6 +115,6 @@ async def test_what_fits_nothing_of_ours_is_told_and_changes_nothing(
 
 async def test_without_a_secret_nothing_is_taken(stage: OpenStage) -> None:
     async with stage() as s:
-        refused = await GatewayDoor([]).receive(s.read, {}, b"{}")
+        refused = await GatewayEventReceiver([]).receive(s.read, {}, b"{}")
         assert isinstance(refused, Refusal)
         assert refused.status == 401

@@ -36,7 +36,7 @@ async def test_what_lost_its_message_is_carried_on_once(stage: OpenStage) -> Non
         await till.drain()
         await counter.as_customer().pay()
         async with till.s.begin() as tx:
-            await refunds.ask(tx, transaction.id, None, "a reason", "k")
+            await refunds.request(tx, transaction.id, None, "a reason", "k")
         await purge(till)
         assert await look(till) == 0, "what is fresh may be between two messages"
         await till.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)

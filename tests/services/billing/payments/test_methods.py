@@ -39,7 +39,7 @@ async def test_a_new_default_is_charged_and_told(stage: OpenStage) -> None:
 
 async def test_two_first_cards_in_one_moment_leave_one_default(stage: OpenStage) -> None:
     async with open_till(stage) as till:
-        details = await payment_methods.described(till.client, till.gateway.tokenise(PAYS))
+        details = await payment_methods.describe_token(till.client, till.gateway.tokenise(PAYS))
         async with till.s.begin() as first:
             await payment_methods.attach(first, "acc-1", details)
             second = asyncio.create_task(till.card())
@@ -51,7 +51,7 @@ async def test_two_first_cards_in_one_moment_leave_one_default(stage: OpenStage)
 async def test_the_same_token_again_is_the_same_card_and_never_somebody_elses(stage: OpenStage) -> None:
     async with open_till(stage) as till:
         card = await till.card()
-        details = await payment_methods.described(till.client, card.token)
+        details = await payment_methods.describe_token(till.client, card.token)
         async with till.s.begin() as tx:
             assert (await payment_methods.attach(tx, "acc-1", details)).method.id == card.id
             with pytest.raises(Invalid, match="in use already"):
@@ -60,7 +60,7 @@ async def test_the_same_token_again_is_the_same_card_and_never_somebody_elses(st
 
 async def test_of_two_accounts_with_one_token_at_once_the_second_is_refused_in_a_sentence(stage: OpenStage) -> None:
     async with open_till(stage) as till:
-        details = await payment_methods.described(till.client, till.gateway.tokenise(PAYS))
+        details = await payment_methods.describe_token(till.client, till.gateway.tokenise(PAYS))
 
         async def attach() -> None:
             async with till.s.begin() as tx:
@@ -79,7 +79,7 @@ async def test_a_token_that_the_gateway_does_not_know_is_refused(stage: OpenStag
     async with open_till(stage) as till:
         for token in ("pm_nobody", "4242424242424242"):
             with pytest.raises(Invalid, match="knows no such token") as no:
-                await payment_methods.described(till.client, token)
+                await payment_methods.describe_token(till.client, token)
             assert token not in str(no.value)
 
 
@@ -93,9 +93,9 @@ async def test_a_removed_default_leaves_the_newest_of_the_others(stage: OpenStag
         assert (await of(till))[0] == (third.id, True)
         assert len(till.subscriptions.told) == 1
         async with till.s.begin() as tx:
-            with pytest.raises(payment_methods.NotThere):
+            with pytest.raises(payment_methods.UnknownMethod):
                 await payment_methods.remove(tx, "acc-1", first.id)
-            with pytest.raises(payment_methods.NotThere):
+            with pytest.raises(payment_methods.UnknownMethod):
                 await payment_methods.remove(tx, "acc-2", third.id)
 
 
@@ -121,7 +121,9 @@ async def test_a_charge_that_meets_the_removal_of_its_card_begins_anew(stage: Op
 
         async def begin() -> None:
             async with till.s.begin() as tx:
-                await transactions.begin(tx, other, transactions.Card(card.id, card.token, card.brand, card.last4))
+                await transactions.begin(
+                    tx, other, transactions.ChargedCard(card.id, card.token, card.brand, card.last4)
+                )
 
         async with till.s.begin() as removing:
             await payment_methods.remove(removing, "acc-1", card.id)

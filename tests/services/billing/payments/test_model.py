@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 import pytest
 
 from payonce.services.billing.payments.model import State, Transaction
-from payonce.services.billing.payments.store.queries import Charged
+from payonce.services.billing.payments.store.queries import ChargeSummary
 from payonce.services.billing.wire import Action
 from tests.services.billing.billing_stage import aed
 
 AT = datetime(2026, 2, 1, 9, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("kind", [Transaction, Charged])
+@pytest.mark.parametrize("kind", [Transaction, ChargeSummary])
 @pytest.mark.parametrize(
     ("state", "refunded", "refunding", "credited", "left", "free"),
     [

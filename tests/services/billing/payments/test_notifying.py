@@ -139,7 +139,9 @@ async def test_nothing_is_told_before_the_commit(stage: OpenStage, monkeypatch: 
         seen: list[str] = []
         whole = NotificationSender.post
 
-        async def looks(self: NotificationSender, due: notifications.Due, *rest: object) -> notifications.Came:
+        async def looks(
+            self: NotificationSender, due: notifications.DueNotification, *rest: object
+        ) -> notifications.DeliveryAttempt:
             # Another connection sees what is committed, and nothing else.
             seen.append(await till.s.owner.fetchval("select state from payments.transactions"))
             return await whole(self, due, *rest)  # type: ignore[arg-type]

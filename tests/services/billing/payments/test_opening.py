@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from payonce.app.process import App
-from payonce.services.billing.payments.api.gateway_events import GatewayDoor
+from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
 from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.reconciliation import statements
-from payonce.services.billing.resources import open_payments, tell_where
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.resources import notify_this_process, open_payments
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings, load_settings
@@ -31,7 +31,7 @@ def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.Monke
 
 async def test_a_process_of_billing_has_what_its_handlers_need(settings: Settings) -> None:
     async with App.open(settings, BOTH) as app:
-        for kind in (Gateway, NotificationSender, GatewayDoor, Terms, AccountVersions):
+        for kind in (Gateway, NotificationSender, GatewayEventReceiver, SubscriptionConfig, AccountVersions):
             assert len([each for each in app.resources if isinstance(each, kind)]) == 1
         tokens = next(each for each in app.resources if isinstance(each, Tokens))
         assert isinstance(tokens._versions, AccountVersions), "its own accounts are asked, not another process"
@@ -63,7 +63,7 @@ async def test_notifications_go_where_subscriptions_answer(
         monkeypatch.setenv("SUBSCRIPTION_SERVICE_URL", said)
     settings = load_settings()
     async with stage() as s, open_payments(settings, s.database) as resources:
-        tell_where(resources, settings, roles, 9_000)
+        notify_this_process(resources, settings, roles, 9_000)
         [notifier] = [each for each in resources if isinstance(each, NotificationSender)]
         assert notifier._url == f"{goes_to}/v1/webhooks/payment"
 

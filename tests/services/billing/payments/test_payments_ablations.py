@@ -13,9 +13,9 @@ from payonce.engine.messages.work import Work
 from payonce.kit.webhooks import Secret, signed_headers
 from payonce.services.billing import card_numbers
 from payonce.services.billing.payments import effects
-from payonce.services.billing.payments.effects import Made
+from payonce.services.billing.payments.effects import GatewayResult
 from payonce.services.billing.payments.handlers import charges, notifications, refunds
-from payonce.services.billing.payments.handlers.notifications import Due, NotificationSender
+from payonce.services.billing.payments.handlers.notifications import DueNotification, NotificationSender
 from payonce.services.billing.payments.ledger import captured
 from payonce.services.billing.payments.model import State, Transaction
 from payonce.services.billing.payments.store import notifications as telling
@@ -36,7 +36,7 @@ from tests.services.billing.payments.counter import open_counter
 
 
 async def told_before_the_commit(
-    work: Work, notifier: NotificationSender, transaction: Transaction, made: Made, now: datetime
+    work: Work, notifier: NotificationSender, transaction: Transaction, made: GatewayResult, now: datetime
 ) -> None:
     notice = telling.of_charge(transaction, None, now)
     assert notice is not None
@@ -44,7 +44,7 @@ async def told_before_the_commit(
         await transactions.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=made.id)
         await tx.post(captured(transaction))
         await telling.send(tx, notice)
-        await notifier.post(Due(notice.event_id, notice.body, now, now, False, False), "immediate", 0.5)
+        await notifier.post(DueNotification(notice.event_id, notice.body, now, now, False, False), "immediate", 0.5)
 
 
 @asynccontextmanager
@@ -98,7 +98,7 @@ ABLATIONS: Ablations = {
         [given(test_charging.test_another_body_under_the_same_key_is_parked, {"amount_minor": 1})],
     ),
     "the amount of what is found": (
-        patched(effects, "_of_what_was_asked", lambda found, _: Happened(Made(found.id))),
+        patched(effects, "_matching_result", lambda found, _: Happened(GatewayResult(found.id))),
         [test_charging.test_what_is_found_with_another_amount_is_neither_booked_nor_told],
     ),
     "the pause": (
@@ -135,7 +135,7 @@ ABLATIONS: Ablations = {
         [test_methods.test_a_card_is_not_removed_while_a_charge_is_under_way_on_it],
     ),
     "the refund of a trial": (
-        patched(refunds, "ask", lambda *_: no_lock(*_[:2])),
+        patched(refunds, "request", lambda *_: no_lock(*_[:2])),
         [test_charging.test_a_trial_is_given_back_and_subscriptions_hear_of_both_in_order],
     ),
     "the door to card numbers": (patched(card_numbers, "_is_suspect", lambda _: False), [refused_at_the_door]),

@@ -20,7 +20,9 @@ from tests.services.billing.payments.till import AED, DECLINES, PRICE, Till, ope
 
 async def asked(till: Till, transaction_id: str, minor: int | None, key: str = "k") -> Refund:
     async with till.s.begin() as tx:
-        return await refunds.ask(tx, transaction_id, None if minor is None else Amount(minor, AED), "asked for", key)
+        return await refunds.request(
+            tx, transaction_id, None if minor is None else Amount(minor, AED), "asked for", key
+        )
 
 
 async def wanted(till: Till, **payload: Any) -> None:
@@ -58,8 +60,8 @@ async def test_the_same_key_is_the_same_refund(stage: OpenStage) -> None:
             await asked(till, transaction.id, 901)
         async with till.s.begin() as tx:
             with pytest.raises(Invalid, match="on record for something else"):
-                await refunds.note_outside(tx, transaction.id, None, "by bank", "k")
-            noted = [await refunds.note_outside(tx, transaction.id, None, "by bank", "k2") for _ in range(2)]
+                await refunds.record_outside(tx, transaction.id, None, "by bank", "k")
+            noted = [await refunds.record_outside(tx, transaction.id, None, "by bank", "k2") for _ in range(2)]
         assert noted[0].id == noted[1].id
 
 
@@ -68,7 +70,7 @@ async def test_two_at_once_never_give_back_more_than_was_captured(stage: OpenSta
         await till.card()
         transaction = await till.charged()
         async with till.s.begin() as tx:
-            await refunds.ask(tx, transaction.id, Amount(2_000, AED), "asked for", "k1")
+            await refunds.request(tx, transaction.id, Amount(2_000, AED), "asked for", "k1")
             second = asyncio.create_task(asked(till, transaction.id, 2_000, "k2"))
             await eventually(lambda: waits_for_a_lock(till.s), what="a second that waits")
         [came] = await asyncio.gather(second, return_exceptions=True)

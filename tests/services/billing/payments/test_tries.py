@@ -17,7 +17,7 @@ MOST = 3
 
 @pytest.fixture(autouse=True)
 def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "TRIES_MAX", MOST)
+    monkeypatch.setattr(callers, "ATTEMPTS_MAX", MOST)
 
 
 async def test_a_customer_tries_so_many_cards_and_no_more(stage: OpenStage) -> None:

@@ -115,7 +115,7 @@ class Till:
     async def card(self, number: str = PAYS, account_id: str = "acc-1") -> PaymentMethod:
         """As a customer's browser and then our route do it."""
         token = self.gateway.tokenise(number)
-        details = await payment_methods.described(self.client, token)
+        details = await payment_methods.describe_token(self.client, token)
         async with self.s.begin() as tx:
             attached = await payment_methods.attach(tx, account_id, details)
         await self.notifier.at_once(attached.notice)

@@ -11,10 +11,10 @@ from payonce.kit.outcomes import Invalid
 from payonce.services.billing.subscriptions.domain import allowance
 from payonce.services.billing.subscriptions.domain.calendar import Anchor, Interval, Unit, period, period_at
 from payonce.services.billing.subscriptions.handlers import usage_sync
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.store import plans, usage
 from payonce.services.billing.subscriptions.store.plans import Offer
-from payonce.services.billing.subscriptions.store.usage import NotCounted, Why
+from payonce.services.billing.subscriptions.store.usage import UsageRefusal, UsageRefused
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, BEGIN, Customer, House, open_house
 from tests.services.billing.usage.usage_stage import CALLS, broken
@@ -34,7 +34,7 @@ async def use(house: House, customer: Customer, delta: int, event: str) -> datet
 
 
 async def used(house: House, customer: Customer) -> int:
-    found = await usage.standing(house.s.read, customer.id)
+    found = await usage.current_usage(house.s.read, customer.id)
     assert found is not None
     feature = found.of(CALLS)
     assert feature is not None
@@ -49,11 +49,11 @@ async def test_an_annual_plan_has_its_monthly_allowance_every_month(stage: OpenS
         begins = []
         for month in range(13):
             begins.append(await use(house, customer, ALLOWED, f"e-{month}"))
-            with pytest.raises(NotCounted, match="10000 of 10000 are used") as no:
+            with pytest.raises(UsageRefused, match="10000 of 10000 are used") as no:
                 await use(house, customer, 1, f"over-{month}")
-            assert no.value.why is Why.OVER_LIMIT
+            assert no.value.why is UsageRefusal.OVER_LIMIT
             entitled = await usage.entitlement(house.s.read, customer.id, CALLS)
-            assert (entitled.why_not, entitled.resets_at is not None) == (Why.OVER_LIMIT, True)
+            assert (entitled.why_not, entitled.resets_at is not None) == (UsageRefusal.OVER_LIMIT, True)
             assert f"begins anew at {entitled.resets_at.isoformat()}" in str(no.value)  # type: ignore[union-attr]
             await house.go_to(entitled.resets_at)  # type: ignore[arg-type]
             assert (await usage.entitlement(house.s.read, customer.id, CALLS)).left == ALLOWED
@@ -110,11 +110,11 @@ async def test_a_change_to_a_longer_window_keeps_what_was_used_and_one_back_give
         await use(house, customer, 1_000, "e-1")
         await house.go_to(datetime(2026, 3, 5, tzinfo=UTC))
         await use(house, customer, 4_000, "e-2")
-        await house.change_plan(subscription, "yearly-limits", When.NOW)
+        await house.change_plan(subscription, "yearly-limits", ChangeTiming.NOW)
         assert await used(house, customer) == 5_000, "the year has both months"
         await use(house, customer, 1_000, "e-3")
         assert await house.broken() == {}
-        await house.change_plan(subscription, "monthly-limits", When.NOW)
+        await house.change_plan(subscription, "monthly-limits", ChangeTiming.NOW)
         assert 5_000 < await used(house, customer) <= 6_000, "of the year's use, the part of the time that is left"
         await use(house, customer, 1, "e-4")
         await house.go_to(datetime(2026, 4, 2, tzinfo=UTC))

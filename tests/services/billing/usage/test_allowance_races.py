@@ -17,11 +17,11 @@ from payonce.kit.money import Amount
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import plan_changes, usage_sync
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import Subscription
 from payonce.services.billing.subscriptions.store import plans, usage
 from payonce.services.billing.subscriptions.store.plans import Offer
-from payonce.services.billing.subscriptions.store.usage import Counted, NotCounted
+from payonce.services.billing.subscriptions.store.usage import CountedUsage, UsageRefused
 from payonce.testing import OpenStage
 from payonce.testing.servers import ScratchServer
 from payonce.testing.stage import open_stage
@@ -42,14 +42,14 @@ Step = Callable[[House, Subscription, str], Awaitable[Any]]
 def uses(delta: int) -> Step:
     """The event comes twice at once, as from a caller that lost the answer."""
 
-    async def use(house: House, subscription: Subscription, event: str) -> Counted:
+    async def use(house: House, subscription: Subscription, event: str) -> CountedUsage:
         both = await asyncio.gather(
             *(usage.use(house.s.read, subscription.account_id, CALLS, delta, event) for _ in range(2)),
             return_exceptions=True,
         )
-        counted = [each for each in both if isinstance(each, Counted)]
+        counted = [each for each in both if isinstance(each, CountedUsage)]
         for each in both:
-            if isinstance(each, BaseException) and not (counted and isinstance(each, NotCounted)):
+            if isinstance(each, BaseException) and not (counted and isinstance(each, UsageRefused)):
                 raise each
         # One that is refused may be counted when it comes again: something was given back, or a window began.
         assert [each.repeated for each in counted].count(False) == 1
@@ -61,7 +61,7 @@ def uses(delta: int) -> Step:
 def change_to(plan: str) -> Step:
     async def change(house: House, subscription: Subscription, event: str) -> None:
         async with house.s.begin() as tx:
-            await plan_changes.ask_for_plan(tx, None, subscription.id, plan, When.NOW)
+            await plan_changes.request_plan(tx, None, subscription.id, plan, ChangeTiming.NOW)
 
     return change
 
@@ -78,7 +78,7 @@ async def roll(house: House, subscription: Subscription, event: str) -> None:
 
 async def next_window(house: House, subscription: Subscription, event: str) -> None:
     """Begins, and with the last of a period the next period is asked for."""
-    found = await usage.standing(house.s.read, subscription.account_id)
+    found = await usage.current_usage(house.s.read, subscription.account_id)
     assert found is not None
     assert found.period_end is not None
     await house.s.clock.freeze(max(found.period_end, await house.s.clock.now()))
@@ -162,14 +162,14 @@ async def any_order(stage: OpenStage, groups: list[list[str]]) -> None:
             wrong = [
                 each
                 for each in answers
-                if isinstance(each, BaseException) and not isinstance(each, Conflict | NotCounted)
+                if isinstance(each, BaseException) and not isinstance(each, Conflict | UsageRefused)
             ]
             assert wrong == []
-            counted += sum(each.counted for each in answers if isinstance(each, Counted))
+            counted += sum(each.counted for each in answers if isinstance(each, CountedUsage))
             await house.look()
             await house.run()
             assert await house.broken() == {}
-            found = await usage.standing(house.s.read, customer.id)
+            found = await usage.current_usage(house.s.read, customer.id)
             assert found is not None
             feature = found.of(CALLS)
             assert feature is not None

@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 
 from payonce.services.billing.subscriptions.handlers import settlement
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.store import subscriptions, usage
-from payonce.services.billing.subscriptions.store.usage import NotCounted
+from payonce.services.billing.subscriptions.store.usage import UsageRefused
 from payonce.testing import OpenStage, eventually
 from tests.locks import apart, waits_for_a_lock
 from tests.services.billing.billing_stage import Customer, House, open_house
@@ -17,7 +17,7 @@ from tests.services.billing.usage.usage_stage import CALLS, SECOND, THIRD, broke
 
 
 async def used(house: House, customer: Customer) -> int:
-    found = await usage.standing(house.s.read, customer.id)
+    found = await usage.current_usage(house.s.read, customer.id)
     assert found is not None
     feature = found.of(CALLS)
     assert feature is not None
@@ -33,10 +33,10 @@ async def test_half_of_the_price_goes_back_and_half_of_the_use_goes_along(stage:
         await usage.use(house.s.read, customer.id, CALLS, 8_001, "e-1")
         middle = subscription.period_start + (subscription.period_end - subscription.period_start) / 2
         await house.go_to(middle)
-        await house.change_plan(subscription, "annual-pro", When.NOW)
+        await house.change_plan(subscription, "annual-pro", ChangeTiming.NOW)
         assert await used(house, customer) == 4_001, "rounded up: by many changes nothing is gained either"
         await usage.use(house.s.read, customer.id, CALLS, 5_999, "e-2")
-        with pytest.raises(NotCounted, match="10000 of 10000"):
+        with pytest.raises(UsageRefused, match="10000 of 10000"):
             await usage.use(house.s.read, customer.id, CALLS, 1, "e-3")
         totals = [(each.period_start, each.total) for each in await usage.totals(house.s.read, customer.id)]
         assert totals == [(middle, 10_000), (subscription.period_start, 4_000)], "together, what was used"
@@ -53,7 +53,7 @@ async def changed_to_and_fro(house: House) -> int:
             await usage.use(house.s.read, customer.id, CALLS, left, f"e-{number}")
         counted += left
         await house.s.clock.freeze(await house.s.clock.now() + timedelta(seconds=1))
-        await house.change_plan(subscription, plan, When.NOW)
+        await house.change_plan(subscription, plan, ChangeTiming.NOW)
     assert await house.broken() == {}
     return counted
 
@@ -67,7 +67,7 @@ async def test_without_it_every_change_is_a_whole_allowance(stage: OpenStage, mo
     async def leave_it(*_: object) -> None:
         return
 
-    monkeypatch.setattr(settlement, "_take_use_along", leave_it)
+    monkeypatch.setattr(settlement, "_carry_usage_over", leave_it)
     async with open_house(stage) as house:
         assert await changed_to_and_fro(house) == 20_000
 
@@ -95,6 +95,6 @@ async def test_what_a_trial_allowed_is_not_counted_against_the_plan(stage: OpenS
         customer = await house.customer()
         subscription = await house.start_trial(customer)
         await usage.use(house.s.read, customer.id, CALLS, 100, "e-1")
-        await house.change_plan(subscription, "basic", When.NOW)
+        await house.change_plan(subscription, "basic", ChangeTiming.NOW)
         assert await used(house, customer) == 0
         assert await house.broken() == {}

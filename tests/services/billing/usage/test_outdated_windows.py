@@ -10,7 +10,7 @@ from payonce.services.billing.policies import BILLING_CLOCK
 from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.model import Subscription
 from payonce.services.billing.subscriptions.store import usage
-from payonce.services.billing.subscriptions.store.usage import NotCounted
+from payonce.services.billing.subscriptions.store.usage import UsageRefused
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import House, open_house
 from tests.services.billing.usage.usage_stage import CALLS
@@ -51,7 +51,7 @@ async def test_windows_that_a_process_of_the_version_before_left_are_put_right(s
         await house.pass_days(31)
         for month in range(2):
             await usage.use(house.s.read, customer.id, CALLS, 10_000, f"e-{month}")
-            with pytest.raises(NotCounted):
+            with pytest.raises(UsageRefused):
                 await usage.use(house.s.read, customer.id, CALLS, 1, f"over-{month}")
             await house.pass_days(31)
         assert await put_back(house) == [said], "there was nothing else to put right"

@@ -9,12 +9,12 @@ import pytest
 from payonce.engine.audit import notes
 from payonce.services.billing.subscriptions.model import State
 from payonce.services.billing.subscriptions.store.usage import (
-    Counted,
-    NotCounted,
-    Why,
+    CountedUsage,
+    UsageRefusal,
+    UsageRefused,
+    current_usage,
     entitlement,
     reset,
-    standing,
     totals,
     use,
 )
@@ -38,8 +38,10 @@ AT_ONCE = 40
 """More than the pool has connections."""
 
 
-async def refused(s: Stage, feature: str = CALLS, delta: int = 1, event: str = "e-no", account: str = "anna") -> Why:
-    with pytest.raises(NotCounted) as no:
+async def refused(
+    s: Stage, feature: str = CALLS, delta: int = 1, event: str = "e-no", account: str = "anna"
+) -> UsageRefusal:
+    with pytest.raises(UsageRefused) as no:
         await use(s.read, account, feature, delta, event)
     return no.value.why
 
@@ -48,7 +50,7 @@ async def test_an_event_is_counted_and_answered_with_what_is_left(stage: OpenSta
     async with stage() as s:
         await subscribe(s)
         first = await use(s.read, "anna", CALLS, 3, "e-1")
-        assert first == Counted(CALLS, "e-1", 3, 3, 3, ALLOWED, FIRST, repeated=False)
+        assert first == CountedUsage(CALLS, "e-1", 3, 3, 3, ALLOWED, FIRST, repeated=False)
         assert (await use(s.read, "anna", CALLS, 4, "e-2")).left == ALLOWED - 7
         assert await broken(s) == {}
 
@@ -74,7 +76,7 @@ async def test_an_event_that_was_another_one_is_refused(stage: OpenStage) -> Non
         await subscribe(s)
         await use(s.read, "anna", CALLS, 1, "e-1")
         for feature, delta in ((PROJECTS, 1), (CALLS, 2)):
-            assert await refused(s, feature, delta, "e-1") is Why.REUSED
+            assert await refused(s, feature, delta, "e-1") is UsageRefusal.REUSED
         assert await counter(s) == 1
         assert await counter(s, PROJECTS) is None
 
@@ -91,7 +93,9 @@ async def test_over_the_limit_nothing_is_written_and_the_event_may_come_again(st
     async with stage() as s:
         await subscribe(s)
         await use(s.read, "anna", CALLS, ALLOWED - 1, "e-1")
-        with pytest.raises(NotCounted, match=f"{ALLOWED - 1} of {ALLOWED} are used, 1 are left and 2 were asked") as no:
+        with pytest.raises(
+            UsageRefused, match=f"{ALLOWED - 1} of {ALLOWED} are used, 1 are left and 2 were asked"
+        ) as no:
             await use(s.read, "anna", CALLS, 2, "e-2")
         assert (no.value.status, no.value.used, no.value.limit) == (429, ALLOWED - 1, ALLOWED)
         assert await counter(s) == ALLOWED - 1
@@ -107,9 +111,9 @@ async def test_at_once_on_many_connections_the_limit_is_kept_exactly(stage: Open
         await use(s.read, "anna", CALLS, ALLOWED - AT_ONCE // 2, "before")
         asked = (use(s.read, "anna", CALLS, 1, f"e-{number}") for number in range(AT_ONCE))
         ends = await asyncio.gather(*asked, return_exceptions=True)
-        counted = [end for end in ends if isinstance(end, Counted)]
+        counted = [end for end in ends if isinstance(end, CountedUsage)]
         assert sorted(end.used for end in counted) == list(range(ALLOWED - AT_ONCE // 2 + 1, ALLOWED + 1))
-        assert {type(end) for end in ends} == {Counted, NotCounted}
+        assert {type(end) for end in ends} == {CountedUsage, UsageRefused}
         assert await counter(s) == ALLOWED
         assert await events(s) == 1 + len(counted)
         assert await broken(s) == {}
@@ -140,8 +144,8 @@ async def test_one_event_id_for_two_features_at_once_counts_for_one_of_them(stag
         pairs = [(feature, f"e-{number}") for number in range(AT_ONCE // 2) for feature in (CALLS, PROJECTS)]
         asked = (use(s.read, "anna", feature, 1, event) for feature, event in pairs)
         ends = await asyncio.gather(*asked, return_exceptions=True)
-        assert sum(isinstance(end, Counted) for end in ends) == AT_ONCE // 2
-        assert {end.why for end in ends if isinstance(end, NotCounted)} == {Why.REUSED}
+        assert sum(isinstance(end, CountedUsage) for end in ends) == AT_ONCE // 2
+        assert {end.why for end in ends if isinstance(end, UsageRefused)} == {UsageRefusal.REUSED}
         assert (await counter(s, CALLS) or 0) + (await counter(s, PROJECTS) or 0) == AT_ONCE // 2
         assert await broken(s) == {}
 
@@ -150,9 +154,9 @@ async def test_a_new_period_begins_at_zero_without_anybody_resetting_it(stage: O
     async with stage() as s:
         await subscribe(s)
         await use(s.read, "anna", CALLS, ALLOWED, "e-1")
-        assert await refused(s) is Why.OVER_LIMIT
+        assert await refused(s) is UsageRefusal.OVER_LIMIT
         await renew(s)
-        found = await standing(s.read, "anna")
+        found = await current_usage(s.read, "anna")
         assert found is not None
         assert [each.used for each in found.features] == [0, 0]
         answer = await use(s.read, "anna", CALLS, 1, "e-2")
@@ -202,7 +206,7 @@ async def test_no_limit_is_null_and_zero_is_none_at_all(stage: OpenStage) -> Non
         await subscribe(s, plan="odd-v1")
         answer = await use(s.read, "anna", "endless", 1_000_000_000, "e-1")
         assert (answer.limit, answer.left) == (None, None)
-        assert await refused(s, "none") is Why.OVER_LIMIT
+        assert await refused(s, "none") is UsageRefusal.OVER_LIMIT
         assert (await use(s.read, "anna", "none", -1, "e-2")).used == 0
 
 
@@ -211,11 +215,11 @@ async def test_what_may_be_used_by_the_subscriptions_state(stage: OpenStage) -> 
         "active": None,
         "trialing": None,
         "past_due": None,
-        "paused": Why.NOT_ENTITLED,
-        "unpaid": Why.NOT_ENTITLED,
-        "incomplete": Why.NOT_ENTITLED,
-        "canceled": Why.NO_SUBSCRIPTION,
-        "incomplete_expired": Why.NO_SUBSCRIPTION,
+        "paused": UsageRefusal.NOT_ENTITLED,
+        "unpaid": UsageRefusal.NOT_ENTITLED,
+        "incomplete": UsageRefusal.NOT_ENTITLED,
+        "canceled": UsageRefusal.NO_SUBSCRIPTION,
+        "incomplete_expired": UsageRefusal.NO_SUBSCRIPTION,
     }
     assert set(expected) == set(State)
     async with stage() as s:
@@ -235,8 +239,8 @@ async def test_one_that_ends_with_its_period_ends_by_the_customers_clock(stage: 
         await s.owner.execute("update subscriptions.subscriptions set cancel_at_period_end = true")
         await use(s.read, "anna", CALLS, 1, "e-1")
         await s.owner.execute("update subscriptions.test_clocks set now_at = $1, target_at = $1", SECOND)
-        assert await refused(s) is Why.NOT_ENTITLED
-        assert (await entitlement(s.read, "anna", CALLS)).why_not is Why.NOT_ENTITLED
+        assert await refused(s) is UsageRefusal.NOT_ENTITLED
+        assert (await entitlement(s.read, "anna", CALLS)).why_not is UsageRefusal.NOT_ENTITLED
 
 
 async def test_a_feature_of_other_plans_is_403_and_one_of_none_404(stage: OpenStage) -> None:
@@ -249,13 +253,16 @@ async def test_a_feature_of_other_plans_is_403_and_one_of_none_404(stage: OpenSt
             """
         )
         await subscribe(s, plan="bare-v1")
-        for feature, why, status in ((CALLS, Why.NOT_INCLUDED, 403), ("teleports", Why.UNKNOWN_FEATURE, 404)):
-            with pytest.raises(NotCounted, match=feature) as no:
+        for feature, why, status in (
+            (CALLS, UsageRefusal.NOT_INCLUDED, 403),
+            ("teleports", UsageRefusal.UNKNOWN_FEATURE, 404),
+        ):
+            with pytest.raises(UsageRefused, match=feature) as no:
                 await use(s.read, "anna", feature, 1, "e-1")
             assert (no.value.why, no.value.status) == (why, status)
             assert (await entitlement(s.read, "anna", feature)).why_not is why
-        assert await refused(s, account="nobody") is Why.NO_SUBSCRIPTION
-        assert (await entitlement(s.read, "nobody", CALLS)).why_not is Why.NO_SUBSCRIPTION
+        assert await refused(s, account="nobody") is UsageRefusal.NO_SUBSCRIPTION
+        assert (await entitlement(s.read, "nobody", CALLS)).why_not is UsageRefusal.NO_SUBSCRIPTION
 
 
 async def test_an_entitlement_says_whether_one_more_would_be_counted(stage: OpenStage) -> None:
@@ -266,7 +273,7 @@ async def test_an_entitlement_says_whether_one_more_would_be_counted(stage: Open
         assert (found.entitled, found.used, found.limit, found.left, found.resets_at) == (True, 2, 3, 1, SECOND)
         await use(s.read, "anna", PROJECTS, 1, "e-2")
         found = await entitlement(s.read, "anna", PROJECTS)
-        assert (found.entitled, found.why_not, found.left) == (False, Why.OVER_LIMIT, 0)
+        assert (found.entitled, found.why_not, found.left) == (False, UsageRefusal.OVER_LIMIT, 0)
 
 
 async def test_a_smaller_plan_leaves_nothing_and_takes_back_gladly(stage: OpenStage) -> None:
@@ -274,7 +281,7 @@ async def test_a_smaller_plan_leaves_nothing_and_takes_back_gladly(stage: OpenSt
         await subscribe(s, plan="pro-v1")
         await use(s.read, "anna", PROJECTS, 20, "e-1")
         await s.owner.execute("update subscriptions.subscriptions set plan_id = 'basic-v1'")
-        assert await refused(s, PROJECTS) is Why.OVER_LIMIT
+        assert await refused(s, PROJECTS) is UsageRefusal.OVER_LIMIT
         assert (await entitlement(s.read, "anna", PROJECTS)).left == 0
         back = await use(s.read, "anna", PROJECTS, -1, "e-2")
         assert (back.used, back.left) == (19, 0)
@@ -351,7 +358,7 @@ async def test_any_order_of_events_counts_as_plain_arithmetic_does(stage: OpenSt
             elif kind == "again" and last[1] != "first":
                 assert (await use(s.read, "anna", CALLS, *last)).repeated
             elif kind == "use" and used + amount > ALLOWED:
-                assert await refused(s, CALLS, amount, f"e-{number}") is Why.OVER_LIMIT
+                assert await refused(s, CALLS, amount, f"e-{number}") is UsageRefusal.OVER_LIMIT
             elif kind in ("use", "back"):
                 last = (amount if kind == "use" else -amount, f"e-{number}")
                 counted = max(last[0], -used)

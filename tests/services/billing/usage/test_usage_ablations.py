@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 import pytest
 
-from payonce.services.billing.subscriptions.store.usage import NotCounted
+from payonce.services.billing.subscriptions.store.usage import UsageRefused
 from payonce.testing import OpenStage, Stage
 from tests.ablations import Ablations, Check, cases, missed
 from tests.conformance.wire import without
@@ -16,7 +16,7 @@ from tests.services.billing.usage import test_usage, test_usage_sync, test_usage
 NOTICED: Final = (
     AssertionError,
     pytest.fail.Exception,
-    NotCounted,
+    UsageRefused,
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.DeadlockDetectedError,
 )

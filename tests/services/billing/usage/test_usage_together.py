@@ -7,8 +7,8 @@ import asyncpg
 import pytest
 
 from payonce.services.billing.subscriptions.api import usage_batch
-from payonce.services.billing.subscriptions.api.usage_batch import BATCH_MAX, Together
-from payonce.services.billing.subscriptions.store.usage import Counted, NotCounted, Why
+from payonce.services.billing.subscriptions.api.usage_batch import BATCH_MAX, UsageBatcher
+from payonce.services.billing.subscriptions.store.usage import CountedUsage, UsageRefusal, UsageRefused
 from payonce.testing import OpenStage, Stage, eventually
 from tests.locks import waiting_for_locks, waits_for_a_lock
 from tests.services.billing.usage.usage_stage import CALLS, PROJECTS, broken, counter, subscribe
@@ -36,7 +36,7 @@ async def test_each_gets_its_own_answer_in_whatever_company(stage: OpenStage) ->
     async with stage() as s:
         await subscribe(s)
         await subscribe(s, "berta", state="paused")
-        together = Together(s.read)
+        together = UsageBatcher(s.read)
         asked = [
             ("anna", PROJECTS, 2, "p-1"),
             ("anna", CALLS, 5, "c-1"),
@@ -50,19 +50,19 @@ async def test_each_gets_its_own_answer_in_whatever_company(stage: OpenStage) ->
         ]
         ends = await asyncio.gather(*(together.use(*event) for event in asked), return_exceptions=True)
         told = [
-            (end.event_id, end.used, end.repeated) if isinstance(end, Counted) else getattr(end, "why", end)
+            (end.event_id, end.used, end.repeated) if isinstance(end, CountedUsage) else getattr(end, "why", end)
             for end in ends
         ]
         assert told == [
             ("p-1", 2, False),
             ("c-1", 5, False),
-            Why.NO_SUBSCRIPTION,
-            Why.NOT_ENTITLED,
-            Why.OVER_LIMIT,
+            UsageRefusal.NO_SUBSCRIPTION,
+            UsageRefusal.NOT_ENTITLED,
+            UsageRefusal.OVER_LIMIT,
             ("c-1", 5, True),
-            Why.UNKNOWN_FEATURE,
+            UsageRefusal.UNKNOWN_FEATURE,
             ("c-2", 3, False),
-            Why.REUSED,
+            UsageRefusal.REUSED,
         ]
         assert await broken(s) == {}
 
@@ -71,7 +71,7 @@ async def test_what_waits_goes_together_and_what_comes_alone_at_once(stage: Open
     async with stage() as s:
         await subscribe(s, plan="enterprise-v1")
         store = Listening(s)
-        together = Together(store)
+        together = UsageBatcher(store)
         await together.use("anna", CALLS, 1, "alone")
         assert store.calls == [1]
         count = 3 * BATCH_MAX
@@ -85,7 +85,7 @@ async def test_what_waits_goes_together_and_what_comes_alone_at_once(stage: Open
 async def test_two_calls_with_the_same_events_do_not_wait_in_a_circle(stage: OpenStage) -> None:
     async with stage() as s:
         await subscribe(s)
-        one, two = Together(s.read), Together(s.read)
+        one, two = UsageBatcher(s.read), UsageBatcher(s.read)
         async with s.owner.transaction():
             # The first call waits for an event between two others of the same counter; the second brings the last one.
             await s.owner.execute(
@@ -107,11 +107,11 @@ async def test_two_calls_with_the_same_events_do_not_wait_in_a_circle(stage: Ope
 async def test_an_event_that_the_store_cannot_take_does_not_harm_the_others(stage: OpenStage) -> None:
     async with stage() as s:
         await subscribe(s)
-        together = Together(s.read)
+        together = UsageBatcher(s.read)
         asked = [("anna", CALLS, 1, "e-1"), ("anna", CALLS, 0, "nothing"), ("anna", CALLS, 1, "e-2")]
         first, wrong, last = await asyncio.gather(*(together.use(*event) for event in asked), return_exceptions=True)
         assert isinstance(wrong, asyncpg.CheckViolationError)
-        assert [end.used for end in (first, last) if isinstance(end, Counted)] == [1, 2]
+        assert [end.used for end in (first, last) if isinstance(end, CountedUsage)] == [1, 2]
 
 
 async def test_a_store_that_is_away_is_told_to_all_who_wait(stage: OpenStage) -> None:
@@ -122,7 +122,7 @@ async def test_a_store_that_is_away_is_told_to_all_who_wait(stage: OpenStage) ->
 
     async with stage() as s:
         store = Away(s)
-        together = Together(store)
+        together = UsageBatcher(store)
         ends = await asyncio.gather(
             *(together.use("anna", CALLS, 1, f"e-{number}") for number in range(5)), return_exceptions=True
         )
@@ -133,7 +133,7 @@ async def test_a_store_that_is_away_is_told_to_all_who_wait(stage: OpenStage) ->
 async def test_whoever_went_away_meanwhile_was_counted_all_the_same(stage: OpenStage) -> None:
     async with stage() as s:
         await subscribe(s)
-        together = Together(s.read)
+        together = UsageBatcher(s.read)
         async with s.owner.transaction():
             await s.owner.execute("lock table subscriptions.usage_counters in exclusive mode")
             going = asyncio.create_task(together.use("anna", CALLS, 1, "e-1"))
@@ -149,9 +149,9 @@ async def test_over_the_limit_is_refused_in_company_too(stage: OpenStage, monkey
     monkeypatch.setattr(usage_batch, "BATCH_MAX", 7)
     async with stage() as s:
         await subscribe(s)
-        processes = [Together(s.read) for _ in range(3)]
+        processes = [UsageBatcher(s.read) for _ in range(3)]
         asked = (processes[number % 3].use("anna", PROJECTS, 1, f"e-{number}") for number in range(30))
         ends = await asyncio.gather(*asked, return_exceptions=True)
-        assert sorted(end.used for end in ends if isinstance(end, Counted)) == [1, 2, 3]
-        assert sum(isinstance(end, NotCounted) and end.why is Why.OVER_LIMIT for end in ends) == 27
+        assert sorted(end.used for end in ends if isinstance(end, CountedUsage)) == [1, 2, 3]
+        assert sum(isinstance(end, UsageRefused) and end.why is UsageRefusal.OVER_LIMIT for end in ends) == 27
         assert await counter(s, PROJECTS) == 3

@@ -14,7 +14,13 @@ from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.values import PAGE_DEFAULT, Limit, Moment, Name, Number
 from payonce.http.queues import Pause, Paused, Redriven, RedriveRequest, redrive_parked
-from payonce.services.billing.callers import Who, moving, opened, operator, who_of
+from payonce.services.billing.callers import (
+    BillingCaller,
+    caller_of,
+    require_idempotent,
+    require_operator,
+    require_resource,
+)
 from payonce.services.billing.card_numbers import refuse_card_numbers
 from payonce.services.billing.policies import QUEUES
 from payonce.services.billing.scopes import OPERATE, READ
@@ -26,8 +32,8 @@ STEER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 OURS: Final = tuple(policy.queue for policy in QUEUES)
 
 QueueName = Annotated[Name, Path(description="As GET /v1/ops/queues lists them.")]
-Viewer = Annotated[Who, operator(READ)]
-Steerer = Annotated[Who, operator(OPERATE)]
+Viewer = Annotated[BillingCaller, require_operator(READ)]
+Steerer = Annotated[BillingCaller, require_operator(OPERATE)]
 
 
 def build_routes() -> APIRouter:
@@ -41,7 +47,7 @@ def _add_looking(routes: APIRouter) -> None:
     @routes.get("/job-logs", summary="Ended runs of billing's queues, the newest first", responses=LOOK)
     async def list_job_logs(
         context: AppContextDep,
-        who: Viewer,
+        caller: Viewer,
         queue: Name | None = None,
         status: Ended | None = None,
         action: Name | None = None,
@@ -52,7 +58,7 @@ def _add_looking(routes: APIRouter) -> None:
         limit: Limit = PAGE_DEFAULT,
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> JobPage:
-        opened(context, Tokens)
+        require_resource(context, Tokens)
         if queue is not None:
             _check_ours(queue)
         found = await job_log.recent(
@@ -70,23 +76,23 @@ def _add_looking(routes: APIRouter) -> None:
         return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
 
     @routes.get("/queues", summary="Billing's queues: messages by state, paused or not", responses=LOOK)
-    async def list_billing_queues(context: AppContextDep, who: Viewer) -> Depths:
-        opened(context, Tokens)
+    async def list_billing_queues(context: AppContextDep, caller: Viewer) -> Depths:
+        require_resource(context, Tokens)
         known = [name for name in await context.admin.queues() if name in OURS]
         return Depths(queues=[QueueDepth(**asdict(await context.admin.depth(name))) for name in known])
 
 
 def _add_steering(routes: APIRouter) -> None:
     @routes.post("/queues/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
-    async def pause_billing_queue(queue: QueueName, body: Pause, context: AppContextDep, who: Steerer) -> Paused:
+    async def pause_billing_queue(queue: QueueName, body: Pause, context: AppContextDep, caller: Steerer) -> Paused:
         await _check(context, queue)
-        await context.admin.pause(queue, body.reason, who.holder)
+        await context.admin.pause(queue, body.reason, caller.holder)
         return Paused(queue=queue, paused=True)
 
     @routes.post("/queues/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
-    async def resume_billing_queue(queue: QueueName, context: AppContextDep, who: Steerer) -> Paused:
+    async def resume_billing_queue(queue: QueueName, context: AppContextDep, caller: Steerer) -> Paused:
         await _check(context, queue)
-        await context.admin.resume(queue, who.holder)
+        await context.admin.resume(queue, caller.holder)
         return Paused(queue=queue, paused=False)
 
     @routes.post(
@@ -96,18 +102,18 @@ def _add_steering(routes: APIRouter) -> None:
         queue: QueueName,
         body: RedriveRequest,
         context: AppContextDep,
-        once: Annotated[Once, moving(OPERATE, operators=True)],
+        once: Annotated[Once, require_idempotent(OPERATE, operators=True)],
     ) -> Response:
         await _check(context, queue)
 
         async def act(tx: Tx) -> Redriven:
-            return await redrive_parked(tx, context, queue, body, who_of(once).holder)
+            return await redrive_parked(tx, context, queue, body, caller_of(once).holder)
 
         return await once.answer(act)
 
 
 async def _check(context: AppContext, queue: str) -> None:
-    opened(context, Tokens)
+    require_resource(context, Tokens)
     _check_ours(queue)
     if queue not in await context.admin.queues():
         raise not_found(f"queue {queue!r}")

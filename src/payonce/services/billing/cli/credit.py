@@ -8,7 +8,7 @@ from payonce.cli.arguments import ByOption, LimitOption, described_amount, opera
 from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, run_async, show, table
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.cli.subscriptions import opened_subscriptions
+from payonce.services.billing.cli.subscriptions import open_subscriptions_app
 
 if TYPE_CHECKING:
     from payonce.engine.controls import Approval, Executed
@@ -44,7 +44,7 @@ def show_credit(customer: CustomerArgument, limit: LimitOption = 50, as_json: Js
     async def act() -> None:
         from payonce.services.billing.subscriptions.store import credit
 
-        async with opened_subscriptions() as app:
+        async with open_subscriptions_app() as app:
             account_id = await _account(app, customer)
             balances = await credit.balances(app.read, account_id)
             entries = await credit.entries(app.read, account_id, None, limit)
@@ -139,7 +139,7 @@ def _change(
         from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
         from payonce.services.billing.subscriptions.store import credit
 
-        async with opened_subscriptions() as app:
+        async with open_subscriptions_app() as app:
             account_id = await _account(app, customer)
             has = await credit.balance(app.read, account_id, wanted.asset)
             asked = CreditChange(
@@ -157,17 +157,17 @@ def _change(
             confirm("a change of credit", f"{found.weighed.text}: do it?", yes=yes, as_json=as_json)
             async with app.begin() as tx:
                 end = await submit(tx, app.actions[ACTION], asked, operator_name(by), why)
-        _tell(end, wanted, as_json)
+        _show_result(end, wanted, as_json)
 
     run_async(act())
 
 
-def _tell(end: "Executed | Approval", wanted: "Amount", as_json: bool) -> None:
+def _show_result(end: "Executed | Approval", wanted: "Amount", as_json: bool) -> None:
     from payonce.engine.controls import Executed
 
     if not isinstance(end, Executed):
-        told = f"{wanted} waits for a second person: payonce approvals grant {end.id}"
-        show({"approval": end.id, "expires_at": end.expires_at}, as_json, told)
+        message = f"{wanted} waits for a second person: payonce approvals grant {end.id}"
+        show({"approval": end.id, "expires_at": end.expires_at}, as_json, message)
         return
     left = f"account {end.result['account']} has {end.result['balance']} {end.result['currency']} of credit"
     payout = "" if end.result["payout"] is None else f"; payout {end.result['payout']}"

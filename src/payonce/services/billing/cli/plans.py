@@ -10,7 +10,7 @@ from payonce.cli.arguments import ByOption, LimitOption, described_amount, opera
 from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, run_async, show, table
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.cli.subscriptions import opened_subscriptions
+from payonce.services.billing.cli.subscriptions import open_subscriptions_app
 
 if TYPE_CHECKING:
     from payonce.services.billing.subscriptions.handlers.plan_migrations import Preview
@@ -60,7 +60,7 @@ def migrate(
     async def act() -> None:
         from payonce.services.billing.subscriptions.handlers import plan_migrations
 
-        async with opened_subscriptions() as app:
+        async with open_subscriptions_app() as app:
             with _refusals():
                 found = await plan_migrations.preview(app.read, older, to, notice_days)
                 if reason is None:
@@ -71,11 +71,11 @@ def migrate(
                     ordered = await plan_migrations.start(
                         tx, found.older.id, found.newer.id, operator_name(by), reason, notice_days
                     )
-        told = (
+        message = (
             f"migration {ordered.id} from {ordered.from_plan_id} to {ordered.to_plan_id} is under way; "
             "`payonce billing plans migrations` shows how far it is"
         )
-        show({"migration": _migration(ordered)}, as_json, told)
+        show({"migration": _migration(ordered)}, as_json, message)
 
     run_async(act())
 
@@ -87,7 +87,7 @@ def migrations(limit: LimitOption = 50, as_json: JsonOption = False) -> None:
     async def act() -> None:
         from payonce.services.billing.subscriptions.handlers import plan_moves
 
-        async with opened_subscriptions() as app:
+        async with open_subscriptions_app() as app:
             found = [_migration(each) for each in await plan_moves.listed(app.read, limit)]
         columns = (
             "id",
@@ -101,8 +101,8 @@ def migrations(limit: LimitOption = 50, as_json: JsonOption = False) -> None:
             "created_at",
         )
         rows = [[each[column] for column in columns] for each in found]
-        told: Any = table("Plan migrations", [column.replace("_", " ") for column in columns], rows)
-        show({"migrations": found}, as_json, told if found else "no plan was migrated so far")
+        message: Any = table("Plan migrations", [column.replace("_", " ") for column in columns], rows)
+        show({"migrations": found}, as_json, message if found else "no plan was migrated so far")
 
     run_async(act())
 
@@ -123,7 +123,7 @@ def cancel_migration(
     async def act() -> None:
         from payonce.services.billing.subscriptions.handlers import plan_migrations
 
-        async with opened_subscriptions() as app:
+        async with open_subscriptions_app() as app:
             with _refusals():
                 async with app.begin() as tx:
                     canceled = await plan_migrations.cancel(tx, migration, operator_name(by), reason)

@@ -14,7 +14,7 @@ ROLE: Final = "billing.subscriptions"
 
 
 @asynccontextmanager
-async def opened_subscriptions() -> AsyncIterator["App"]:
+async def open_subscriptions_app() -> AsyncIterator["App"]:
     """Raises Invalid where subscriptions have another database."""
     async with open_app() as app:
         if not app.holds(ROLE):

@@ -11,10 +11,10 @@ from payonce.console.reads import bounded
 from payonce.engine.controls import Executed, preview, submit, waiting_approval
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
-from payonce.services.billing.console.queries import id_in, nothing_there
+from payonce.services.billing.console.queries import id_from, not_found
 from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
 from payonce.services.billing.subscriptions.store import credit, credit_payouts, queries
-from payonce.services.billing.subscriptions.store.queries import Customer
+from payonce.services.billing.subscriptions.store.queries import CustomerSummary
 
 FIELDS: Final = ("verdict", "currency", "amount", "invoice", "why")
 PAYOUTS: Final = 24
@@ -60,7 +60,7 @@ async def change_credit(visit: Visit) -> Response:
     return visit.done(_path(customer), f"Done: {left}")
 
 
-def _given(visit: Visit, customer: Customer) -> CreditChange:
+def _given(visit: Visit, customer: CustomerSummary) -> CreditChange:
     if ACTION not in visit.context.actions:
         raise Invalid("this process does not know billing; decide in the console of one that does")
     said = text_of(visit.form, "verdict")
@@ -88,7 +88,7 @@ def _asset(currency: str) -> Asset:
         raise Invalid(f"currency {currency[:10]!r} is not known here; use its ISO code, such as AED") from None
 
 
-async def _check(visit: Visit, customer: Customer, given: CreditChange) -> Response:
+async def _check(visit: Visit, customer: CustomerSummary, given: CreditChange) -> Response:
     async with visit.context.begin(None) as tx:
         found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     label, consequence = CHOICES[given.verdict]
@@ -114,15 +114,15 @@ async def _check(visit: Visit, customer: Customer, given: CreditChange) -> Respo
     )
 
 
-async def _known(visit: Visit) -> Customer:
-    given = id_in(visit, "customer")
+async def _known(visit: Visit) -> CustomerSummary:
+    given = id_from(visit, "customer")
     found = await queries.customer(visit.context.read, given)
     if found is None:
-        raise nothing_there("customer", given)
+        raise not_found("customer", given)
     return found
 
 
-async def _page(visit: Visit, customer: Customer, problem: PayonceError | None = None) -> Response:
+async def _page(visit: Visit, customer: CustomerSummary, problem: PayonceError | None = None) -> Response:
     before = number_of(visit.query, "before")
     async with bounded(visit) as read:
         balances = await credit.balances(read, customer.id)
@@ -154,5 +154,5 @@ async def _page(visit: Visit, customer: Customer, problem: PayonceError | None =
     )
 
 
-def _path(customer: Customer) -> str:
+def _path(customer: CustomerSummary) -> str:
     return f"/billing/customers/{customer.id}/credit"

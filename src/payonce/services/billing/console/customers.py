@@ -8,13 +8,13 @@ from payonce.console.forms import PAGE_ROWS, choice_of, name_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
-from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
+from payonce.services.billing.console.queries import PAYMENTS, has, id_from, not_found
 from payonce.services.billing.payments.store import queries
 from payonce.services.billing.subscriptions.model import State
 from payonce.services.billing.subscriptions.store import invoice_queries
-from payonce.services.billing.subscriptions.store import queries as looking
-from payonce.services.billing.subscriptions.store.invoice_queries import WantedInvoices
-from payonce.services.billing.subscriptions.store.queries import Wanted
+from payonce.services.billing.subscriptions.store import queries as subscription_queries
+from payonce.services.billing.subscriptions.store.invoice_queries import InvoiceFilter
+from payonce.services.billing.subscriptions.store.queries import CustomerFilter
 
 FILTERS: Final = ("reference", "plan", "clock")
 LAST_ROWS: Final = 12
@@ -24,7 +24,7 @@ LAST_ROWS: Final = 12
 async def list_customers(visit: Visit) -> Response:
     asked = visit.query
     state = choice_of(asked, "state", ("all", *State), "all")
-    wanted = Wanted(
+    wanted = CustomerFilter(
         state=None if state == "all" else State(state),
         plan=name_of(asked, "plan"),
         reference=name_of(asked, "reference"),
@@ -32,9 +32,9 @@ async def list_customers(visit: Visit) -> Response:
     )
     before = name_of(asked, "before")
     async with bounded(visit) as read:
-        totals = await looking.totals(read, wanted)
-        found = await looking.customers(read, wanted, before, PAGE_ROWS + 1)
-        plans = await looking.plan_codes(read)
+        totals = await subscription_queries.totals(read, wanted)
+        found = await subscription_queries.customers(read, wanted, before, PAGE_ROWS + 1)
+        plans = await subscription_queries.plan_codes(read)
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     here = "/billing/customers"
     return visit.page(
@@ -52,15 +52,15 @@ async def list_customers(visit: Visit) -> Response:
 
 
 async def show_customer(visit: Visit) -> Response:
-    given = id_in(visit, "customer")
+    given = id_from(visit, "customer")
     with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
-        customer = await looking.customer(read, given)
+        customer = await subscription_queries.customer(read, given)
         if customer is None:
-            raise nothing_there("customer", given)
-        subscriptions = await looking.subscriptions_of(read, customer.id)
-        invoices = await invoice_queries.listed(read, WantedInvoices(account_id=customer.id), None, LAST_ROWS + 1)
-        credit = await looking.credit(read, customer.id)
+            raise not_found("customer", given)
+        subscriptions = await subscription_queries.subscriptions_of(read, customer.id)
+        invoices = await invoice_queries.listed(read, InvoiceFilter(account_id=customer.id), None, LAST_ROWS + 1)
+        credit = await subscription_queries.credit(read, customer.id)
         cards = await queries.cards(read, customer.id) if with_payments else []
         charges = await queries.charges_of_account(read, customer.id, LAST_ROWS + 1) if with_payments else []
     return visit.page(

@@ -11,7 +11,7 @@ from payonce.console.page import Visit
 from payonce.console.reads import bounded
 from payonce.engine.audit import notes
 from payonce.engine.ledger.model import Reads
-from payonce.services.billing.console.queries import SUBSCRIPTIONS, has, id_in, nothing_there
+from payonce.services.billing.console.queries import SUBSCRIPTIONS, has, id_from, not_found
 from payonce.services.billing.payments.decisions import resend
 from payonce.services.billing.payments.store import queries
 from payonce.services.billing.payments.store.queries import Delivery
@@ -76,10 +76,10 @@ async def show_delivery(visit: Visit) -> Response:
 
 
 async def _known(visit: Visit, read: Reads) -> Delivery:
-    given = id_in(visit, "notification")
+    given = id_from(visit, "notification")
     found = await queries.delivery(read, given)
     if found is None:
-        raise nothing_there("notification", given)
+        raise not_found("notification", given)
     return found
 
 

@@ -10,7 +10,7 @@ from payonce.console.page import Visit
 from payonce.console.reads import bounded
 from payonce.services.billing.console.queries import PAYMENTS, has
 from payonce.services.billing.payments.store import queries
-from payonce.services.billing.payments.store.queries import Day
+from payonce.services.billing.payments.store.queries import ChargeDay
 from payonce.services.billing.subscriptions.store import figures, monthly_figures
 from payonce.services.billing.subscriptions.store.figures import Month
 
@@ -67,7 +67,7 @@ def month_columns(months: Sequence[Month]) -> dict[str, list[Any]]:
     }
 
 
-def day_columns(days: Sequence[Day]) -> dict[str, list[Any]]:
+def day_columns(days: Sequence[ChargeDay]) -> dict[str, list[Any]]:
     return {
         "at": [int(each.day.timestamp()) for each in days],
         **{name: [getattr(each, name) for each in days] for name in ("succeeded", "failed", "hard")},

@@ -10,14 +10,14 @@ from payonce.console.page import Visit
 from payonce.console.reads import bounded
 from payonce.engine.controls import waiting_approval
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
-from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
+from payonce.services.billing.console.queries import PAYMENTS, has, id_from, not_found
 from payonce.services.billing.payments.decisions import ACTION as REFUND
 from payonce.services.billing.payments.store import queries
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import InvoiceState
-from payonce.services.billing.subscriptions.pdf.operator_copy import on_paper
+from payonce.services.billing.subscriptions.pdf.operator_copy import operator_pdf
 from payonce.services.billing.subscriptions.store import invoice_queries
-from payonce.services.billing.subscriptions.store.invoice_queries import Bill, WantedInvoices
+from payonce.services.billing.subscriptions.store.invoice_queries import InvoiceFilter, InvoiceSummary
 from payonce.services.billing.wire import Action
 
 FILTERS: Final = ("reference", "action", "failed", "since", "until")
@@ -28,7 +28,7 @@ async def list_invoices(visit: Visit) -> Response:
     asked = visit.query
     state = choice_of(asked, "state", ("all", *InvoiceState), "all")
     action = choice_of(asked, "action", ("all", *ACTIONS), "all")
-    wanted = WantedInvoices(
+    wanted = InvoiceFilter(
         state=None if state == "all" else InvoiceState(state),
         action=None if action == "all" else Action(action),
         reference=name_of(asked, "reference"),
@@ -64,27 +64,27 @@ async def show_invoice(visit: Visit) -> Response:
 async def print_invoice(visit: Visit) -> Response:
     """By a process that runs subscriptions: it knows who sells."""
     bill = await known_invoice(visit)
-    terms = next((each for each in visit.context.resources if isinstance(each, Terms)), None)
-    if terms is None:
+    config = next((each for each in visit.context.resources if isinstance(each, SubscriptionConfig)), None)
+    if config is None:
         raise Invalid(
             "this process does not run billing.subscriptions; print the invoice in the console of one that does"
         )
-    body = await on_paper(visit.context.read, bill.id, terms)
+    body = await operator_pdf(visit.context.read, bill.id, config)
     assert body is not None
     named = {"Content-Disposition": f'inline; filename="{bill.number}.pdf"'}
     return Response(body, media_type="application/pdf", headers=named)
 
 
-async def known_invoice(visit: Visit) -> Bill:
+async def known_invoice(visit: Visit) -> InvoiceSummary:
     """The one that the address names, by id or number."""
-    given = id_in(visit, "invoice")
+    given = id_from(visit, "invoice")
     found = await invoice_queries.invoice(visit.context.read, given)
     if found is None:
-        raise nothing_there("invoice", given)
+        raise not_found("invoice", given)
     return found
 
 
-async def invoice_page(visit: Visit, bill: Bill, problem: PayonceError | None = None) -> Response:
+async def invoice_page(visit: Visit, bill: InvoiceSummary, problem: PayonceError | None = None) -> Response:
     with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
         notes = await invoice_queries.credit_notes(read, bill)

@@ -10,7 +10,7 @@ from payonce.services.billing.console.deliveries import list_deliveries, send_ag
 from payonce.services.billing.console.dunning import show_dunning
 from payonce.services.billing.console.figures import show_figures
 from payonce.services.billing.console.invoices import list_invoices, print_invoice, show_invoice
-from payonce.services.billing.console.queries import PAYMENTS, where_held
+from payonce.services.billing.console.queries import PAYMENTS, page_of
 from payonce.services.billing.console.refunds import refund
 from payonce.services.billing.console.subscription import decide, show_subscription
 
@@ -19,12 +19,12 @@ PAGES: Final = (
         "Customers",
         "/billing/customers",
         (
-            get("/billing/customers", where_held("Customers", list_customers)),
-            get("/billing/customers/{id}", where_held("Customer", show_customer)),
-            get("/billing/customers/{id}/credit", where_held("Credit", show_credit)),
-            post("/billing/customers/{id}/credit/decide", where_held("Credit", change_credit)),
-            get("/billing/subscriptions/{id}", where_held("Subscription", show_subscription)),
-            post("/billing/subscriptions/{id}/decide", where_held("Subscription", decide)),
+            get("/billing/customers", page_of("Customers", list_customers)),
+            get("/billing/customers/{id}", page_of("Customer", show_customer)),
+            get("/billing/customers/{id}/credit", page_of("Credit", show_credit)),
+            post("/billing/customers/{id}/credit/decide", page_of("Credit", change_credit)),
+            get("/billing/subscriptions/{id}", page_of("Subscription", show_subscription)),
+            post("/billing/subscriptions/{id}/decide", page_of("Subscription", decide)),
         ),
         group="Billing",
     ),
@@ -32,33 +32,33 @@ PAGES: Final = (
         "Invoices",
         "/billing/invoices",
         (
-            get("/billing/invoices", where_held("Invoices", list_invoices)),
-            get("/billing/invoices/{id}", where_held("Invoice", show_invoice)),
-            get("/billing/invoices/{id}/pdf", where_held("Invoice", print_invoice)),
-            post("/billing/invoices/{id}/refund", where_held("Invoice", where_held("Invoice", refund, PAYMENTS))),
+            get("/billing/invoices", page_of("Invoices", list_invoices)),
+            get("/billing/invoices/{id}", page_of("Invoice", show_invoice)),
+            get("/billing/invoices/{id}/pdf", page_of("Invoice", print_invoice)),
+            post("/billing/invoices/{id}/refund", page_of("Invoice", page_of("Invoice", refund, PAYMENTS))),
         ),
         group="Billing",
     ),
     Page(
         "Dunning",
         "/billing/dunning",
-        (get("/billing/dunning", where_held("Dunning", show_dunning)),),
+        (get("/billing/dunning", page_of("Dunning", show_dunning)),),
         group="Billing",
     ),
     Page(
         "Deliveries",
         "/billing/deliveries",
         (
-            get("/billing/deliveries", where_held("Deliveries", list_deliveries, PAYMENTS)),
-            get("/billing/deliveries/{id}", where_held("Notification", show_delivery, PAYMENTS)),
-            post("/billing/deliveries/{id}/resend", where_held("Notification", send_again, PAYMENTS)),
+            get("/billing/deliveries", page_of("Deliveries", list_deliveries, PAYMENTS)),
+            get("/billing/deliveries/{id}", page_of("Notification", show_delivery, PAYMENTS)),
+            post("/billing/deliveries/{id}/resend", page_of("Notification", send_again, PAYMENTS)),
         ),
         group="Billing",
     ),
     Page(
         "Figures",
         "/billing/figures",
-        (get("/billing/figures", where_held("Figures", show_figures)),),
+        (get("/billing/figures", page_of("Figures", show_figures)),),
         group="Billing",
     ),
 )

@@ -8,16 +8,16 @@ from starlette.responses import Response
 from payonce.console.page import Handler, Visit
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.payments.store import queries
-from payonce.services.billing.subscriptions.store import queries as looking
+from payonce.services.billing.subscriptions.store import queries as subscription_queries
 
 ID_MAX_LENGTH: Final = 200
 SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
-INSTALLED: Final = {SUBSCRIPTIONS: looking.is_installed, PAYMENTS: queries.is_installed}
+INSTALLED: Final = {SUBSCRIPTIONS: subscription_queries.is_installed, PAYMENTS: queries.is_installed}
 ELSEWHERE: Final = "{role} has a database of its own; look in the console of a process that runs it"
 ABSENT: Final = "this database has no billing; the first process that runs it makes its tables"
 
 
-def where_held(title: str, handler: Handler, role: str = SUBSCRIPTIONS) -> Handler:
+def page_of(title: str, handler: Handler, role: str = SUBSCRIPTIONS) -> Handler:
     """A page of one of billing's services. Where its tables are in another database, or nowhere yet, the page says so,
     and a form is refused."""
 
@@ -37,13 +37,13 @@ async def has(visit: Visit, role: str) -> bool:
     return visit.context.holds(role) and await INSTALLED[role](visit.context.read)
 
 
-def id_in(visit: Visit, what: str) -> str:
+def id_from(visit: Visit, what: str) -> str:
     """The id that the address names; one that nothing can have is not asked for."""
     given = str(visit.path["id"])
     if len(given) > ID_MAX_LENGTH or not given.isprintable():
-        raise nothing_there(what, given)
+        raise not_found(what, given)
     return given
 
 
-def nothing_there(what: str, given: str) -> HTTPException:
+def not_found(what: str, given: str) -> HTTPException:
     return HTTPException(404, f"there is no {what} {given[:ID_MAX_LENGTH]!r}; find it in the list")

@@ -10,10 +10,10 @@ from payonce.engine.controls import Executed, preview, submit
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.billing.console.invoices import invoice_page, known_invoice
-from payonce.services.billing.payments.decisions import ACTION, GiveBack
+from payonce.services.billing.payments.decisions import ACTION, RefundDecision
 from payonce.services.billing.payments.store import queries
-from payonce.services.billing.payments.store.queries import Charged
-from payonce.services.billing.subscriptions.store.invoice_queries import Bill
+from payonce.services.billing.payments.store.queries import ChargeSummary
+from payonce.services.billing.subscriptions.store.invoice_queries import InvoiceSummary
 
 FIELDS: Final = ("charge", "left", "amount", "why", "outside")
 
@@ -38,7 +38,7 @@ async def refund(visit: Visit) -> Response:
     return visit.awaiting_approval(end.id)
 
 
-async def _charge(visit: Visit, bill: Bill) -> Charged:
+async def _charge(visit: Visit, bill: InvoiceSummary) -> ChargeSummary:
     named = text_of(visit.form, "charge")
     charges = await queries.charges_of_invoice(visit.context.read, bill.id)
     found = [each for each in charges if each.id == named]
@@ -47,7 +47,7 @@ async def _charge(visit: Visit, bill: Bill) -> Charged:
     return found[0]
 
 
-def _given(visit: Visit, charge: Charged) -> GiveBack:
+def _given(visit: Visit, charge: ChargeSummary) -> RefundDecision:
     if ACTION not in visit.context.actions:
         raise Invalid("this process does not know billing; decide in the console of one that does")
     left = number_of(visit.form, "left")
@@ -55,7 +55,7 @@ def _given(visit: Visit, charge: Charged) -> GiveBack:
         raise Invalid("the form does not say what you saw; load the page again")
     typed = text_of(visit.form, "amount")
     amount = None if not typed else Amount.from_decimal(typed, charge.amount.asset)
-    return GiveBack(
+    return RefundDecision(
         transaction_id=charge.id,
         left_minor=left,
         amount_minor=None if amount is None else amount.minor,
@@ -64,7 +64,7 @@ def _given(visit: Visit, charge: Charged) -> GiveBack:
     )
 
 
-async def _check(visit: Visit, bill: Bill, charge: Charged, given: GiveBack) -> Response:
+async def _check(visit: Visit, bill: InvoiceSummary, charge: ChargeSummary, given: RefundDecision) -> Response:
     async with visit.context.begin(charge.trace_id) as tx:
         found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     path = f"/billing/invoices/{bill.id}"
@@ -85,11 +85,11 @@ async def _check(visit: Visit, bill: Bill, charge: Charged, given: GiveBack) -> 
     )
 
 
-def _button(given: GiveBack) -> str:
+def _button(given: RefundDecision) -> str:
     return "Note it as given back" if given.outside else "Give it back"
 
 
-def _sentences(bill: Bill, charge: Charged, given: GiveBack, amount: Amount) -> list[str]:
+def _sentences(bill: InvoiceSummary, charge: ChargeSummary, given: RefundDecision, amount: Amount) -> list[str]:
     return [
         f"{amount} has gone back to {bill.email} outside the gateway, as you say; the gateway is not asked."
         if given.outside

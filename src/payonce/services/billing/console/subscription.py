@@ -11,14 +11,19 @@ from payonce.console.reads import bounded
 from payonce.engine.controls import Executed, preview, submit, waiting_approval
 from payonce.engine.monitoring.timeline import Kind, read_timeline
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
-from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
+from payonce.services.billing.console.queries import PAYMENTS, has, id_from, not_found
 from payonce.services.billing.payments.store import queries, timeline
-from payonce.services.billing.subscriptions.decisions.subscriptions import ACTION, Decision, Verdict, open_verdicts
+from payonce.services.billing.subscriptions.decisions.subscriptions import (
+    ACTION,
+    SubscriptionDecision,
+    Verdict,
+    open_verdicts,
+)
 from payonce.services.billing.subscriptions.store import invoice_queries
-from payonce.services.billing.subscriptions.store import queries as looking
+from payonce.services.billing.subscriptions.store import queries as subscription_queries
 from payonce.services.billing.subscriptions.store import timeline as of_subscriptions
-from payonce.services.billing.subscriptions.store.invoice_queries import WantedInvoices
-from payonce.services.billing.subscriptions.store.queries import Seen
+from payonce.services.billing.subscriptions.store.invoice_queries import InvoiceFilter
+from payonce.services.billing.subscriptions.store.queries import SubscriptionSummary
 
 INVOICES: Final = 24
 """Of the newest; the list of invoices has all."""
@@ -71,7 +76,7 @@ async def decide(visit: Visit) -> Response:
     return visit.done(f"/billing/subscriptions/{seen.id}", f"The subscription is {said}.{retried}")
 
 
-def _given(visit: Visit, seen: Seen) -> Decision:
+def _given(visit: Visit, seen: SubscriptionSummary) -> SubscriptionDecision:
     said = text_of(visit.form, "verdict")
     if said not in tuple(Verdict):
         raise Invalid(f"the decision is {said[:40]!r}; choose one of those that are offered")
@@ -80,10 +85,12 @@ def _given(visit: Visit, seen: Seen) -> Decision:
         raise Invalid("the form does not say what you saw; load the page again")
     if ACTION not in visit.context.actions:
         raise Invalid("this process does not know billing; decide in the console of one that does")
-    return Decision(subscription_id=seen.id, seen=revision, verdict=Verdict(said), note=reason_of(visit.form))
+    return SubscriptionDecision(
+        subscription_id=seen.id, seen=revision, verdict=Verdict(said), note=reason_of(visit.form)
+    )
 
 
-async def _check(visit: Visit, seen: Seen, given: Decision) -> Response:
+async def _check(visit: Visit, seen: SubscriptionSummary, given: SubscriptionDecision) -> Response:
     async with visit.context.begin(seen.trace_id) as tx:
         found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     label, consequence = CHOICES[given.verdict]
@@ -105,22 +112,22 @@ async def _check(visit: Visit, seen: Seen, given: Decision) -> Response:
     )
 
 
-async def _known(visit: Visit) -> Seen:
-    given = id_in(visit, "subscription")
-    found = await looking.subscription(visit.context.read, given)
+async def _known(visit: Visit) -> SubscriptionSummary:
+    given = id_from(visit, "subscription")
+    found = await subscription_queries.subscription(visit.context.read, given)
     if found is None:
-        raise nothing_there("subscription", given)
+        raise not_found("subscription", given)
     return found
 
 
-async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -> Response:
+async def _page(visit: Visit, seen: SubscriptionSummary, problem: PayonceError | None = None) -> Response:
     with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
-        invoices = await invoice_queries.listed(read, WantedInvoices(reference=seen.id), None, INVOICES)
+        invoices = await invoice_queries.listed(read, InvoiceFilter(reference=seen.id), None, INVOICES)
         owed = await invoice_queries.owed(read, seen.id)
         charged = await queries.charges_of_subscription(read, seen.id) if with_payments else []
-        told = await queries.told_of(read, charged) if with_payments else []
-        own, cut = await of_subscriptions.facts(read, seen, [each.event_id for each in told])
+        deliveries = await queries.deliveries_of(read, charged) if with_payments else []
+        own, cut = await of_subscriptions.facts(read, seen, [each.event_id for each in deliveries])
         engine = await read_timeline(read, seen.id)
     waiting = await waiting_approval(visit.context.read, ACTION, seen.id)
     # Postings and notes are among the facts, by what they are about.
@@ -136,7 +143,7 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
         seen=seen,
         invoices=invoices,
         owed=owed,
-        timeline_entries=sorted([*own, *timeline.facts(charged, told), *timeline_entries], key=_at),
+        timeline_entries=sorted([*own, *timeline.facts(charged, deliveries), *timeline_entries], key=_at),
         truncated=cut or engine.truncated,
         waiting=waiting,
         choices=[(each, *CHOICES[each]) for each in verdicts],

@@ -12,10 +12,10 @@ ablations   safeguards taken out, each of which must be missed
 from collections.abc import Sequence
 
 from payonce.services.billing.crash.races import RACES
-from payonce.services.billing.crash.scenarios import ALONE
+from payonce.services.billing.crash.scenarios import SEQUENTIAL
 from payonce.testing.crash import Ablation, Scenario
 
-SCENARIOS = (*ALONE, *RACES)
+SCENARIOS = (*SEQUENTIAL, *RACES)
 
 __all__ = ["SCENARIOS"]
 

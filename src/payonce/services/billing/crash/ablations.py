@@ -7,9 +7,9 @@ import msgspec
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.services.billing import wire
-from payonce.services.billing.subscriptions.handlers import invoices, payment_events, plan_change_billing, renewals
+from payonce.services.billing.subscriptions.handlers import invoices, payment_events, plan_change_invoices, renewals
 from payonce.services.billing.subscriptions.handlers.payment_events import PROCESSED, Applied
-from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 from payonce.services.billing.wire import Notification
 from payonce.testing.crash.ablations import (
     DAMAGE,
@@ -59,7 +59,7 @@ def events_applied_as_often_as_they_come() -> None:
     """The event is written down, and nobody looks whether it was there."""
 
     async def apply_again(tx: Tx, notification: Notification) -> Applied:
-        problem = await payment_events._follow(tx, notification)
+        problem = await payment_events._apply(tx, notification)
         await tx.execute(
             """
             insert into subscriptions.payment_webhook_requests
@@ -109,8 +109,8 @@ def periods_not_counted() -> None:
     """Whoever asks for a renewal gets one."""
     renew = renewals._renew
 
-    async def renew_whatever_is_next(tx: Tx, standing: Standing, number: int) -> None:
-        await renew(tx, standing, standing.subscription.period + 1)
+    async def renew_whatever_is_next(tx: Tx, locked: LockedSubscription, number: int) -> None:
+        await renew(tx, locked, locked.subscription.period + 1)
 
     put(renewals, "_renew", renew_whatever_is_next)
     put(renewals, "is_due", lambda *_: True)
@@ -122,7 +122,7 @@ def changes_beside_an_open_invoice() -> None:
     def nothing(*_: object) -> None:
         return None
 
-    put(plan_change_billing, "_obstacle", nothing)
+    put(plan_change_invoices, "_obstacle", nothing)
 
 
 ABLATIONS: Final = (

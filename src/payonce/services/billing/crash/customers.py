@@ -14,10 +14,10 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import well_known
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, credit_action
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import plan_changes
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.store import credit
 
 PERSON: Final = Policy("billing-crash:person", max_attempts=6, backoff=Exponential(10.0, 2.0, 300.0, 5.0))
@@ -43,14 +43,18 @@ async def change(work: Work) -> None:
     """Of the plan, now."""
     await _carry_out(
         work,
-        lambda tx, asked: plan_changes.ask_for_plan(tx, None, asked["subscription_id"], asked["plan_id"], When.NOW),
+        lambda tx, asked: plan_changes.request_plan(
+            tx, None, asked["subscription_id"], asked["plan_id"], ChangeTiming.NOW
+        ),
     )
 
 
 @handles(PERSON, CANCEL)
 async def cancel(work: Work) -> None:
     """With the end of the period."""
-    await _carry_out(work, lambda tx, asked: plan_changes.cancel(tx, None, asked["subscription_id"], When.PERIOD_END))
+    await _carry_out(
+        work, lambda tx, asked: plan_changes.cancel(tx, None, asked["subscription_id"], ChangeTiming.PERIOD_END)
+    )
 
 
 CARRIED_OUT: Final = (pay_out, expire, change, cancel)
@@ -65,7 +69,7 @@ async def _carry_out(work: Work, act: Callable[[Tx, Any], Awaitable[object]]) ->
 
 async def _decide(tx: Tx, verdict: CreditVerdict, account_id: str, minor: int | None) -> None:
     asset = well_known("AED")
-    has = await credit.opened(tx, account_id, asset)
+    has = await credit.locked_or_created(tx, account_id, asset)
     asked = CreditChange(
         account_id=account_id,
         currency=asset.code,
@@ -76,4 +80,4 @@ async def _decide(tx: Tx, verdict: CreditVerdict, account_id: str, minor: int | 
         note="they wrote to us",
     )
     # The action looks at no queue.
-    await submit(tx, changing_credit(cast(Admin, None)), asked, "an operator", asked.note)
+    await submit(tx, credit_action(cast(Admin, None)), asked, "an operator", asked.note)

@@ -14,18 +14,18 @@ from payonce.http.kit.problems import exception_handlers
 from payonce.kit.http import Application
 from payonce.kit.webhooks import Secret
 from payonce.services.billing.subscriptions.api.webhooks import short_webhook_routes
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 
 SECRET: Final = Secret("the-secret-of-explored-notifications")
 
 
 @dataclass(frozen=True)
-class AppContext:
+class RouteContext:
     """What the route needs of an application, which asks a forked process for more than it has."""
 
     database: Database
     feed: NotifyingFeed
-    resources: Sequence[object] = (Terms((SECRET,)),)
+    resources: Sequence[object] = (SubscriptionConfig((SECRET,)),)
 
     @property
     def read(self) -> Reader:
@@ -35,8 +35,8 @@ class AppContext:
         return begin(self.database, self.feed, trace_id)
 
 
-def open_door(database: Database, feed: NotifyingFeed) -> Application:
-    context = AppContext(database, feed)
+def notification_application(database: Database, feed: NotifyingFeed) -> Application:
+    context = RouteContext(database, feed)
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         web = _built()

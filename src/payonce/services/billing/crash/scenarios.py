@@ -23,7 +23,7 @@ from payonce.kit.http.transport import Transport
 from payonce.kit.money import well_known
 from payonce.services.billing import INVARIANTS, ROLES
 from payonce.services.billing.crash.customers import CARRIED_OUT, PAY_OUT, PERSON
-from payonce.services.billing.crash.notification_route import SECRET, open_door
+from payonce.services.billing.crash.notification_route import SECRET, notification_application
 from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION, PLAN_CHANGE
 from payonce.services.billing.subscriptions import schedules
@@ -112,7 +112,7 @@ class BillingScenario(ABC):
 
     def resources(self, reach: Callable[[str], Transport], database: Database, feed: NotifyingFeed) -> Sequence[object]:
         gateway = HttpClient("gateway", f"https://{GATEWAY}", transport=reach(GATEWAY))
-        subscriptions = HttpClient("subscriptions", None, transport=open_door(database, feed))
+        subscriptions = HttpClient("subscriptions", None, transport=notification_application(database, feed))
         return [
             GatewayClient(gateway, "key"),
             # Not beside the worker: every step of a run is known.
@@ -363,5 +363,5 @@ async def change_later(
     await tx.send(PLAN_CHANGE, asked, action=action, correlation_id=subscription_id, delay_s=delay_s)
 
 
-ALONE: Final = (Trial(), Renewal(), ChangeOfPlan(), Credit())
+SEQUENTIAL: Final = (Trial(), Renewal(), ChangeOfPlan(), Credit())
 """Nothing meets anything; races.py has the others."""

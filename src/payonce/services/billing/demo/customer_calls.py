@@ -11,7 +11,7 @@ import msgspec
 
 from payonce.kit.http import HttpClient, Response
 from payonce.kit.outcomes import NotSent, Unknown
-from payonce.services.billing.demo.customers import Act, Customer, Step
+from payonce.services.billing.demo.customers import Customer, CustomerAction, Step
 from payonce.services.billing.demo.processes import PAYMENTS, SUBSCRIPTIONS
 from payonce.vendors.gateway.simulator import GatewaySimulator
 
@@ -25,8 +25,8 @@ CONFLICTS_MAX: Final = 40
 
 
 @dataclass
-class Desk:
-    doors: Mapping[str, HttpClient]
+class CustomerClients:
+    clients: Mapping[str, HttpClient]
     key: str
     gateway: GatewaySimulator
     tokens: dict[str, str]
@@ -45,22 +45,22 @@ class Desk:
         account, order = customer.id, f"{customer.id}-step-{place}"
         subscription = f"/v1/subscriptions/{self.subscriptions.get(account, '')}"
         match step.act:
-            case Act.SUBSCRIBE | Act.TRY:
-                path = "/v1/subscriptions" + ("/trial" if step.act is Act.TRY else "")
-                asked = {} if step.act is Act.TRY else {"plan_id": step.what}
+            case CustomerAction.SUBSCRIBE | CustomerAction.TRY:
+                path = "/v1/subscriptions" + ("/trial" if step.act is CustomerAction.TRY else "")
+                asked = {} if step.act is CustomerAction.TRY else {"plan_id": step.what}
                 made = await self._asked(SUBSCRIPTIONS, path, {**asked, "account_id": account}, order)
                 self.subscriptions[account] = made.get("id", "")
-            case Act.CHANGE:
+            case CustomerAction.CHANGE:
                 await self._asked(SUBSCRIPTIONS, f"{subscription}/change-plan", {"new_plan_id": step.what}, order)
-            case Act.CANCEL:
+            case CustomerAction.CANCEL:
                 await self._asked(SUBSCRIPTIONS, f"{subscription}/cancel", {"at": step.what}, order)
-            case Act.PAUSE | Act.RESUME:
+            case CustomerAction.PAUSE | CustomerAction.RESUME:
                 await self._asked(SUBSCRIPTIONS, f"{subscription}/{step.act}", None, order)
-            case Act.NEW_CARD:
+            case CustomerAction.NEW_CARD:
                 await self._new_card(account, step.what)
-            case Act.CARD_WILL:
+            case CustomerAction.CARD_WILL:
                 self.gateway.script(self.tokens[account], *step.what.split(","))
-            case Act.CARD_BECOMES:
+            case CustomerAction.CARD_BECOMES:
                 self.gateway.replace_card(self.tokens[account], step.what)
 
     async def advance(self, customer: Customer, to: datetime) -> None:
@@ -78,15 +78,15 @@ class Desk:
     ) -> Any:
         """The answer; nothing, and a note of it, when it was refused for good."""
         async with self._turns:
-            answer = await self._posted(self.doors[role], path, body, order, query)
+            answer = await self._posted(self.clients[role], path, body, order, query)
         if answer is None or not answer.is_success:
-            told = "nobody answered" if answer is None else f"{answer.status}: {answer.excerpt()}"
-            self.wrong.append(f"POST {path}: {told}")
+            problem = "nobody answered" if answer is None else f"{answer.status}: {answer.excerpt()}"
+            self.wrong.append(f"POST {path}: {problem}")
             return {}
         return msgspec.json.decode(answer.body) if answer.body else {}
 
     async def _posted(
-        self, door: HttpClient, path: str, body: Any, order: str | None, query: Mapping[str, str] | None
+        self, client: HttpClient, path: str, body: Any, order: str | None, query: Mapping[str, str] | None
     ) -> Response | None:
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         if order is not None:
@@ -95,7 +95,7 @@ class Desk:
         conflicts = 0
         for _ in range(TRIES_MAX):
             try:
-                answer = await door.request("POST", path, body=encoded, headers=headers, query=query)
+                answer = await client.request("POST", path, body=encoded, headers=headers, query=query)
             except (NotSent, Unknown):
                 # Nobody listens, or died before it could say so.
                 answer = None

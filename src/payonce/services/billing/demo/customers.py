@@ -32,7 +32,7 @@ TRIES: Final = 6
 """Of an invoice that is never paid: the first, and one on each day of dunning."""
 
 
-class Act(StrEnum):
+class CustomerAction(StrEnum):
     SUBSCRIBE = "subscribe"
     TRY = "try"
     CHANGE = "change"
@@ -49,7 +49,7 @@ class Act(StrEnum):
 @dataclass(frozen=True)
 class Step:
     at: datetime
-    act: Act
+    act: CustomerAction
     what: str = ""
 
 
@@ -73,7 +73,7 @@ class Life:
 
     @property
     def tries(self) -> bool:
-        return any(step.act is Act.TRY for step in self.steps)
+        return any(step.act is CustomerAction.TRY for step in self.steps)
 
     @property
     def captured(self) -> int:
@@ -95,7 +95,7 @@ class Customer:
 
 
 @dataclass(frozen=True)
-class Setting:
+class LifeSetting:
     """When a customer begins, when everything ends, and in which month something happens to them."""
 
     begins_at: datetime
@@ -133,99 +133,115 @@ def later(anchor: datetime, months: int, zone: str) -> datetime:
     return local.replace(year=year, month=month + 1, day=day).astimezone(UTC)
 
 
-def steady(plan: str) -> Callable[[Setting], Life]:
-    def live(given: Setting) -> Life:
-        return Life([Step(given.begins_at, Act.SUBSCRIBE, plan)], given.periods(plan), "active")
+def steady(plan: str) -> Callable[[LifeSetting], Life]:
+    def live(given: LifeSetting) -> Life:
+        return Life([Step(given.begins_at, CustomerAction.SUBSCRIBE, plan)], given.periods(plan), "active")
 
     return live
 
 
-def trial_that_converts(given: Setting) -> Life:
+def trial_that_converts(given: LifeSetting) -> Life:
     converted = given.begins_at.astimezone(ZoneInfo(given.zone)) + timedelta(days=TRIAL_DAYS)
     periods = [Period(given.begins_at, PRICES[TRIAL]), *given.periods(BASIC, converted.astimezone(UTC))]
-    return Life([Step(given.begins_at, Act.TRY)], periods, "active")
+    return Life([Step(given.begins_at, CustomerAction.TRY)], periods, "active")
 
 
-def trial_that_ends(given: Setting) -> Life:
-    steps = [Step(given.begins_at, Act.TRY), Step(given.begins_at + INTO_PERIOD, Act.CANCEL, "period_end")]
+def trial_that_ends(given: LifeSetting) -> Life:
+    steps = [
+        Step(given.begins_at, CustomerAction.TRY),
+        Step(given.begins_at + INTO_PERIOD, CustomerAction.CANCEL, "period_end"),
+    ]
     return Life(steps, [Period(given.begins_at, PRICES[TRIAL])], "canceled")
 
 
-def cancels(when: str) -> Callable[[Setting], Life]:
-    def live(given: Setting) -> Life:
-        steps = [Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.within, Act.CANCEL, when)]
+def cancels(when: str) -> Callable[[LifeSetting], Life]:
+    def live(given: LifeSetting) -> Life:
+        steps = [
+            Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
+            Step(given.within, CustomerAction.CANCEL, when),
+        ]
         return Life(steps, given.periods(BASIC)[: given.month + 1], "canceled")
 
     return live
 
 
-def upgrades(given: Setting) -> Life:
+def upgrades(given: LifeSetting) -> Life:
     """The rest of the period at the new price less the rest at the old one, each rounded half-even."""
     start, end = given.renewal, later(given.begins_at, given.month + 1, given.zone)
     left = Fraction(int((end - given.within).total_seconds()), int((end - start).total_seconds()))
     difference = round(PRICES[PRO] * left) - round(PRICES[BASIC] * left)
     periods = given.periods(BASIC)[: given.month + 1] + given.periods(PRO)[given.month + 1 :]
-    steps = [Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.within, Act.CHANGE, PRO)]
+    steps = [Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC), Step(given.within, CustomerAction.CHANGE, PRO)]
     return Life(steps, periods, "active", [difference])
 
 
-def downgrades(given: Setting) -> Life:
+def downgrades(given: LifeSetting) -> Life:
     """With the next period."""
     periods = given.periods(PRO)[: given.month + 1] + given.periods(BASIC)[given.month + 1 :]
-    steps = [Step(given.begins_at, Act.SUBSCRIBE, PRO), Step(given.within, Act.CHANGE, BASIC)]
+    steps = [Step(given.begins_at, CustomerAction.SUBSCRIBE, PRO), Step(given.within, CustomerAction.CHANGE, BASIC)]
     return Life(steps, periods, "active")
 
 
-def pauses_within_a_period(given: Setting) -> Life:
+def pauses_within_a_period(given: LifeSetting) -> Life:
     steps = [
-        Step(given.begins_at, Act.SUBSCRIBE, BASIC),
-        Step(given.within, Act.PAUSE),
-        Step(given.within + SHORT_PAUSE, Act.RESUME),
+        Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
+        Step(given.within, CustomerAction.PAUSE),
+        Step(given.within + SHORT_PAUSE, CustomerAction.RESUME),
     ]
     return Life(steps, given.periods(BASIC), "active")
 
 
-def pauses_for_longer(given: Setting) -> Life:
+def pauses_for_longer(given: LifeSetting) -> Life:
     """A new period begins when it is resumed, and the others follow that day."""
     resumed = given.within + LONG_PAUSE
-    steps = [Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.within, Act.PAUSE), Step(resumed, Act.RESUME)]
+    steps = [
+        Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
+        Step(given.within, CustomerAction.PAUSE),
+        Step(resumed, CustomerAction.RESUME),
+    ]
     if resumed > given.ends_at:
         return Life(steps[:2], given.periods(BASIC)[: given.month + 1], "paused")
     return Life(steps, given.periods(BASIC)[: given.month + 1] + given.periods(BASIC, resumed), "active")
 
 
-def declined_for_a_while(given: Setting) -> Life:
+def declined_for_a_while(given: LifeSetting) -> Life:
     """On the day, and on the first of dunning."""
     ends = "insufficient_funds,insufficient_funds,succeeds"
-    steps = [Step(given.begins_at, Act.SUBSCRIBE, BASIC), Step(given.renewal - BEFORE_RENEWAL, Act.CARD_WILL, ends)]
+    steps = [
+        Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
+        Step(given.renewal - BEFORE_RENEWAL, CustomerAction.CARD_WILL, ends),
+    ]
     return Life(steps, given.periods(BASIC), "active", declines=2)
 
 
-def declined_for_good(given: Setting) -> Life:
+def declined_for_good(given: LifeSetting) -> Life:
     steps = [
-        Step(given.begins_at, Act.SUBSCRIBE, BASIC),
-        Step(given.renewal - BEFORE_RENEWAL, Act.CARD_BECOMES, DECLINES),
+        Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
+        Step(given.renewal - BEFORE_RENEWAL, CustomerAction.CARD_BECOMES, DECLINES),
     ]
     periods = [*given.periods(BASIC)[: given.month], Period(given.renewal, PRICES[BASIC], paid=False)]
     return Life(steps, periods, "unpaid", declines=TRIES)
 
 
-def card_expires(given: Setting) -> Life:
+def card_expires(given: LifeSetting) -> Life:
     """Of no use to try again; a new card is tried at once."""
     steps = [
-        Step(given.begins_at, Act.SUBSCRIBE, BASIC),
-        Step(given.renewal - BEFORE_RENEWAL, Act.CARD_BECOMES, EXPIRED),
-        Step(given.renewal + NEW_CARD_AFTER, Act.NEW_CARD, PAYS),
+        Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
+        Step(given.renewal - BEFORE_RENEWAL, CustomerAction.CARD_BECOMES, EXPIRED),
+        Step(given.renewal + NEW_CARD_AFTER, CustomerAction.NEW_CARD, PAYS),
     ]
     return Life(steps, given.periods(BASIC), "active", declines=1)
 
 
-def never_pays(given: Setting) -> Life:
-    steps = [Step(given.begins_at, Act.CARD_BECOMES, DECLINES), Step(given.begins_at, Act.SUBSCRIBE, BASIC)]
+def never_pays(given: LifeSetting) -> Life:
+    steps = [
+        Step(given.begins_at, CustomerAction.CARD_BECOMES, DECLINES),
+        Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
+    ]
     return Life(steps, [Period(given.begins_at, PRICES[BASIC], paid=False)], "incomplete_expired", declines=1)
 
 
-KINDS: Final[Mapping[str, tuple[int, Callable[[Setting], Life]]]] = {
+KINDS: Final[Mapping[str, tuple[int, Callable[[LifeSetting], Life]]]] = {
     "monthly": (5, steady(BASIC)),
     "monthly_pro": (3, steady(PRO)),
     "annual": (24, steady(ANNUAL)),
@@ -265,5 +281,5 @@ def _customer(number: int, kind: str, months: int, ends_at: datetime, chance: ra
         days=chance.randrange(SPREAD_DAYS), hours=chance.choice(HOURS), minutes=chance.randrange(60)
     )
     zone, month = chance.choice(ZONES), chance.randint(1, max(1, months - 2))
-    given = Setting(begins_at, ends_at, zone, month)
+    given = LifeSetting(begins_at, ends_at, zone, month)
     return Customer(number, kind, zone, begins_at, ends_at, KINDS[kind][1](given))

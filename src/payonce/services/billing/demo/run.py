@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from payonce.app.process import App
     from payonce.engine.messages.transaction import Reader
     from payonce.services.billing.demo.customers import Customer
-    from payonce.services.billing.demo.simulators import GatewayStandIn
+    from payonce.services.billing.demo.simulators import SimulatedGateway
     from payonce.services.billing.demo.verdict import Verdict
     from payonce.settings import Settings
     from payonce.vendors.gateway.outbox import Outbox, WebhookFaults
@@ -32,7 +32,7 @@ SCOPES: Final = ("billing:read", "billing:operate", "billing:charge")
 
 
 @dataclass(frozen=True)
-class Told:
+class WebhookStats:
     """What the gateway posted of its own accord, and what became of it."""
 
     arrived: int = 0
@@ -57,7 +57,7 @@ class Report:
     repeated: int
     wrong: Sequence[str]
     disrupted: DisruptedRun
-    told: Told = Told()
+    webhooks: WebhookStats = WebhookStats()
 
     @property
     def log_path(self) -> Path:
@@ -79,7 +79,7 @@ class Report:
             "endings": dict(sorted(verdict.endings.items())),
             "calls_repeated": self.repeated,
             "faults": dict(self.faults),
-            "gateway_webhooks": asdict(self.told),
+            "gateway_webhooks": asdict(self.webhooks),
             "kills": self.disrupted.kills,
             "restarts": self.disrupted.restarts,
             "seconds": round(self.disrupted.seconds, 1),
@@ -88,7 +88,7 @@ class Report:
 
     def complaints(self) -> list[str]:
         verdict = self.verdict
-        told = {
+        webhooks = {
             "periods were missed": verdict.missed_periods,
             "invoices are too many": verdict.double_invoiced,
             "paid more than they owe, by the gateway's books": verdict.double_charged,
@@ -97,17 +97,17 @@ class Report:
             "subscriptions are not where they should be": verdict.misplaced,
             "calls were answered wrongly": self.wrong,
         }
-        found = [f"{len(cases)} {what}: {_named(cases)}" for what, cases in told.items() if cases]
+        found = [f"{len(cases)} {what}: {_named(cases)}" for what, cases in webhooks.items() if cases]
         found += [
             f"{amount:f} {code} are unexplained: our books and the gateway's differ"
             for code, amount in verdict.unexplained.items()
             if amount
         ]
         found += [f"broken: {words}" for words in verdict.broken]
-        if self.told.disagreed:
-            found.append(f"{self.told.disagreed} webhooks of the gateway contradict our record")
-        if self.told.heeded < self.told.events:
-            found.append(f"of {self.told.events} events that the gateway told, {self.told.heeded} were heeded")
+        if self.webhooks.disagreed:
+            found.append(f"{self.webhooks.disagreed} webhooks of the gateway contradict our record")
+        if self.webhooks.heeded < self.webhooks.events:
+            found.append(f"of {self.webhooks.events} events that the gateway told, {self.webhooks.heeded} were heeded")
         if not self.faults:
             found.append("no call went wrong, so nothing was proven")
         return found + too_few_kills(self.disrupted.kills)
@@ -115,7 +115,7 @@ class Report:
     def rendered(self) -> Any:
         figures = self.figures()
         figures["faults"] = sum(self.faults.values())
-        figures["gateway_webhooks"] = ", ".join(f"{count} {what}" for what, count in asdict(self.told).items())
+        figures["gateway_webhooks"] = ", ".join(f"{count} {what}" for what, count in asdict(self.webhooks).items())
         figures["unexplained"] = ", ".join(f"{amount} {code}" for code, amount in figures["unexplained"].items())
         figures["endings"] = ", ".join(f"{count} {state}" for state, count in figures["endings"].items())
         rows = [(name, figure, MEANINGS[name]) for name, figure in figures.items()]
@@ -152,12 +152,12 @@ async def demonstrate(
     settings: "Settings", seed: int, size: int | None, *, customers: int | None = None, months: int = MONTHS
 ) -> Report:
     from payonce.kit.http import HttpClient
-    from payonce.services.billing.demo.customer_calls import Desk
+    from payonce.services.billing.demo.customer_calls import CustomerClients
     from payonce.services.billing.demo.customers import seeded_customers
     from payonce.services.billing.demo.processes import PAYMENTS, open_fleet
-    from payonce.services.billing.demo.simulators import open_gateway_stand_in
+    from payonce.services.billing.demo.simulators import open_simulated_gateway
     from payonce.services.billing.demo.verdict import judge
-    from payonce.services.billing.demo.work import Work
+    from payonce.services.billing.demo.work import CustomerLives
     from payonce.testing import Clock
     from payonce.vendors.gateway.outbox import WebhookFaults
 
@@ -165,7 +165,7 @@ async def demonstrate(
     subscribers = seeded_customers(customers or size or CUSTOMERS, months, seed)
     async with (
         scratch_app(settings) as (app, addresses),
-        open_gateway_stand_in(seed, FAULTS, post=post) as gateway,
+        open_simulated_gateway(seed, FAULTS, post=post) as gateway,
         Clock.open(addresses.owner) as clock,
     ):
         key, tokens = await _set_up(app, gateway, subscribers)
@@ -174,19 +174,19 @@ async def demonstrate(
         with log_file() as log_path, open_fleet(environment, log_path) as fleet:
             first, second = (HttpClient(role, url, allow_private=True) for role, url in fleet.urls.items())
             async with first, second, gateway.telling(f"{fleet.urls[PAYMENTS]}{WEBHOOKS}"):
-                doors = dict(zip(fleet.urls, (first, second), strict=True))
+                http_clients = dict(zip(fleet.urls, (first, second), strict=True))
                 cards = {account: {token} for account, token in tokens.items()}
-                desk = Desk(doors, key, gateway.simulator, tokens, cards)
-                await Work(app.read, clock, fleet, subscribers, desk, random.Random(seed)).through()
+                clients = CustomerClients(http_clients, key, gateway.simulator, tokens, cards)
+                await CustomerLives(app.read, clock, fleet, subscribers, clients, random.Random(seed)).through()
             seconds = time.monotonic() - started
         await gateway.deliver()
         verdict = await judge(app.read, gateway.simulator.books, cards, subscribers)
-        told = await _told(app.read, gateway.simulator.outbox, post)
+        webhooks = await _webhook_stats(app.read, gateway.simulator.outbox, post)
         disrupted = DisruptedRun(fleet.kills, 0, fleet.restarts, seconds, log_path)
-        return Report(seed, months, verdict, gateway.faults(), desk.repeated, desk.wrong, disrupted, told)
+        return Report(seed, months, verdict, gateway.faults(), clients.repeated, clients.wrong, disrupted, webhooks)
 
 
-async def _told(read: "Reader", outbox: "Outbox", post: "WebhookFaults") -> Told:
+async def _webhook_stats(read: "Reader", outbox: "Outbox", post: "WebhookFaults") -> WebhookStats:
     """By the gateway's own list, and by our record."""
     arrived = [letter for letter in outbox.webhooks if letter.arrived]
     events = {letter.event_id for letter in arrived}
@@ -194,10 +194,12 @@ async def _told(read: "Reader", outbox: "Outbox", post: "WebhookFaults") -> Told
     disagreed = await read.fetchval("select count(*) from payonce.audit_log where location = $1", CONSUMER)
     late = sum(post.draw(letter.event_id, letter.due_at)[0] > letter.due_at for letter in arrived)
     again = sum(max(0, letter.tries - 1) for letter in outbox.webhooks)
-    return Told(len(arrived), len(arrived) - len(events), late, again, heeded, len(events), disagreed)
+    return WebhookStats(len(arrived), len(arrived) - len(events), late, again, heeded, len(events), disagreed)
 
 
-async def _set_up(app: "App", gateway: "GatewayStandIn", customers: "Sequence[Customer]") -> tuple[str, dict[str, str]]:
+async def _set_up(
+    app: "App", gateway: "SimulatedGateway", customers: "Sequence[Customer]"
+) -> tuple[str, dict[str, str]]:
     """Accounts on clocks of their own, each with a card; and the key of whoever acts for them."""
     from payonce.engine.operators.api_keys import make_key
     from payonce.services.billing.demo.customers import PAYS

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from payonce.kit.http import Unsendable, parse_url
 from payonce.kit.outcomes import Invalid
 from payonce.service import Served
-from payonce.services.billing.resources import SIMULATED_KEY, simulated_gateway, telling
+from payonce.services.billing.resources import SIMULATED_KEY, delivering_webhooks, simulated_gateway
 from payonce.services.billing.settings import BillingSettings
 from payonce.settings import Settings
 from payonce.testing.server import serving
@@ -24,7 +24,7 @@ async def serve(
         url = await stack.enter_async_context(serving(gateway, host, gateway_port))
         secrets = settings.of(BillingSettings).gateway_secrets(settings.data_dir)
         if gateway_webhooks is not None:
-            await stack.enter_async_context(telling(gateway, gateway_webhooks, secrets))
+            await stack.enter_async_context(delivering_webhooks(gateway, gateway_webhooks, secrets))
         environment = {
             "GATEWAY_API_KEY": SIMULATED_KEY,
             "GATEWAY_URL": url,

@@ -54,8 +54,8 @@ async def judge(
     read: Reader, books: GatewayBooks, cards: Mapping[str, set[str]], customers: Sequence[Customer]
 ) -> Verdict:
     records = await _records(read)
-    missed, double, misplaced = weigh(customers, records)
-    double_charged, unpaid, refunds_missing = weigh_gateway(customers, books, cards)
+    missed, double, misplaced = compare(customers, records)
+    double_charged, unpaid, refunds_missing = compare_gateway(customers, books, cards)
     return Verdict(
         len(customers),
         sum(len(record.periods) for record in records.values()),
@@ -71,7 +71,7 @@ async def judge(
     )
 
 
-def weigh(customers: Sequence[Customer], records: Mapping[str, Record]) -> tuple[list[str], list[str], list[str]]:
+def compare(customers: Sequence[Customer], records: Mapping[str, Record]) -> tuple[list[str], list[str], list[str]]:
     """Periods that were missed, invoices that are too many, and subscriptions that ended up elsewhere."""
     missed, double, misplaced = list[str](), list[str](), list[str]()
     for customer in customers:
@@ -88,7 +88,7 @@ def weigh(customers: Sequence[Customer], records: Mapping[str, Record]) -> tuple
     return missed, double, misplaced
 
 
-def weigh_gateway(
+def compare_gateway(
     customers: Sequence[Customer], books: GatewayBooks, cards: Mapping[str, set[str]]
 ) -> tuple[list[str], list[str], list[str]]:
     """Who paid more and who less than their script costs, and whose trial was not given back, once."""

@@ -11,7 +11,7 @@ from typing import Final
 from payonce.cli.demo.disruption import KILLS_MIN, progress_bar
 from payonce.cli.demo.fleet import Fleet
 from payonce.engine.messages.transaction import Reader
-from payonce.services.billing.demo.customer_calls import Desk
+from payonce.services.billing.demo.customer_calls import CustomerClients
 from payonce.services.billing.demo.customers import Customer
 from payonce.services.billing.demo.processes import LEASE_S
 from payonce.testing import Clock
@@ -25,7 +25,7 @@ _DAY: Final = timedelta(days=1)
 
 
 @dataclass
-class Watch:
+class ClockWatch:
     """Looks at all clocks at once, for everybody who waits for theirs."""
 
     read: Reader
@@ -54,17 +54,17 @@ class Watch:
 
 
 @dataclass
-class Work:
+class CustomerLives:
     read: Reader
     clock: Clock
     fleet: Fleet
     customers: Sequence[Customer]
-    desk: Desk
+    clients: CustomerClients
     chance: random.Random
 
     async def through(self) -> None:
         """Until every clock is at its end, or the time is over."""
-        watch, total = Watch(self.read), sum(map(_days, self.customers))
+        watch, total = ClockWatch(self.read), sum(map(_days, self.customers))
         step = (LAST_KILL - FIRST_KILL) / (KILLS - 1)
         kills = [FIRST_KILL + step * number for number in range(KILLS)]
         lives = [asyncio.create_task(self._live(customer, watch)) for customer in self.customers]
@@ -74,7 +74,7 @@ class Work:
             with progress_bar(total) as show_progress:
                 while not all(life.done() for life in lives):
                     await watch.look()
-                    days = sum(_gone(each, watch.clocks[each.id]) for each in self.customers)
+                    days = sum(_days_passed(each, watch.clocks[each.id]) for each in self.customers)
                     show_progress(days, self.fleet.kills)
                     now = time.monotonic()
                     passed, moved = (days, now) if days != passed else (passed, moved)
@@ -89,17 +89,17 @@ class Work:
                 life.cancel()
             await asyncio.gather(*lives, return_exceptions=True)
 
-    async def _live(self, customer: Customer, watch: Watch) -> None:
+    async def _live(self, customer: Customer, watch: ClockWatch) -> None:
         moment = customer.begins_at
         for place, step in enumerate(customer.life.steps):
             await watch.until_at(customer, moment)
             if step.at > moment:
                 moment = step.at
-                await self.desk.advance(customer, moment)
+                await self.clients.advance(customer, moment)
                 await watch.until_at(customer, moment)
-            await self.desk.take(customer, place, step)
+            await self.clients.take(customer, place, step)
         await watch.until_at(customer, moment)
-        await self.desk.advance(customer, customer.ends_at)
+        await self.clients.advance(customer, customer.ends_at)
         await watch.until_at(customer, customer.ends_at)
 
     async def _disrupt(self, progress: float, kills: list[float]) -> None:
@@ -118,10 +118,10 @@ class Work:
 
 
 def _days(customer: Customer) -> int:
-    return _gone(customer, customer.ends_at)
+    return _days_passed(customer, customer.ends_at)
 
 
-def _gone(customer: Customer, moment: datetime) -> int:
+def _days_passed(customer: Customer, moment: datetime) -> int:
     return (moment - customer.begins_at) // _DAY
 
 

@@ -21,7 +21,7 @@ REASON_MAX_LENGTH: Final = 500
 """Of a refund's reason, which stands on its credit note."""
 
 
-class GiveBack(msgspec.Struct, frozen=True, kw_only=True):
+class RefundDecision(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id: str
     left_minor: int
     """What could still be given back when the person looked."""
@@ -35,8 +35,8 @@ class GiveBack(msgspec.Struct, frozen=True, kw_only=True):
     note: str
 
 
-def giving_back(_: Admin) -> Action[GiveBack]:
-    return Action(ACTION, GiveBack, _weigh, _execute, _page)
+def refund_action(_: Admin) -> Action[RefundDecision]:
+    return Action(ACTION, RefundDecision, _weigh, _execute, _page)
 
 
 def _page(transaction_id: str) -> Link:
@@ -66,14 +66,14 @@ async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:
     await note(tx.connection, "billing.notifications", event_id, f"sent again: {why}", actor=by)
 
 
-async def _weigh(tx: Tx, asked: GiveBack) -> Assessment:
+async def _weigh(tx: Tx, asked: RefundDecision) -> Assessment:
     transaction = await _known(tx, asked.transaction_id)
     amount = _amount(transaction, asked)
     what = "note as given back outside the gateway" if asked.outside else "give back"
     return Assessment(transaction.id, f"{what} {amount} of charge {transaction.id} over {transaction.amount}", [amount])
 
 
-async def _execute(tx: Tx, asked: GiveBack, by: str) -> dict[str, Any]:
+async def _execute(tx: Tx, asked: RefundDecision, by: str) -> dict[str, Any]:
     transaction = await transactions.locked(tx, asked.transaction_id)
     if transaction is None:
         raise Invalid(f"there is no charge {asked.transaction_id[:100]!r}")
@@ -83,7 +83,7 @@ async def _execute(tx: Tx, asked: GiveBack, by: str) -> dict[str, Any]:
     # By its number, behind the lock: a refund that failed may be asked for again.
     number = await tx.fetchval("select count(*) from payments.refunds where transaction_id = $1", transaction.id)
     key = f"person:{transaction.id}:{number}"
-    give_back = refunds.note_outside if asked.outside else refunds.ask
+    give_back = refunds.record_outside if asked.outside else refunds.request
     refund = await give_back(tx, transaction.id, amount, asked.note[:REASON_MAX_LENGTH], key)
     return {"refund": refund.id, "amount": refund.amount.to_text(), "state": refund.state.value}
 
@@ -95,8 +95,8 @@ async def _known(tx: Tx, transaction_id: str) -> Transaction:
     return found
 
 
-def _amount(transaction: Transaction, asked: GiveBack) -> Amount:
+def _amount(transaction: Transaction, asked: RefundDecision) -> Amount:
     if asked.beyond_credit:
-        raise refunds.came_back_as_credit(transaction)
+        raise refunds.already_credited(transaction)
     minor = asked.amount_minor
     return refunds.chosen(transaction, None if minor is None else Amount(minor, transaction.amount.asset))

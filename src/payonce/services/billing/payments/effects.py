@@ -32,19 +32,19 @@ REASON_MAX_CHARS: Final = 200
 """Of a refund's reason, as the gateway is told it."""
 
 NO_CARD: Final = "no_payment_method"
-NOT_TAKEN: Final = "refused"
+REFUSED_CODE: Final = "refused"
 """The code of a no that is neither the card's nor the gateway's, as when a person said that it is not to be."""
 _HARD_REFUSALS: Final = frozenset({RefusalCode.NO_SUCH_TOKEN.value})
 _REFUSED: Final = re.compile(r"refused \((?P<code>\w{1,64})\): .*", re.ASCII | re.DOTALL)
 
 
-class Made(msgspec.Struct, frozen=True):
+class GatewayResult(msgspec.Struct, frozen=True):
     """That it happened, under the gateway's name for it. No more: a line of the gateway's statement tells as much."""
 
     id: str
 
 
-class ChargeCard(Effect[ChargeOrder, Made]):
+class ChargeCard(Effect[ChargeOrder, GatewayResult]):
     """In doubt the same order goes out again under the same key, and happens once. When the gateway may have forgotten
     the key it is asked; what it does not show then is before a person."""
 
@@ -64,24 +64,24 @@ class ChargeCard(Effect[ChargeOrder, Made]):
         amount = transaction.amount
         return ChargeOrder(key, amount.minor, amount.asset.code, self.token, key, metadata)
 
-    async def perform(self, request: ChargeOrder) -> Made:
-        return Made((await self.gateway.charge(request)).id)
+    async def perform(self, request: ChargeOrder) -> GatewayResult:
+        return GatewayResult((await self.gateway.charge(request)).id)
 
-    async def resolve(self, request: ChargeOrder) -> Happened[Made] | DidNot | CannotTell:
+    async def resolve(self, request: ChargeOrder) -> Happened[GatewayResult] | DidNot | CannotTell:
         """Asked only when the gateway may have forgotten the key. One that was declined captured nothing."""
         found = await self.gateway.find_charge(request.reference)
         if found is None or found.status is not ChargeStatus.SUCCEEDED:
             return DidNot()
-        return _of_what_was_asked(found, request)
+        return _matching_result(found, request)
 
     def amount(self, request: ChargeOrder) -> Amount:
         return self.transaction.amount
 
-    def vendor_ref(self, outcome: Made) -> str:
+    def vendor_ref(self, outcome: GatewayResult) -> str:
         return outcome.id
 
 
-class RefundCharge(Effect[RefundOrder, Made]):
+class RefundCharge(Effect[RefundOrder, GatewayResult]):
     """Gives back some or all of a charge, in doubt as a charge is made."""
 
     kind, version, timeout_s = "gateway.refund", 1, CALL_MAX_S + RECORD_MARGIN_S
@@ -97,26 +97,26 @@ class RefundCharge(Effect[RefundOrder, Made]):
         reason = self.refund.reason[:REASON_MAX_CHARS]
         return RefundOrder(key, self.charge_id, amount.minor, amount.asset.code, key, reason)
 
-    async def perform(self, request: RefundOrder) -> Made:
-        return Made((await self.gateway.refund(request)).id)
+    async def perform(self, request: RefundOrder) -> GatewayResult:
+        return GatewayResult((await self.gateway.refund(request)).id)
 
-    async def resolve(self, request: RefundOrder) -> Happened[Made] | DidNot | CannotTell:
+    async def resolve(self, request: RefundOrder) -> Happened[GatewayResult] | DidNot | CannotTell:
         found = await self.gateway.find_refund(request.reference)
-        return DidNot() if found is None else _of_what_was_asked(found, request)
+        return DidNot() if found is None else _matching_result(found, request)
 
     def amount(self, request: RefundOrder) -> Amount:
         return self.refund.amount
 
-    def vendor_ref(self, outcome: Made) -> str:
+    def vendor_ref(self, outcome: GatewayResult) -> str:
         return outcome.id
 
 
-def _of_what_was_asked(
+def _matching_result(
     found: GatewayCharge | GatewayRefund, request: ChargeOrder | RefundOrder
-) -> Happened[Made] | CannotTell:
+) -> Happened[GatewayResult] | CannotTell:
     """Of another amount it is not ours to book: subscriptions would be told what nobody took."""
     if (found.amount, found.currency) == (request.amount, request.currency):
-        return Happened(Made(found.id))
+        return Happened(GatewayResult(found.id))
     return CannotTell(
         f"{found.id} is of {found.amount} {found.currency} in minor units, and {request.amount} {request.currency} "
         "was asked for; a person has to look"
@@ -124,7 +124,7 @@ def _of_what_was_asked(
 
 
 @dataclass(frozen=True)
-class No:
+class ChargeFailure:
     """Why a charge failed."""
 
     code: str
@@ -135,14 +135,14 @@ class No:
     """Of a declined charge, which is on the gateway's books although it captured nothing."""
 
 
-def read_no(refused: Refused) -> No:
+def read_failure(refused: Refused) -> ChargeFailure:
     """A refusal, fresh or from the record, which keeps its sentence alone."""
     declined = Declined.read(refused)
     if declined is not None:
-        return No(declined.code, declined.hard, declined.message, declined.charge_id)
+        return ChargeFailure(declined.code, declined.hard, declined.message, declined.charge_id)
     match = _REFUSED.fullmatch(refused.reason)
-    code = NOT_TAKEN if match is None else match["code"]
-    return No(code, code in _HARD_REFUSALS, refused.reason)
+    code = REFUSED_CODE if match is None else match["code"]
+    return ChargeFailure(code, code in _HARD_REFUSALS, refused.reason)
 
 
 _FIRST: Final = ":1"

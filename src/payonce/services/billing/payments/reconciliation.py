@@ -7,7 +7,7 @@ from typing import Final
 
 from payonce.engine.ledger.model import Reads
 from payonce.engine.reconcile import Entry, Flow, StatementSource
-from payonce.services.billing.payments.effects import ChargeCard, Made, RefundCharge, reference_of
+from payonce.services.billing.payments.effects import ChargeCard, GatewayResult, RefundCharge, reference_of
 from payonce.services.billing.payments.ledger import CLEARING
 from payonce.vendors.gateway.port import Gateway, LineKind, StatementLine
 
@@ -100,4 +100,4 @@ def _entry(line: StatementLine) -> Entry:
     kind = ChargeCard.kind if charge else RefundCharge.kind
     colons = CHARGE_KEY_COLONS if charge else REFUND_KEY_COLONS
     reference = reference_of(line.reference, key_colons=colons) if line.reference else None
-    return Entry(line.source, reference, kind, line.money, line.created, Made(line.source))
+    return Entry(line.source, reference, kind, line.money, line.created, GatewayResult(line.source))

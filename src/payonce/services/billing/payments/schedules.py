@@ -72,7 +72,7 @@ async def _put_back_charges(tx: Tx) -> None:
         await tx.send(
             CHARGE_INITIATION, {"transaction_id": row["id"]}, action=row["action"], correlation_id=row["about"]
         )
-        await _say(tx, row["id"], "the charge was pending and had no message")
+        await _record(tx, row["id"], "the charge was pending and had no message")
 
 
 async def _put_back_refunds(tx: Tx) -> None:
@@ -91,7 +91,7 @@ async def _put_back_refunds(tx: Tx) -> None:
     )
     for row in rows:
         await tx.send(REFUND_INITIATION, {"refund_id": row["id"]}, action="refund", correlation_id=row["about"])
-        await _say(tx, row["id"], "the refund was pending and had no message")
+        await _record(tx, row["id"], "the refund was pending and had no message")
 
 
 async def _put_back_notifications(tx: Tx) -> None:
@@ -118,9 +118,9 @@ async def _put_back_notifications(tx: Tx) -> None:
             correlation_id=row["about"],
             key=f"back:{row['event_id']}:{row['now']}",
         )
-        await _say(tx, row["event_id"], "the notification was not delivered and had no message")
+        await _record(tx, row["event_id"], "the notification was not delivered and had no message")
 
 
-async def _say(tx: Tx, reference: str, text: str) -> None:
+async def _record(tx: Tx, reference: str, text: str) -> None:
     log.warning("payment_put_back", what=reference, why=text)
     await note(tx.connection, "billing.put_back", reference, text, actor="billing.payments", severity=Severity.WARNING)

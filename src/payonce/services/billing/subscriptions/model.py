@@ -63,7 +63,7 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
 }
 
 
-class When(StrEnum):
+class ChangeTiming(StrEnum):
     """When a change of plan or a cancellation takes effect."""
 
     NOW = "now"
@@ -177,7 +177,7 @@ class PlanChangeRecord:
     subscription_id: str
     from_plan_id: str
     to_plan_id: str
-    timing: When
+    timing: ChangeTiming
     state: ChangeState
     reason: str | None
     """Why it failed or was canceled."""
@@ -190,7 +190,7 @@ class PlanChangeRecord:
     def effective_at(self, subscription: Subscription) -> datetime | None:
         """When it was applied, or will be. None: as soon as it is paid, or never."""
         if self.state is ChangeState.PENDING:
-            if self.timing is When.NOW or subscription.period_end is None:
+            if self.timing is ChangeTiming.NOW or subscription.period_end is None:
                 return None
             return max(subscription.period_end, self.not_before or subscription.period_end)
         return self.ended_at if self.state is ChangeState.APPLIED else None

@@ -3,7 +3,7 @@
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Reader
 from payonce.services.billing.settings import BillingSettings, files_of, jwt_keys, notification_secrets
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.pdf.glyphs import Fonts, check_fonts
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Tokens
@@ -12,14 +12,14 @@ from payonce.settings import Settings
 MINUTE_S = 60
 
 
-def subscribing(settings: Settings, database: Database) -> list[object]:
+def subscription_resources(settings: Settings, database: Database) -> list[object]:
     """Tokens are held against the accounts, which this service keeps."""
     versions = AccountVersions(Reader(database))
     billing = settings.of(BillingSettings)
     return [
         Tokens(jwt_keys(settings), versions, access_s=billing.access_minutes * MINUTE_S),
         versions,
-        Terms(
+        SubscriptionConfig(
             notification_secrets(settings),
             settings.webhook_tolerance_s,
             billing.refresh_days,

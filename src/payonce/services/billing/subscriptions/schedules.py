@@ -110,7 +110,7 @@ async def clean_up(work: Work) -> None:
 
 async def _put_windows_right(tx: Tx) -> None:
     for subscription_id in await allowance_windows.put_right(tx, PUT_BACK_MAX):
-        await _told(tx, subscription_id, "its allowance windows were not those of its period, and were computed anew")
+        await _record(tx, subscription_id, "its allowance windows were not those of its period, and were computed anew")
 
 
 async def _put_back_due(tx: Tx) -> None:
@@ -133,7 +133,7 @@ async def _put_back_due(tx: Tx) -> None:
         PUT_BACK_MAX,
     )
     for row in rows:
-        await _told(tx, row["id"], f"{row['due_for']} was put and had no message")
+        await _record(tx, row["id"], f"{row['due_for']} was put and had no message")
     for test_clock_id in sorted({row["test_clock_id"] for row in rows if row["test_clock_id"] is not None}):
         await wake(tx, test_clock_id)
 
@@ -157,7 +157,7 @@ async def _put_back_first_invoices(tx: Tx) -> None:
     for row in rows:
         policy, action = (TRIAL_PAYMENT, Action.TRIAL) if row["trial"] else (PAYMENT_INITIATION, Action.INITIAL)
         await tx.send(policy, {"subscription_id": row["id"]}, action=action, correlation_id=row["id"])
-        await _told(tx, row["id"], "its first invoice was asked for and had no message")
+        await _record(tx, row["id"], "its first invoice was asked for and had no message")
 
 
 async def _put_back_plan_changes(tx: Tx) -> None:
@@ -182,7 +182,7 @@ async def _put_back_plan_changes(tx: Tx) -> None:
     for change in map(plan_changes.change_from, rows):
         older, newer = [await plans.plan(tx, each) for each in (change.from_plan_id, change.to_plan_id)]
         await changing.send_change(tx, change, dearer=plans.is_dearer(newer, older), again=True)
-        await _told(tx, change.subscription_id, f"change {change.id} was accepted and had no message")
+        await _record(tx, change.subscription_id, f"change {change.id} was accepted and had no message")
 
 
 async def _put_back_migrations(tx: Tx) -> None:
@@ -203,7 +203,7 @@ async def _put_back_migrations(tx: Tx) -> None:
     )
     for row in rows:
         await plan_migrations.send_step(tx, row["id"])
-        await _told(tx, row["id"], "the plan migration had no message")
+        await _record(tx, row["id"], "the plan migration had no message")
 
 
 async def _put_back_charges(tx: Tx) -> None:
@@ -227,7 +227,7 @@ async def _put_back_charges(tx: Tx) -> None:
         invoice = await invoice_store.find(tx, row["id"])
         if invoice is not None and invoice.charging:
             sent = await invoices.send_charge(tx, invoice, again=True)
-            await _asked_again(tx, sent, row["subscription_id"], f"invoice {invoice.number} was being charged")
+            await _record_repeat(tx, sent, row["subscription_id"], f"invoice {invoice.number} was being charged")
 
 
 async def _put_back_refunds(tx: Tx) -> None:
@@ -251,24 +251,24 @@ async def _put_back_refunds(tx: Tx) -> None:
     )
     for row in rows:
         about = row["subscription_id"]
-        sent = await payment_events.ask_back(tx, row["transaction_id"], row["reason"], about, again=True)
-        await _asked_again(tx, sent, about, f"the refund of late payment {row['transaction_id']} was asked for")
+        sent = await payment_events.request_refund(tx, row["transaction_id"], row["reason"], about, again=True)
+        await _record_repeat(tx, sent, about, f"the refund of late payment {row['transaction_id']} was asked for")
 
 
 async def _put_back_payouts(tx: Tx) -> None:
     queues = [REFUND_INITIATION.queue, SUBSCRIPTION_UPDATE.queue]
     for payout, about in await credit_payouts.forgotten(tx, FORGOTTEN_AFTER_S, queues, PUT_BACK_MAX):
         sent = await credit_payouts.ask_payments(tx, payout, about, again=True)
-        await _asked_again(tx, sent, about, f"payout {payout.id} of credit was pending")
+        await _record_repeat(tx, sent, about, f"payout {payout.id} of credit was pending")
 
 
-async def _asked_again(tx: Tx, message_id: UUID, subscription_id: str, what: str) -> None:
+async def _record_repeat(tx: Tx, message_id: UUID, subscription_id: str, what: str) -> None:
     """Payments with a database of their own may hold the message that is not seen here. That is no loss to warn of, and
     is noted once, however often it is asked."""
     if not await tx.fetchval(
         "select exists (select from payonce.outbox where id = $1 and relay = $2)", message_id, RELAY
     ):
-        await _told(tx, subscription_id, f"{what} and had no message")
+        await _record(tx, subscription_id, f"{what} and had no message")
         return
     why = f"{what} and had no answer; asked again"
     log.info("billing_asked_again", subscription=subscription_id, why=why)
@@ -277,6 +277,6 @@ async def _asked_again(tx: Tx, message_id: UUID, subscription_id: str, what: str
         await note(tx.connection, PUT_BACK_NOTES, subscription_id, why, actor="billing")
 
 
-async def _told(tx: Tx, subscription_id: str, why: str) -> None:
+async def _record(tx: Tx, subscription_id: str, why: str) -> None:
     log.warning("billing_put_back", subscription=subscription_id, why=why)
     await note(tx.connection, PUT_BACK_NOTES, subscription_id, why, actor="billing", severity=Severity.WARNING)

@@ -134,7 +134,7 @@ class TransactionDocument(BaseModel):
         )
 
 
-class TransactionTimeline(BaseModel):
+class TransactionDetails(BaseModel):
     transaction: TransactionDocument
     refunds: list[RefundDocument]
 
@@ -203,7 +203,7 @@ class DeliveryDocument(BaseModel):
         )
 
 
-class Taken(BaseModel):
+class GatewayEventReceipt(BaseModel):
     """What the gateway hears."""
 
     status: str

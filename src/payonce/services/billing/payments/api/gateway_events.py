@@ -21,20 +21,20 @@ from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.vendors.gateway.port import EventSubject, EventType, GatewayEvent
 
-LOOK_AFTER_S: Final = 5.0
+RECHECK_AFTER_S: Final = 5.0
 """The run that asked for it may be writing its end this moment."""
 
 log = get_logger(__name__)
 
 
-class Heard(StrEnum):
+class EventOutcome(StrEnum):
     PROCESSED = "processed"
     DUPLICATE = "duplicate"
     IGNORED = "ignored"
     """Of a kind that is nothing to us."""
 
 
-class GatewayDoor:
+class GatewayEventReceiver:
     """By what the gateway's webhooks are recognised."""
 
     def __init__(self, secrets: Sequence[Secret]) -> None:
@@ -46,14 +46,14 @@ class GatewayDoor:
         return await self._receiver.receive(read, headers, body)
 
 
-async def heed(tx: Tx, received: Received) -> Heard:
+async def apply_event(tx: Tx, received: Received) -> EventOutcome:
     """Once per event. What it confirms is left as it is; what is still open here is looked at; what contradicts our
     record, or is about nothing of ours, is told to whoever operates this."""
     event = GatewayEvent.read(received.body)
     if event is None:
-        return Heard.IGNORED
+        return EventOutcome.IGNORED
     if not await received.first_time(tx):
-        return Heard.DUPLICATE
+        return EventOutcome.DUPLICATE
     about = _about_refund if event.type is EventType.REFUND_SUCCEEDED else _about_charge
     wrong = await about(tx, received.id, event)
     if wrong is not None:
@@ -63,7 +63,7 @@ async def heed(tx: Tx, received: Received) -> Heard:
         await note(
             tx.connection, "billing.gateway", subject.id, text, actor="billing.payments", severity=Severity.ERROR
         )
-    return Heard.PROCESSED
+    return EventOutcome.PROCESSED
 
 
 async def _about_charge(tx: Tx, event_id: str, event: GatewayEvent) -> str | None:
@@ -74,7 +74,7 @@ async def _about_charge(tx: Tx, event_id: str, event: GatewayEvent) -> str | Non
     if (transaction.amount.minor, transaction.amount.asset.code) != (subject.amount, subject.currency):
         return f"transaction {transaction.id} is of {transaction.amount}"
     if transaction.state is State.PENDING:
-        await _look(tx, event_id, transaction)
+        await _recheck_charge(tx, event_id, transaction)
         return None
     succeeded = event.type is EventType.CHARGE_SUCCEEDED
     if succeeded == (transaction.state in TAKEN) and transaction.gateway_id in (None, subject.id):
@@ -92,14 +92,14 @@ async def _about_refund(tx: Tx, event_id: str, event: GatewayEvent) -> str | Non
     if refund.state is RefundState.PENDING:
         transaction = await transactions.find(tx, refund.transaction_id)
         assert transaction is not None
-        await refunds.send(tx, refund, transaction, f"look:{event_id}", delay_s=LOOK_AFTER_S)
+        await refunds.send(tx, refund, transaction, f"look:{event_id}", delay_s=RECHECK_AFTER_S)
         return None
     if refund.state is RefundState.SUCCEEDED and refund.gateway_id == subject.id:
         return None
     return f"refund {refund.id} is {refund.state} as {refund.gateway_id}"
 
 
-async def _look(tx: Tx, event_id: str, transaction: Transaction) -> None:
+async def _recheck_charge(tx: Tx, event_id: str, transaction: Transaction) -> None:
     """A message of its own: the first one may wait for its next try for an hour."""
     await tx.send(
         CHARGE_INITIATION,
@@ -107,7 +107,7 @@ async def _look(tx: Tx, event_id: str, transaction: Transaction) -> None:
         action=transaction.action.value,
         key=f"look:{event_id}",
         correlation_id=transaction.about,
-        delay_s=LOOK_AFTER_S,
+        delay_s=RECHECK_AFTER_S,
     )
 
 

@@ -14,7 +14,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import context_of, trace_of
 from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import opened
+from payonce.services.billing.callers import require_resource
 from payonce.services.billing.policies import (
     CHARGE_INITIATION,
     CREDIT_HOLD,
@@ -22,7 +22,7 @@ from payonce.services.billing.policies import (
     SUBSCRIPTION_UPDATE,
 )
 from payonce.services.billing.signed_requests import MESSAGES_PATH, SharedSecrets, read_signed
-from payonce.services.billing.wire import Forwarded, ForwardedAnswer, ForwardedMessages
+from payonce.services.billing.wire import ForwardedAnswer, ForwardedMessage, ForwardedMessages
 
 CONSUMER: Final = "billing.payments"
 MESSAGES_MAX: Final = 200
@@ -39,7 +39,7 @@ def build_short_routes() -> Sequence[Route]:
 
 async def take_messages(request: Request) -> Response:
     context = context_of(request)
-    body = await read_signed(request, context, opened(context, SharedSecrets), CONSUMER)
+    body = await read_signed(request, context, require_resource(context, SharedSecrets), CONSUMER)
     try:
         given = msgspec.json.decode(body, type=ForwardedMessages).messages
     except msgspec.DecodeError as error:
@@ -52,8 +52,8 @@ async def take_messages(request: Request) -> Response:
         for each in given:
             try:
                 message = _checked(each)
-            except Invalid as no:
-                refused[str(each.id)] = str(no)
+            except Invalid as refusal:
+                refused[str(each.id)] = str(refusal)
                 continue
             if await accept(tx, CONSUMER, each.id) and not await _is_under_way(tx, message):
                 fresh.append(message)
@@ -79,7 +79,7 @@ async def _is_under_way(tx: Tx, message: Message) -> bool:
     return found
 
 
-def _checked(given: Forwarded) -> Message:
+def _checked(given: ForwardedMessage) -> Message:
     if given.queue not in OPEN_QUEUES:
         raise Invalid(f"queue {given.queue[:100]!r} takes nothing from subscriptions")
     message = Message(

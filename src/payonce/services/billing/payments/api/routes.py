@@ -18,13 +18,22 @@ from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid, NotSent, Retry
 from payonce.kit.webhooks import Refusal
-from payonce.services.billing.callers import Who, account_of, either, moving, opened, take_try, who_of
+from payonce.services.billing.callers import (
+    BillingCaller,
+    account_of,
+    caller_of,
+    limit_attempts,
+    require_account_or_key,
+    require_idempotent,
+    require_resource,
+)
 from payonce.services.billing.card_numbers import refuse_card_numbers
 from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.api import gateway_events
 from payonce.services.billing.payments.api.documents import (
     ID,
     DeliveryDocument,
+    GatewayEventReceipt,
     MethodDocument,
     MethodOrder,
     Methods,
@@ -32,16 +41,15 @@ from payonce.services.billing.payments.api.documents import (
     RefundAnswer,
     RefundDocument,
     RefundOrder,
-    Taken,
+    TransactionDetails,
     TransactionDocument,
     TransactionPage,
-    TransactionTimeline,
 )
-from payonce.services.billing.payments.api.gateway_events import GatewayDoor
-from payonce.services.billing.payments.api.payment_end import Waiting, preferred_s
-from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
+from payonce.services.billing.payments.api.payment_completion import CompletionWaiter, preferred_s
+from payonce.services.billing.payments.decisions import RefundDecision
 from payonce.services.billing.payments.handlers import notifications
-from payonce.services.billing.payments.handlers.charges import NOT_YET
+from payonce.services.billing.payments.handlers.charges import NOT_RECORDED
 from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.model import State, Transaction
 from payonce.services.billing.payments.store import payment_methods, transactions
@@ -80,7 +88,7 @@ def build_routes() -> APIRouter:
 
 
 def _add_paying(routes: APIRouter) -> None:
-    waiting = Waiting()
+    waiting = CompletionWaiter()
 
     pending: dict[int | str, dict[str, Any]] = {202: {"model": TransactionDocument, "description": "Still under way."}}
 
@@ -93,16 +101,16 @@ def _add_paying(routes: APIRouter) -> None:
     async def process_payment(
         body: PaymentOrder,
         context: AppContextDep,
-        once: Annotated[Once, moving(CHARGE)],
+        once: Annotated[Once, require_idempotent(CHARGE)],
         prefer: Annotated[
             str | None, Header(description="`wait=3`: for how many seconds, up to 10; `respond-async`: not at all.")
         ] = None,
     ) -> Response:
-        who = who_of(once)
+        caller = caller_of(once)
 
         async def act(tx: Tx) -> TransactionDocument:
-            account_id = account_of(who, body.account_id)
-            await take_try(tx, who)
+            account_id = account_of(caller, body.account_id)
+            await limit_attempts(tx, caller)
             amount = _amount(body.amount, _asset(body.currency))
             if body.payment_method_id is not None:
                 await payment_methods.hold(tx, account_id, body.payment_method_id)
@@ -145,26 +153,26 @@ def _add_transactions(routes: APIRouter) -> None:
     @routes.get(TRANSACTIONS, summary="Transactions, the newest first", responses=READS)
     async def list_transactions(
         context: AppContextDep,
-        who: Annotated[Who, either(READ)],
+        caller: Annotated[BillingCaller, require_account_or_key(READ)],
         account_id: OfAccount = None,
         state: State | None = None,
         limit: Limit = PAGE_DEFAULT,
         after: Annotated[str | None, Query(pattern=ID)] = None,
     ) -> TransactionPage:
-        whose = account_id if who.operator else account_of(who, account_id)
+        whose = account_id if caller.operator else account_of(caller, account_id)
         found = await transactions.listed(context.read, whose, state, after, limit)
         following = found[-1].id if len(found) == min(limit, transactions.LISTED_MAX) else None
         return TransactionPage(transactions=[TransactionDocument.of(each) for each in found], next_after=following)
 
     @routes.get(f"{TRANSACTIONS}/{{transaction_id}}", summary="One transaction, with its refunds", responses=READS)
     async def show_transaction(
-        transaction_id: Id, context: AppContextDep, who: Annotated[Who, either(READ)]
-    ) -> TransactionTimeline:
+        transaction_id: Id, context: AppContextDep, caller: Annotated[BillingCaller, require_account_or_key(READ)]
+    ) -> TransactionDetails:
         found = await transactions.find(context.read, transaction_id)
-        if found is None or not who.may_see(found.account_id):
+        if found is None or not caller.may_see(found.account_id):
             raise not_found(f"transaction {transaction_id!r}")
         refunds = await refund_store.of_transaction(context.read, transaction_id)
-        return TransactionTimeline(
+        return TransactionDetails(
             transaction=TransactionDocument.of(found), refunds=[RefundDocument.of(each) for each in refunds]
         )
 
@@ -181,25 +189,25 @@ def _add_refunding(routes: APIRouter) -> None:
         transaction_id: Id,
         body: RefundOrder,
         context: AppContextDep,
-        once: Annotated[Once, moving(CHARGE, operators=True)],
+        once: Annotated[Once, require_idempotent(CHARGE, operators=True)],
     ) -> Response:
         async def act(tx: Tx) -> RefundAnswer:
             found = await transactions.find(tx, transaction_id)
             if found is None:
                 raise not_found(f"transaction {transaction_id!r}")
             amount = None if body.amount is None else _amount(body.amount, found.amount.asset)
-            return await _give_back(tx, context, found, amount, body, once.caller.holder)
+            return await _refund(tx, context, found, amount, body, once.caller.holder)
 
         return await once.answer(
             _refusing(act), status=HTTPStatus.ACCEPTED, location=lambda _: f"{TRANSACTIONS}/{transaction_id}"
         )
 
 
-async def _give_back(
+async def _refund(
     tx: Tx, context: AppContext, transaction: Transaction, amount: Amount | None, body: RefundOrder, by: str
 ) -> RefundAnswer:
     """As in the console: what needs a second person there needs one here."""
-    asked = GiveBack(
+    asked = RefundDecision(
         transaction_id=transaction.id,
         left_minor=transaction.left.minor,
         amount_minor=None if amount is None else amount.minor,
@@ -218,27 +226,32 @@ async def _give_back(
 def _add_methods(routes: APIRouter) -> None:
     @routes.post(f"{METHODS}/", status_code=201, summary="Add a card by its token", responses=CHANGES)
     async def add_payment_method(
-        body: MethodOrder, context: AppContextDep, trace: Trace, who: Annotated[Who, either(OPERATE)]
+        body: MethodOrder,
+        context: AppContextDep,
+        trace: Trace,
+        caller: Annotated[BillingCaller, require_account_or_key(OPERATE)],
     ) -> MethodDocument:
-        account_id = account_of(who, body.account_id)
-        gateway = opened(context, Gateway)  # type: ignore[type-abstract]
+        account_id = account_of(caller, body.account_id)
+        gateway = require_resource(context, Gateway)  # type: ignore[type-abstract]
         async with context.begin(trace) as tx:
-            await take_try(tx, who)
+            await limit_attempts(tx, caller)
         try:
-            card = await payment_methods.described(gateway, body.token)
+            card = await payment_methods.describe_token(gateway, body.token)
         except (Retry, NotSent) as error:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the gateway does not answer; try again") from error
-        except Invalid as no:
-            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
+        except Invalid as refusal:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(refusal)) from refusal
         async with context.begin(trace) as tx:
             attached = await _refused(payment_methods.attach(tx, account_id, card))
-        return await _told(context, attached)
+        return await _notified(context, attached)
 
     @routes.get(f"{METHODS}/", summary="An account's cards, the newest first", responses=READS)
     async def list_payment_methods(
-        context: AppContextDep, who: Annotated[Who, either(READ)], account_id: OfAccount = None
+        context: AppContextDep,
+        caller: Annotated[BillingCaller, require_account_or_key(READ)],
+        account_id: OfAccount = None,
     ) -> Methods:
-        found = await payment_methods.of_account(context.read, account_of(who, account_id))
+        found = await payment_methods.of_account(context.read, account_of(caller, account_id))
         return Methods(payment_methods=[MethodDocument.of(each) for each in found])
 
     @routes.post(f"{METHODS}/{{method_id}}/default", summary="Charge this card from now on", responses=CHANGES)
@@ -246,24 +259,24 @@ def _add_methods(routes: APIRouter) -> None:
         method_id: Id,
         context: AppContextDep,
         trace: Trace,
-        who: Annotated[Who, either(OPERATE)],
+        caller: Annotated[BillingCaller, require_account_or_key(OPERATE)],
         account_id: OfAccount = None,
     ) -> MethodDocument:
         async with context.begin(trace) as tx:
-            await take_try(tx, who)
-            attached = await _refused(payment_methods.make_default(tx, account_of(who, account_id), method_id))
-        return await _told(context, attached)
+            await limit_attempts(tx, caller)
+            attached = await _refused(payment_methods.make_default(tx, account_of(caller, account_id), method_id))
+        return await _notified(context, attached)
 
     @routes.delete(f"{METHODS}/{{method_id}}", status_code=204, summary="Remove a card", responses=CHANGES)
     async def remove_payment_method(
         method_id: Id,
         context: AppContextDep,
         trace: Trace,
-        who: Annotated[Who, either(OPERATE)],
+        caller: Annotated[BillingCaller, require_account_or_key(OPERATE)],
         account_id: OfAccount = None,
     ) -> None:
         async with context.begin(trace) as tx:
-            await _refused(payment_methods.remove(tx, account_of(who, account_id), method_id))
+            await _refused(payment_methods.remove(tx, account_of(caller, account_id), method_id))
 
 
 def _add_deliveries(routes: APIRouter) -> None:
@@ -273,10 +286,10 @@ def _add_deliveries(routes: APIRouter) -> None:
     async def show_notification_delivery(
         event_id: Annotated[str, Path(pattern=r"^[0-9a-zA-Z_-]{1,200}$")],
         context: AppContextDep,
-        who: Annotated[Who, either(READ)],
+        caller: Annotated[BillingCaller, require_account_or_key(READ)],
     ) -> DeliveryDocument:
         found = await notifications.delivery(context.read, event_id)
-        if found is None or not who.may_see(found.account_id):
+        if found is None or not caller.may_see(found.account_id):
             raise not_found(f"notification {event_id!r}")
         return DeliveryDocument.of(found)
 
@@ -289,16 +302,16 @@ def _add_gateway(routes: APIRouter) -> None:
         include_in_schema=False,
         responses=responses(400, 401, 404, 413, 503),
     )
-    async def take_gateway_event(request: Request, context: AppContextDep, trace: Trace) -> Taken:
-        door = opened(context, GatewayDoor)
+    async def take_gateway_event(request: Request, context: AppContextDep, trace: Trace) -> GatewayEventReceipt:
+        receiver = require_resource(context, GatewayEventReceiver)
         body = await request.body()
-        received = await door.receive(context.read, request.headers.items(), body)
+        received = await receiver.receive(context.read, request.headers.items(), body)
         if isinstance(received, Refusal):
             raise Problem(received.status, received.detail)
         refuse_repeated(body)
         async with context.begin(trace) as tx:
-            heard = await gateway_events.heed(tx, received)
-        return Taken(status=heard)
+            outcome = await gateway_events.apply_event(tx, received)
+        return GatewayEventReceipt(status=outcome)
 
 
 def _asset(currency: str) -> Asset:
@@ -313,8 +326,8 @@ def _asset(currency: str) -> Asset:
 def _amount(text: str, asset: Asset) -> Amount:
     try:
         amount = Amount.from_decimal(text, asset)
-    except Invalid as no:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"amount: {no}") from no
+    except Invalid as refusal:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"amount: {refusal}") from refusal
     if not 0 < amount.minor <= AMOUNT_MAX:
         most = Amount(AMOUNT_MAX, asset).to_text()
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"amount {text} must be above zero and at most {most} {asset}")
@@ -342,8 +355,8 @@ def _one_off(account_id: str, amount: Amount, body: PaymentOrder, trace_id: str 
         refunding=nothing,
         metadata={} if body.description is None else {"description": body.description},
         trace_id=trace_id,
-        created_at=NOT_YET,
-        updated_at=NOT_YET,
+        created_at=NOT_RECORDED,
+        updated_at=NOT_RECORDED,
     )
 
 
@@ -358,13 +371,13 @@ async def _refused(doing: Any) -> Any:
     """What the store refuses is the caller's to mend: 404 for what is not there, 422 for what cannot be."""
     try:
         return await doing
-    except payment_methods.NotThere as no:
-        raise Problem(HTTPStatus.NOT_FOUND, str(no)) from no
-    except Invalid as no:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
+    except payment_methods.UnknownMethod as refusal:
+        raise Problem(HTTPStatus.NOT_FOUND, str(refusal)) from refusal
+    except Invalid as refusal:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(refusal)) from refusal
 
 
-async def _told(context: AppContext, attached: payment_methods.Attached) -> MethodDocument:
+async def _notified(context: AppContext, attached: payment_methods.AttachedMethod) -> MethodDocument:
     """Subscriptions may hear of it at once; if not, the queue tells them."""
     if attached.notice is not None:
         for resource in context.resources:

@@ -8,9 +8,9 @@ from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid, Refused, Unprocessable
-from payonce.services.billing.messages import ChargeAgain
+from payonce.services.billing.messages import RecordedCharge
 from payonce.services.billing.payments import ledger
-from payonce.services.billing.payments.effects import NO_CARD, ChargeCard, Made, No, read_no
+from payonce.services.billing.payments.effects import NO_CARD, ChargeCard, ChargeFailure, GatewayResult, read_failure
 from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.handlers.refused_key import or_pause
@@ -24,7 +24,7 @@ from payonce.vendors.gateway.port import AMOUNT_MAX, Gateway
 ID_MAX_CHARS: Final = 100
 ASKED_FOR: Final = frozenset({Action.INITIAL, Action.TRIAL, Action.RENEWAL, Action.UPGRADE, Action.DOWNGRADE})
 ALREADY_PAID: Final = "already_paid"
-NOT_YET: Final = datetime.min.replace(tzinfo=UTC)
+NOT_RECORDED: Final = datetime.min.replace(tzinfo=UTC)
 """When a transaction was made that is not on record."""
 TRIAL_REASON: Final = "the price of a trial is given back"
 
@@ -35,75 +35,79 @@ log = get_logger(__name__)
 async def process_charge_initiation(work: Work, gateway: Gateway, notifier: NotificationSender) -> None:
     """Charge the account's card. Running twice is harmless: the key is the invoice's and the try's."""
     try:
-        wanted = await _wanted(work)
-        standing = await transactions.standing(work.read, wanted.charge_key, wanted.account_id, wanted.invoice_id)
+        wanted = await _requested_transaction(work)
+        standing = await transactions.charge_context(work.read, wanted.charge_key, wanted.account_id, wanted.invoice_id)
         known = standing.transaction
         if known is not None and _order(known) != _order(wanted):
             raise Invalid(f"charge {wanted.charge_key} is on record with another amount, account or purpose")
-    except Invalid as no:
+    except Invalid as refusal:
         # Nothing is charged for what cannot be a charge: a person sees it among what is parked.
-        raise Unprocessable(str(no)) from None
+        raise Unprocessable(str(refusal)) from None
     if known is not None and known.state is not State.PENDING:
         return
     wanted = known or wanted
     if wanted.payment_method_id is None and standing.paid_by is not None:
         log.error("invoice_charged_again", invoice=wanted.invoice_id, transaction=standing.paid_by)
         why = f"transaction {standing.paid_by} has paid invoice {wanted.invoice_id} already"
-        await _fail(work, notifier, wanted, No(ALREADY_PAID, False, why), standing.now)
+        await _fail(work, notifier, wanted, ChargeFailure(ALREADY_PAID, False, why), standing.now)
         return
     if standing.card is None:
-        await _fail(work, notifier, wanted, No(NO_CARD, True, "the account has no payment method"), standing.now)
+        await _fail(
+            work, notifier, wanted, ChargeFailure(NO_CARD, True, "the account has no payment method"), standing.now
+        )
         return
     card = standing.card
     try:
         async with or_pause(work):
-            made = await work.effect(
+            result = await work.effect(
                 ChargeCard(gateway, wanted, card.token),
                 key=wanted.charge_key,
                 scope=_scope(wanted),
                 intent=lambda tx: transactions.begin(tx, wanted, card),
             )
     except Refused as refused:
-        await _fail(work, notifier, wanted, read_no(refused), standing.now)
+        await _fail(work, notifier, wanted, read_failure(refused), standing.now)
         return
-    await _succeed(work, notifier, wanted, made, card, standing.now)
+    await _succeed(work, notifier, wanted, result, card, standing.now)
 
 
 async def _succeed(
     work: Work,
     notifier: NotificationSender,
     transaction: Transaction,
-    made: Made,
-    card: transactions.Card,
+    result: GatewayResult,
+    card: transactions.ChargedCard,
     now: datetime,
 ) -> None:
     notice = notifications.of_charge(transaction, None, now, {"card_brand": card.brand, "card_last4": card.last4})
     async with work.commit() as tx:
-        await transactions.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=made.id)
+        await transactions.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=result.id)
         await tx.post(ledger.captured(transaction))
         if notice is not None:
             await notifications.send(tx, notice)
         if transaction.action is Action.TRIAL:
-            await refunds.ask(tx, transaction.id, None, TRIAL_REASON, f"trial:{transaction.id}")
+            await refunds.request(tx, transaction.id, None, TRIAL_REASON, f"trial:{transaction.id}")
     count_charge(State.SUCCEEDED, None)
     await notifier.at_once(notice)
 
 
-async def _fail(work: Work, notifier: NotificationSender, transaction: Transaction, no: No, now: datetime) -> None:
-    notice = notifications.of_charge(transaction, no, now)
-    async with work.commit(rejected=f"{no.code}: {no.reason}") as tx:
+async def _fail(
+    work: Work, notifier: NotificationSender, transaction: Transaction, failure: ChargeFailure, now: datetime
+) -> None:
+    notice = notifications.of_charge(transaction, failure, now)
+    async with work.commit(rejected=f"{failure.code}: {failure.reason}") as tx:
         await transactions.open_pending(tx, transaction)
-        await transactions.end(tx, transaction.id, State.FAILED, notice, gateway_id=no.charge_id, no=no)
+        await transactions.end(tx, transaction.id, State.FAILED, notice, gateway_id=failure.charge_id, failure=failure)
         if notice is not None:
             await notifications.send(tx, notice)
-    count_charge(State.FAILED, no.code)
+    count_charge(State.FAILED, failure.code)
     await notifier.at_once(notice)
 
 
-async def _wanted(work: Work) -> Transaction:
+async def _requested_transaction(work: Work) -> Transaction:
     """The transaction as the message wants it. Refused is what could never be charged."""
-    asked: Charge | ChargeAgain = work.payload
-    if isinstance(asked, ChargeAgain):
+    asked: Charge | RecordedCharge = work.payload
+    if isinstance(asked, RecordedCharge):
         found = await transactions.find(work.read, asked.transaction_id)
         if found is None:
             raise Invalid(f"there is no transaction {asked.transaction_id[:ID_MAX_CHARS]!r} to charge")
@@ -128,8 +132,8 @@ async def _wanted(work: Work) -> Transaction:
         refunding=Amount.zero(asked.amount.asset),
         metadata={},
         trace_id=work.message.trace,
-        created_at=NOT_YET,
-        updated_at=NOT_YET,
+        created_at=NOT_RECORDED,
+        updated_at=NOT_RECORDED,
     )
 
 

@@ -37,12 +37,12 @@ async def process_credit_hold(work: Work, notifier: NotificationSender) -> None:
 @handles(CREDIT_HOLD, CONFIRM)
 async def process_credit_confirmation(work: Work) -> None:
     """Make sure that the credit of a change that took effect is held."""
-    told: CreditConfirmation = work.payload
+    request: CreditConfirmation = work.payload
     async with work.commit() as tx:
-        await locked_refunds(tx, told.credits)
+        await locked_refunds(tx, request.credits)
         now = await transactions.now(tx)
-        for share in told.credits:
-            both = await hold_share(tx, told.change_id, share, now)
+        for share in request.credits:
+            both = await hold_share(tx, request.change_id, share, now)
             charge = await transactions.find(tx, share.transaction_id) if both else None
             if charge is not None and both:
                 # The change was issued by a version that held nothing, and a refund came in between.
@@ -60,9 +60,9 @@ async def process_credit_confirmation(work: Work) -> None:
 @handles(CREDIT_HOLD, RELEASE)
 async def process_credit_release(work: Work) -> None:
     """Let refunds reach the credit of a change that did not happen."""
-    told: CreditRelease = work.payload
+    request: CreditRelease = work.payload
     async with work.commit() as tx:
-        await tx.execute("select payments.release_credit($1)", told.change_id)
+        await tx.execute("select payments.release_credit($1)", request.change_id)
 
 
 async def hold(tx: Tx, asked: CreditHold) -> tuple[bool, list[HeldCredit]]:

@@ -20,7 +20,7 @@ from payonce.kit.webhooks import Secret, signed_headers
 from payonce.services.billing.payments.metrics import count_delivery
 from payonce.services.billing.payments.store.notifications import Notice
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
-from payonce.services.billing.wire import Action, Told
+from payonce.services.billing.wire import Action, NotificationDelivery
 
 if TYPE_CHECKING:
     from payonce.kit.http import Application, HttpClient
@@ -43,7 +43,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Due:
+class DueNotification:
     """A notification that may be sent, and the store's time, by which it is signed."""
 
     event_id: str
@@ -56,7 +56,7 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Came:
+class DeliveryAttempt:
     """What came of one attempt."""
 
     way: str
@@ -107,17 +107,19 @@ class NotificationSender:
 
     async def _try_once(self, notice: Notice) -> None:
         try:
-            due: Due | None = Due(notice.event_id, notice.body, notice.now, notice.now, delivered=False, waits=False)
+            due: DueNotification | None = DueNotification(
+                notice.event_id, notice.body, notice.now, notice.now, delivered=False, waits=False
+            )
             if not notice.first:
-                due = await due_notice(self._read, notice.event_id)
+                due = await due_notification(self._read, notice.event_id)
             if due is None or due.delivered or due.waits:
                 return
-            came = await self.post(due, "immediate", AT_ONCE_S)
-            await self.record(due, came)
+            attempt = await self.post(due, "immediate", AT_ONCE_S)
+            await self.record(due, attempt)
         except Exception as error:
             log.warning("notification_not_sent_at_once", event_id=notice.event_id, error=redact(str(error)))
 
-    async def post(self, due: Due, way: str, limit_s: float) -> Came:
+    async def post(self, due: DueNotification, way: str, limit_s: float) -> DeliveryAttempt:
         # Of several secrets the older header has room for one signature: by the last that is given here.
         signatures = signed_headers(self._secrets[::-1], due.event_id, due.now, due.body)
         headers = {"Content-Type": "application/json", EVENT_ID: due.event_id, **signatures}
@@ -125,11 +127,13 @@ class NotificationSender:
         try:
             answer = await self._http.request("POST", self._url, body=due.body, headers=headers, timeout_s=limit_s)
         except (NotSent, Unknown) as failed:
-            return _came(Came(way, None, None, redact(failed.reason)[:ERROR_MAX_CHARS], time.monotonic() - begun))
+            return _measured(
+                DeliveryAttempt(way, None, None, redact(failed.reason)[:ERROR_MAX_CHARS], time.monotonic() - begun)
+            )
         error = None if answer.is_success else f"subscriptions answered {answer.status}: {answer.excerpt()}"
-        return _came(Came(way, answer.status, answer.excerpt(), error, answer.elapsed_s))
+        return _measured(DeliveryAttempt(way, answer.status, answer.excerpt(), error, answer.elapsed_s))
 
-    async def record(self, due: Due, came: Came, within: Tx | None = None) -> None:
+    async def record(self, due: DueNotification, attempt: DeliveryAttempt, within: Tx | None = None) -> None:
         """Every attempt is on record, and with the first that arrived the notification is delivered."""
         await (within or self._database.work).execute(
             """
@@ -142,16 +146,16 @@ class NotificationSender:
             where event_id = $1 and delivered_at is null and $8
             """,
             due.event_id,
-            came.way,
+            attempt.way,
             redact(self._url),
-            came.status,
-            None if came.body is None else clean_text(came.body),
-            None if came.error is None else clean_text(came.error),
-            int(came.elapsed_s * 1_000),
-            came.delivered,
+            attempt.status,
+            None if attempt.body is None else clean_text(attempt.body),
+            None if attempt.error is None else clean_text(attempt.error),
+            int(attempt.elapsed_s * 1_000),
+            attempt.delivered,
         )
-        if came.delivered:
-            count_delivery((due.now - due.created_at).total_seconds() + came.elapsed_s)
+        if attempt.delivered:
+            count_delivery((due.now - due.created_at).total_seconds() + attempt.elapsed_s)
 
     async def close(self) -> None:
         """Lets what is under way end, within a bound."""
@@ -193,24 +197,24 @@ async def open_notification_sender(
 @handles(SUBSCRIPTION_UPDATE)
 async def process_webhook_processing(work: Work, notifier: NotificationSender) -> None:
     """Deliver a notification, unless the immediate attempt has. Twice is foreseen: the receiver tells by the id."""
-    told: Told = work.payload
-    due = await due_notice(work.read, told.event_id)
+    delivery_request: NotificationDelivery = work.payload
+    due = await due_notification(work.read, delivery_request.event_id)
     if due is None:
-        raise Unprocessable(f"there is no notification {told.event_id[:100]!r}")
+        raise Unprocessable(f"there is no notification {delivery_request.event_id[:100]!r}")
     if due.delivered:
         return
     if due.waits:
         raise Held(f"{due.event_id} waits for an earlier notification of its transaction", IN_ORDER_S)
-    came = await notifier.post(due, "queued", QUEUED_S)
-    if came.error is None:
+    attempt = await notifier.post(due, "queued", QUEUED_S)
+    if attempt.error is None:
         async with work.commit() as tx:
-            await notifier.record(due, came, tx)
+            await notifier.record(due, attempt, tx)
         return
-    await notifier.record(due, came)
-    raise Retry(came.error)
+    await notifier.record(due, attempt)
+    raise Retry(attempt.error)
 
 
-async def due_notice(read_from: Reader, event_id: str) -> Due | None:
+async def due_notification(read_from: Reader, event_id: str) -> DueNotification | None:
     row = await read_from.fetchrow(
         """
         select n.event_id, n.body, n.delivered_at is not null as delivered, payonce.due_now() as now, n.created_at,
@@ -224,7 +228,7 @@ async def due_notice(read_from: Reader, event_id: str) -> Due | None:
     )
     if row is None:
         return None
-    return Due(row["event_id"], row["body"], row["now"], row["created_at"], row["delivered"], row["waits"])
+    return DueNotification(row["event_id"], row["body"], row["now"], row["created_at"], row["delivered"], row["waits"])
 
 
 @dataclass(frozen=True)
@@ -265,7 +269,7 @@ async def delivery(read_from: Reader, event_id: str) -> Delivery | None:
     )
 
 
-def _came(came: Came) -> Came:
-    outcome = "delivered" if came.delivered else "unanswered" if came.status is None else "refused"
-    metrics.WEBHOOK_DELIVERY_SECONDS.labels(outcome).observe(came.elapsed_s)
-    return came
+def _measured(attempt: DeliveryAttempt) -> DeliveryAttempt:
+    outcome = "delivered" if attempt.delivered else "unanswered" if attempt.status is None else "refused"
+    metrics.WEBHOOK_DELIVERY_SECONDS.labels(outcome).observe(attempt.elapsed_s)
+    return attempt

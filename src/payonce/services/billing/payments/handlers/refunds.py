@@ -10,15 +10,15 @@ from payonce.engine.messages.work import Work, handles
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid, Refused, Unprocessable
-from payonce.services.billing.messages import RefundWanted
+from payonce.services.billing.messages import RefundRequest
 from payonce.services.billing.payments import ledger
-from payonce.services.billing.payments.effects import Made, RefundCharge
+from payonce.services.billing.payments.effects import GatewayResult, RefundCharge
 from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.handlers.refused_key import or_pause
 from payonce.services.billing.payments.model import TAKEN, Refund, RefundState, Transaction
 from payonce.services.billing.payments.store import notifications, refunds, transactions
 from payonce.services.billing.policies import REFUND_INITIATION
-from payonce.services.billing.wire import CREDIT_KEY, Action, Credited, RefundAsked
+from payonce.services.billing.wire import CREDIT_KEY, Action, RefundExecution, ReturnedCredit
 from payonce.vendors.gateway.port import Gateway
 
 KEY_MAX_CHARS: Final = 200
@@ -26,11 +26,11 @@ KEY_MAX_CHARS: Final = 200
 log = get_logger(__name__)
 
 
-class NotToBeHad(Invalid):
+class NotRefundable(Invalid):
     """A refund that cannot be, with the reason why."""
 
 
-async def ask(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
+async def request(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
     """Puts a refund on record with the message that carries it out; the same key again is the same refund. `amount`
     None is all that can be given back. Refuses what would give back more than was captured, or a second time what came
     back as credit."""
@@ -38,20 +38,20 @@ async def ask(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, k
     known = await refunds.by_key(tx, key)
     if known is not None:
         return _same(known, transaction, amount, outside=False)
-    refund = await refunds.promise(tx, transaction, _fitting(transaction, amount), reason, key)
+    refund = await refunds.open_pending(tx, transaction, _fitting(transaction, amount), reason, key)
     await send(tx, refund, transaction, f"refund:{refund.id}")
     return refund
 
 
-async def note_outside(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
+async def record_outside(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
     """Puts on record what went back by another way than the gateway, by bank or by hand: books, and what subscriptions
     are told, are as if the gateway had given it back. Refuses while the gateway may still give back something."""
     transaction = await _locked(tx, transaction_id)
     known = await refunds.by_key(tx, key)
     if known is not None:
         return _same(known, transaction, amount, outside=True)
-    _refuse_what_is_under_way(transaction)
-    refund = await refunds.promise(tx, transaction, _fitting(transaction, amount), reason, key, outside=True)
+    _refuse_while_refunding(transaction)
+    refund = await refunds.open_pending(tx, transaction, _fitting(transaction, amount), reason, key, outside=True)
     notice = notifications.of_refund(refund, transaction, None, await transactions.now(tx))
     await refunds.end(tx, refund, RefundState.SUCCEEDED, notice)
     await tx.post(ledger.refunded(refund, transaction))
@@ -74,31 +74,31 @@ async def send(tx: Tx, refund: Refund, transaction: Transaction, key: str, *, de
 @handles(REFUND_INITIATION)
 async def process_refund_initiation(work: Work, gateway: Gateway, notifier: NotificationSender) -> None:
     """Give back what a refund on record says; or put on record what subscriptions ask for."""
-    asked: Credited | RefundWanted | RefundAsked = work.payload
+    asked: ReturnedCredit | RefundRequest | RefundExecution = work.payload
     try:
         match asked:
-            case Credited():
-                await _note_credit(work, asked)
+            case ReturnedCredit():
+                await _record_returned_credit(work, asked)
                 return
-            case RefundWanted():
+            case RefundRequest():
                 _check_key(asked)
-                await (_pay_out(work, notifier, asked) if asked.from_credit else _take_up(work, asked))
+                await (_pay_out(work, notifier, asked) if asked.from_credit else _record_request(work, asked))
                 return
-            case RefundAsked(refund_id=refund_id):
+            case RefundExecution(refund_id=refund_id):
                 refund, transaction = await _on_record(work, refund_id)
-    except Invalid as no:
+    except Invalid as refusal:
         # Nothing is given back for what cannot be a refund: a person sees it among what is parked.
-        raise Unprocessable(str(no)) from None
+        raise Unprocessable(str(refusal)) from None
     if refund.state is not RefundState.PENDING:
         return
     assert transaction.gateway_id is not None
     try:
         async with or_pause(work):
-            made = await work.effect(RefundCharge(gateway, refund, transaction.gateway_id), key=refund.id)
+            result = await work.effect(RefundCharge(gateway, refund, transaction.gateway_id), key=refund.id)
     except Refused as refused:
         await _fail(work, notifier, refund, transaction, refused.reason)
         return
-    await _succeed(work, notifier, refund, transaction, made)
+    await _succeed(work, notifier, refund, transaction, result)
 
 
 async def _on_record(work: Work, refund_id: str) -> tuple[Refund, Transaction]:
@@ -109,34 +109,34 @@ async def _on_record(work: Work, refund_id: str) -> tuple[Refund, Transaction]:
     return refund, transaction
 
 
-def _check_key(wanted: RefundWanted) -> None:
+def _check_key(wanted: RefundRequest) -> None:
     """Subscriptions tell by the key what of theirs was given back: a payout of credit, or an invoice."""
     if not 1 <= len(wanted.key) <= KEY_MAX_CHARS or not wanted.reason.strip():
-        raise NotToBeHad(f"a refund needs a reason and a key of 1 to {KEY_MAX_CHARS} characters")
+        raise NotRefundable(f"a refund needs a reason and a key of 1 to {KEY_MAX_CHARS} characters")
     if wanted.key.startswith(CREDIT_KEY) is not wanted.from_credit:
-        raise NotToBeHad(
+        raise NotRefundable(
             f"key {wanted.key[:100]!r} does not fit: the key of a payout of credit begins with {CREDIT_KEY!r}, that of "
             "another refund does not"
         )
 
 
-async def _take_up(work: Work, wanted: RefundWanted) -> None:
+async def _record_request(work: Work, wanted: RefundRequest) -> None:
     transaction = await transactions.find(work.read, wanted.transaction_id)
     if transaction is None:
-        raise NotToBeHad(f"there is no transaction {wanted.transaction_id[:100]!r}")
+        raise NotRefundable(f"there is no transaction {wanted.transaction_id[:100]!r}")
     if transaction.state in TAKEN and not transaction.left:
         async with work.commit(rejected=f"all of transaction {transaction.id} is given back already"):
             return
     amount = None if wanted.amount_minor is None else Amount(wanted.amount_minor, transaction.amount.asset)
     async with work.commit() as tx:
-        await ask(tx, transaction.id, amount, wanted.reason, wanted.key)
+        await request(tx, transaction.id, amount, wanted.reason, wanted.key)
 
 
-async def _pay_out(work: Work, notifier: NotificationSender, wanted: RefundWanted) -> None:
+async def _pay_out(work: Work, notifier: NotificationSender, wanted: RefundRequest) -> None:
     """Puts a payout of credit on record as a refund, or tells subscriptions why it cannot be one. Refused once it stays
     refused, however often it is asked for: the customer has the credit again."""
     if wanted.account_id is None or wanted.amount_minor is None or wanted.amount_minor <= 0 or wanted.currency is None:
-        raise NotToBeHad(f"payout {wanted.key} does not say an account, an amount above zero and its currency")
+        raise NotRefundable(f"payout {wanted.key} does not say an account, an amount above zero and its currency")
     amount, notice = Amount(wanted.amount_minor, asset_of(wanted.currency)), None
     async with work.commit() as tx:
         transaction = await transactions.locked(tx, wanted.transaction_id)
@@ -145,30 +145,30 @@ async def _pay_out(work: Work, notifier: NotificationSender, wanted: RefundWante
             return
         try:
             if transaction is None or transaction.account_id != wanted.account_id:
-                raise NotToBeHad(f"account {wanted.account_id} has no transaction {wanted.transaction_id[:100]!r}")
+                raise NotRefundable(f"account {wanted.account_id} has no transaction {wanted.transaction_id[:100]!r}")
             _check_left(transaction, amount)
-        except NotToBeHad as no:
+        except NotRefundable as refusal:
             about = work.message.correlation_id or wanted.account_id
             notice = notifications.of_refused(
-                wanted.key, wanted.account_id, amount, str(no), about, await transactions.now(tx)
+                wanted.key, wanted.account_id, amount, str(refusal), about, await transactions.now(tx)
             )
-            await refunds.tell_refused(tx, notice)
+            await refunds.record_refusal(tx, notice)
             await notifications.send(tx, notice)
         else:
-            refund = await refunds.promise(tx, transaction, amount, wanted.reason, wanted.key, from_credit=True)
+            refund = await refunds.open_pending(tx, transaction, amount, wanted.reason, wanted.key, from_credit=True)
             await send(tx, refund, transaction, f"refund:{refund.id}")
     await notifier.at_once(notice)
 
 
-async def _note_credit(work: Work, told: Credited) -> None:
+async def _record_returned_credit(work: Work, returned: ReturnedCredit) -> None:
     """Only versions that held nothing as they changed a plan say so, afterwards."""
-    if told.credited_minor < 0:
-        raise NotToBeHad(f"credited_minor {told.credited_minor} must not be below zero")
+    if returned.credited_minor < 0:
+        raise NotRefundable(f"credited_minor {returned.credited_minor} must not be below zero")
     async with work.commit() as tx:
-        before = await transactions.locked(tx, told.transaction_id)
+        before = await transactions.locked(tx, returned.transaction_id)
         if before is None:
-            raise NotToBeHad(f"there is no transaction {told.transaction_id[:100]!r}")
-        after = await transactions.note_credit(tx, before, told.credited_minor)
+            raise NotRefundable(f"there is no transaction {returned.transaction_id[:100]!r}")
+        after = await transactions.record_credit(tx, before, returned.credited_minor)
         if after.credited_minor > max(before.credited_minor, before.left.minor):
             # The refund was under way when a version that did not know of it changed the plan.
             await note(
@@ -182,11 +182,11 @@ async def _note_credit(work: Work, told: Credited) -> None:
 
 
 async def _succeed(
-    work: Work, notifier: NotificationSender, refund: Refund, transaction: Transaction, made: Made
+    work: Work, notifier: NotificationSender, refund: Refund, transaction: Transaction, result: GatewayResult
 ) -> None:
     notice = notifications.of_refund(refund, transaction, None, await transactions.now(work.read))
     async with work.commit() as tx:
-        await refunds.end(tx, refund, RefundState.SUCCEEDED, notice, gateway_id=made.id)
+        await refunds.end(tx, refund, RefundState.SUCCEEDED, notice, gateway_id=result.id)
         await tx.post(ledger.refunded(refund, transaction))
         if notice is not None:
             await notifications.send(tx, notice)
@@ -218,7 +218,7 @@ async def _locked(tx: Tx, transaction_id: str) -> Transaction:
     """Of two refunds that fit each alone, the second sees the first."""
     transaction = await transactions.locked(tx, transaction_id)
     if transaction is None:
-        raise NotToBeHad(f"there is no transaction {transaction_id[:100]!r}")
+        raise NotRefundable(f"there is no transaction {transaction_id[:100]!r}")
     return transaction
 
 
@@ -229,12 +229,12 @@ def chosen(transaction: Transaction, amount: Amount | None) -> Amount:
     amount = free if amount is None else amount
     again = amount.asset == free.asset and free < amount <= transaction.left
     if again or (not amount and transaction.credited):
-        raise came_back_as_credit(transaction)
+        raise already_credited(transaction)
     return amount
 
 
-def came_back_as_credit(transaction: Transaction) -> NotToBeHad:
-    return NotToBeHad(
+def already_credited(transaction: Transaction) -> NotRefundable:
+    return NotRefundable(
         f"{transaction.credited} of charge {transaction.id} came back as credit when the plan changed: "
         f"{transaction.free} can be given back without giving that twice; for more, pay out the credit of account "
         f"{transaction.account_id} (POST /v1/credit/payouts, or on the customer's page)"
@@ -249,17 +249,17 @@ def _fitting(transaction: Transaction, amount: Amount | None) -> Amount:
 
 def _check_left(transaction: Transaction, amount: Amount) -> None:
     if transaction.state not in TAKEN:
-        raise NotToBeHad(f"transaction {transaction.id} is {transaction.state}: nothing was captured")
+        raise NotRefundable(f"transaction {transaction.id} is {transaction.state}: nothing was captured")
     if amount.asset != transaction.amount.asset or not 0 < amount.minor <= transaction.left.minor:
-        raise NotToBeHad(
+        raise NotRefundable(
             f"{amount} cannot be given back of transaction {transaction.id}: {transaction.left} of "
             f"{transaction.amount} is left"
         )
 
 
-def _refuse_what_is_under_way(transaction: Transaction) -> None:
+def _refuse_while_refunding(transaction: Transaction) -> None:
     if transaction.refunding:
-        raise NotToBeHad(
+        raise NotRefundable(
             f"a refund of {transaction.refunding} of transaction {transaction.id} is under way at the gateway; wait "
             "for its end, and note what went back outside if it fails"
         )
@@ -268,5 +268,5 @@ def _refuse_what_is_under_way(transaction: Transaction) -> None:
 def _same(known: Refund, transaction: Transaction, amount: Amount | None, *, outside: bool) -> Refund:
     other = known.transaction_id != transaction.id or known.outside is not outside
     if other or (amount is not None and amount != known.amount):
-        raise NotToBeHad(f"a refund with the key {known.refund_key!r} is on record for something else; use another")
+        raise NotRefundable(f"a refund with the key {known.refund_key!r} is on record for something else; use another")
     return known

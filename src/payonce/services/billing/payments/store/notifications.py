@@ -10,11 +10,11 @@ import msgspec
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
-from payonce.services.billing.payments.effects import No
+from payonce.services.billing.payments.effects import ChargeFailure
 from payonce.services.billing.payments.model import PaymentMethod, Refund, Transaction
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
 from payonce.services.billing.wire import (
-    AMOUNT_OF_NOTHING,
+    ZERO_AMOUNT,
     Action,
     CreditHold,
     HeldCredit,
@@ -71,15 +71,15 @@ async def send(tx: Tx, notice: Notice) -> None:
 
 
 def of_charge(
-    transaction: Transaction, no: No | None, now: datetime, paid_with: Mapping[str, str] | None = None
+    transaction: Transaction, failure: ChargeFailure | None, now: datetime, paid_with: Mapping[str, str] | None = None
 ) -> Notice | None:
     """None for a payment that subscriptions never asked for. `paid_with` is what invoices say of the card."""
     if not transaction.told:
         return None
     metadata = {**_metadata(transaction), **(paid_with or {})}
-    if no is not None:
-        metadata |= {"decline_code": no.code, "hard": no.hard, "reason": no.reason}
-    status = Status.SUCCESS if no is None else Status.FAILED
+    if failure is not None:
+        metadata |= {"decline_code": failure.code, "hard": failure.hard, "reason": failure.reason}
+    status = Status.SUCCESS if failure is None else Status.FAILED
     # One outcome, one event: the id is the transaction's.
     event_id = f"charge-{transaction.id}"
     body = _body(event_id, transaction, status, transaction.amount, transaction.action, metadata, now)
@@ -121,7 +121,7 @@ def refused_id(refund_key: str) -> str:
 def of_refused(refund_key: str, account_id: str, amount: Amount, why: str, about: str, now: datetime) -> Notice:
     """A refund that subscriptions asked for and that cannot be: no transaction has a record of it."""
     event_id = refused_id(refund_key)
-    told = Notification(
+    notification = Notification(
         event_id=event_id,
         transaction_id=None,
         subscription_id=None,
@@ -132,24 +132,26 @@ def of_refused(refund_key: str, account_id: str, amount: Amount, why: str, about
         action=Action.REFUND,
         metadata={"account_id": account_id, "refund_key": refund_key, "reason": why},
     )
-    return Notice(event_id, None, None, account_id, Action.REFUND, msgspec.json.encode(told), about, now, first=False)
+    return Notice(
+        event_id, None, None, account_id, Action.REFUND, msgspec.json.encode(notification), about, now, first=False
+    )
 
 
 def of_method(method: PaymentMethod, now: datetime) -> Notice:
     """What waits for a card may be tried at once."""
     event_id = f"method-{new_id()}"
-    told = Notification(
+    notification = Notification(
         event_id=event_id,
         transaction_id=None,
         subscription_id=None,
         status=Status.SUCCESS,
-        amount=AMOUNT_OF_NOTHING,
+        amount=ZERO_AMOUNT,
         currency=NO_CURRENCY,
         occurred_at=now,
         action=Action.PAYMENT_METHOD,
         metadata={"account_id": method.account_id, "payment_method_id": method.id},
     )
-    body = msgspec.json.encode(told)
+    body = msgspec.json.encode(notification)
     return Notice(event_id, None, None, method.account_id, Action.PAYMENT_METHOD, body, method.account_id, now)
 
 
@@ -164,19 +166,26 @@ def of_credit_hold(
         round=asked.round,
         credits=tuple(shares),
     )
-    told = Notification(
+    notification = Notification(
         event_id=f"credit-hold-{message_id}",
         transaction_id=None,
         subscription_id=asked.subscription_id,
         status=status,
-        amount=AMOUNT_OF_NOTHING,
+        amount=ZERO_AMOUNT,
         currency=NO_CURRENCY,
         occurred_at=now,
         action=Action.CREDIT_HOLD,
         metadata=msgspec.to_builtins(answer),
     )
     return Notice(
-        told.event_id, None, None, asked.account_id, told.action, msgspec.json.encode(told), asked.subscription_id, now
+        notification.event_id,
+        None,
+        None,
+        asked.account_id,
+        notification.action,
+        msgspec.json.encode(notification),
+        asked.subscription_id,
+        now,
     )
 
 

@@ -14,10 +14,10 @@ from payonce.vendors.gateway.port import CardToken, Gateway
 METHODS_MAX: Final = 20
 """Of one account."""
 TOKEN_MAX_CHARS: Final = 200
-TAKEN: Final = "the token is in use already; let the customer's browser make another one"
+ALREADY_IN_USE: Final = "the token is in use already; let the customer's browser make another one"
 
 
-class NotThere(Invalid):
+class UnknownMethod(Invalid):
     """There is no such payment method, or it is somebody else's, which is not to be told apart."""
 
 
@@ -26,13 +26,13 @@ class InUse(Stale):
 
 
 @dataclass(frozen=True)
-class Attached:
+class AttachedMethod:
     method: PaymentMethod
     notice: Notice | None
     """For subscriptions: what waits for a card may be tried."""
 
 
-async def described(gateway: Gateway, token: str) -> CardToken:
+async def describe_token(gateway: Gateway, token: str) -> CardToken:
     """What the gateway knows of a token that a customer's browser got from it."""
     found = await gateway.token(token)
     if found is None or len(found.id) > TOKEN_MAX_CHARS:
@@ -40,14 +40,14 @@ async def described(gateway: Gateway, token: str) -> CardToken:
     return found
 
 
-async def attach(tx: Tx, account_id: str, card: CardToken) -> Attached:
+async def attach(tx: Tx, account_id: str, card: CardToken) -> AttachedMethod:
     """The first is the default. The same token again is the same payment method."""
     await _lock(tx, account_id)
     known = await tx.fetchrow("select * from payments.payment_methods where token = $1 and removed_at is null", card.id)
     if known is not None:
         if known["account_id"] != account_id:
-            raise Invalid(TAKEN)
-        return Attached(method_from(known), None)
+            raise Invalid(ALREADY_IN_USE)
+        return AttachedMethod(method_from(known), None)
     others = await of_account(tx, account_id)
     if len(others) >= METHODS_MAX:
         raise Invalid(
@@ -70,20 +70,20 @@ async def attach(tx: Tx, account_id: str, card: CardToken) -> Attached:
     )
     if row is None:
         # Of another account, this very moment: their lock is another one.
-        raise Invalid(TAKEN)
+        raise Invalid(ALREADY_IN_USE)
     method = method_from(row)
-    return Attached(method, await _tell(tx, method) if method.is_default else None)
+    return AttachedMethod(method, await _notify(tx, method) if method.is_default else None)
 
 
-async def make_default(tx: Tx, account_id: str, method_id: str) -> Attached:
+async def make_default(tx: Tx, account_id: str, method_id: str) -> AttachedMethod:
     """What is charged from now on. A charge that is under way stays with the card that it began with."""
     await _lock(tx, account_id)
     method = await _own(tx, account_id, method_id)
     if method.is_default:
-        return Attached(method, None)
+        return AttachedMethod(method, None)
     await _drop_default(tx, account_id)
     chosen = await _choose(tx, method_id)
-    return Attached(chosen, await _tell(tx, chosen))
+    return AttachedMethod(chosen, await _notify(tx, chosen))
 
 
 async def remove(tx: Tx, account_id: str, method_id: str) -> None:
@@ -128,7 +128,7 @@ async def hold(tx: Tx, account_id: str, method_id: str) -> PaymentMethod:
         account_id,
     )
     if row is None:
-        raise NotThere(f"there is no payment method {method_id!r}")
+        raise UnknownMethod(f"there is no payment method {method_id!r}")
     return method_from(row)
 
 
@@ -144,7 +144,7 @@ async def _own(tx: Tx, account_id: str, method_id: str) -> PaymentMethod:
         account_id,
     )
     if row is None:
-        raise NotThere(f"there is no payment method {method_id!r}")
+        raise UnknownMethod(f"there is no payment method {method_id!r}")
     return method_from(row)
 
 
@@ -170,7 +170,7 @@ async def _choose(tx: Tx, method_id: str) -> PaymentMethod:
     )
 
 
-async def _tell(tx: Tx, method: PaymentMethod) -> Notice:
+async def _notify(tx: Tx, method: PaymentMethod) -> Notice:
     notice = notifications.of_method(method, await tx.fetchval("select payonce.due_now()"))
     await notifications.record(tx, notice)
     await notifications.send(tx, notice)

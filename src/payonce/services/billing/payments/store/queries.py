@@ -17,7 +17,7 @@ DAYS_MAX: Final = 90
 
 
 @dataclass(frozen=True)
-class Card:
+class CardSummary:
     """What people recognise it by; its token stays where it is."""
 
     id: str
@@ -30,7 +30,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class GivenBack:
+class RefundSummary:
     id: str
     amount: Amount
     reason: str
@@ -42,12 +42,12 @@ class GivenBack:
 
 
 @dataclass(frozen=True)
-class Charged(Transaction):
+class ChargeSummary(Transaction):
     """A transaction with its card and what became of it."""
 
     card: str | None = None
     ended_at: datetime | None = None
-    refunds: Sequence[GivenBack] = ()
+    refunds: Sequence[RefundSummary] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Day:
+class ChargeDay:
     """Charges that ended on one day of UTC."""
 
     day: datetime
@@ -106,7 +106,7 @@ async def is_used(read: Reads) -> bool:
     return found
 
 
-async def cards(read: Reads, account_id: str) -> list[Card]:
+async def cards(read: Reads, account_id: str) -> list[CardSummary]:
     rows = await read.fetch(
         """
         select * from payments.payment_methods where account_id = $1
@@ -116,7 +116,7 @@ async def cards(read: Reads, account_id: str) -> list[Card]:
         LISTED_MAX,
     )
     return [
-        Card(
+        CardSummary(
             row["id"],
             row["brand"],
             row["last4"],
@@ -129,20 +129,20 @@ async def cards(read: Reads, account_id: str) -> list[Card]:
     ]
 
 
-async def charges_of_account(read: Reads, account_id: str, limit: int = LISTED_MAX) -> list[Charged]:
+async def charges_of_account(read: Reads, account_id: str, limit: int = LISTED_MAX) -> list[ChargeSummary]:
     """The newest first."""
     return await _charges(read, "t.account_id = $1", account_id, limit)
 
 
-async def charges_of_subscription(read: Reads, subscription_id: str, limit: int = LISTED_MAX) -> list[Charged]:
+async def charges_of_subscription(read: Reads, subscription_id: str, limit: int = LISTED_MAX) -> list[ChargeSummary]:
     return await _charges(read, "t.subscription_id = $1", subscription_id, limit)
 
 
-async def charges_of_invoice(read: Reads, invoice_id: str, limit: int = LISTED_MAX) -> list[Charged]:
+async def charges_of_invoice(read: Reads, invoice_id: str, limit: int = LISTED_MAX) -> list[ChargeSummary]:
     return await _charges(read, "t.invoice_id = $1", invoice_id, limit)
 
 
-async def charge(read: Reads, transaction_id: str) -> Charged | None:
+async def charge(read: Reads, transaction_id: str) -> ChargeSummary | None:
     found = await _charges(read, "t.id = $1", transaction_id, 1)
     return found[0] if found else None
 
@@ -216,7 +216,7 @@ async def undelivered(read: Reads) -> tuple[int, datetime | None]:
     return row["count"], row["oldest"]
 
 
-async def days(read: Reads, count: int, asset: Asset) -> list[Day]:
+async def days(read: Reads, count: int, asset: Asset) -> list[ChargeDay]:
     """Charges in one currency, the oldest day first, and one for each day, also where nothing was charged."""
     rows = await read.fetch(
         f"""
@@ -238,7 +238,7 @@ async def days(read: Reads, count: int, asset: Asset) -> list[Day]:
         asset.code,
         asset.exponent,
     )
-    return [Day(row["day"], row["succeeded"], row["failed"], row["hard"]) for row in rows]
+    return [ChargeDay(row["day"], row["succeeded"], row["failed"], row["hard"]) for row in rows]
 
 
 async def declines(read: Reads, count: int, asset: Asset) -> Mapping[str, int]:
@@ -256,7 +256,7 @@ async def declines(read: Reads, count: int, asset: Asset) -> Mapping[str, int]:
     return {row["code"]: row["count"] for row in rows}
 
 
-async def told_of(read: Reads, charged: Sequence[Charged]) -> list[Delivery]:
+async def deliveries_of(read: Reads, charged: Sequence[ChargeSummary]) -> list[Delivery]:
     """What subscriptions were told of these charges and their refunds, the oldest first."""
     rows = await read.fetch(
         f"""
@@ -278,7 +278,7 @@ _ATTEMPTS: Final = """
         from payments.webhook_outbound_requests where event_id = n.event_id) r on true"""
 
 
-async def _charges(read: Reads, where: str, value: str, limit: int) -> list[Charged]:
+async def _charges(read: Reads, where: str, value: str, limit: int) -> list[ChargeSummary]:
     rows = await read.fetch(
         f"""
         select t.*, m.brand, m.last4 from payments.transactions t
@@ -294,14 +294,14 @@ async def _charges(read: Reads, where: str, value: str, limit: int) -> list[Char
     return [_charged(row, [each for each in refunds if each["transaction_id"] == row["id"]]) for row in rows]
 
 
-def _charged(row: Any, refunds: Sequence[Any]) -> Charged:
+def _charged(row: Any, refunds: Sequence[Any]) -> ChargeSummary:
     asset = Asset(row["currency"], row["exponent"])
-    return Charged(
+    return ChargeSummary(
         **vars(transaction_from(row)),
         card=None if row["last4"] is None else f"{row['brand']} …{row['last4']}",
         ended_at=row["ended_at"],
         refunds=[
-            GivenBack(
+            RefundSummary(
                 each["id"],
                 Amount(each["amount_minor"], asset),
                 each["reason"],

@@ -16,7 +16,7 @@ _REFUNDS: Final = """
     from payments.refunds r join payments.transactions t on t.id = r.transaction_id"""
 
 
-async def promise(
+async def open_pending(
     tx: Tx,
     transaction: Transaction,
     amount: Amount,
@@ -103,9 +103,9 @@ async def end(
         raise Retry(f"refund {refund.id} is no longer pending", after_s=0.0)
 
 
-async def tell_refused(tx: Tx, notice: Notice) -> bool:
+async def record_refusal(tx: Tx, notice: Notice) -> bool:
     """On record that a refund was refused before it was one. False when that is on record already."""
-    told: bool | None = await tx.fetchval(
+    inserted: bool | None = await tx.fetchval(
         """
         insert into payments.notifications (event_id, account_id, action, body, trace_id) values ($1, $2, $3, $4, $5)
         on conflict (event_id) do nothing returning true
@@ -116,7 +116,7 @@ async def tell_refused(tx: Tx, notice: Notice) -> bool:
         notice.body,
         tx.trace_id,
     )
-    return told is not None
+    return inserted is not None
 
 
 async def was_refused(read: Reader | Tx, event_id: str) -> bool:

@@ -6,50 +6,50 @@ from typing import Final
 from payonce.engine.monitoring.timeline import TimelineEntry
 from payonce.kit.words import counted
 from payonce.services.billing.payments.model import RefundState, State
-from payonce.services.billing.payments.store.queries import Charged, Delivery, GivenBack
+from payonce.services.billing.payments.store.queries import ChargeSummary, Delivery, RefundSummary
 
-_REFUND_SAID: Final = {
+_REFUND_STATES: Final = {
     RefundState.PENDING: "started",
     RefundState.SUCCEEDED: "success",
     RefundState.FAILED: "failed",
 }
 
 
-def facts(charged: Sequence[Charged], told: Sequence[Delivery]) -> list[TimelineEntry]:
+def facts(charged: Sequence[ChargeSummary], deliveries: Sequence[Delivery]) -> list[TimelineEntry]:
     """In time order."""
     found = [fact for each in charged for fact in _of_charge(each)]
-    return sorted([*found, *map(_of_delivery, told)], key=lambda fact: fact.at)
+    return sorted([*found, *map(_of_delivery, deliveries)], key=lambda fact: fact.at)
 
 
-def _of_charge(each: Charged) -> list[TimelineEntry]:
+def _of_charge(each: ChargeSummary) -> list[TimelineEntry]:
     by = f" by {each.card}" if each.card else ""
-    said = f"charge {each.id}, try {each.generation}{by}"
-    begun = TimelineEntry(each.created_at, "charge", said, "started", None, each.amount)
+    title = f"charge {each.id}, try {each.generation}{by}"
+    begun = TimelineEntry(each.created_at, "charge", title, "started", None, each.amount)
     return [begun, *_ended(each), *(_of_refund(each, back) for back in each.refunds)]
 
 
-def _ended(each: Charged) -> list[TimelineEntry]:
+def _ended(each: ChargeSummary) -> list[TimelineEntry]:
     if each.ended_at is None:
         return []
     if each.state is not State.FAILED:
-        said = f"charge {each.id} succeeded as {each.gateway_id}"
-        return [TimelineEntry(each.ended_at, "charge", said, "success", None, each.amount)]
+        title = f"charge {each.id} succeeded as {each.gateway_id}"
+        return [TimelineEntry(each.ended_at, "charge", title, "success", None, each.amount)]
     hard = "; no further try with this card" if each.hard else ""
-    said = f"charge {each.id} failed: {each.decline_code or 'no code'}"
-    return [TimelineEntry(each.ended_at, "charge", said, "failed", f"{each.reason}{hard}", each.amount)]
+    title = f"charge {each.id} failed: {each.decline_code or 'no code'}"
+    return [TimelineEntry(each.ended_at, "charge", title, "failed", f"{each.reason}{hard}", each.amount)]
 
 
-def _of_refund(each: Charged, back: GivenBack) -> TimelineEntry:
-    at, said = back.ended_at or back.created_at, f"refund {back.id} of charge {each.id}"
-    said += ", outside the gateway" if back.outside else ""
-    return TimelineEntry(at, "refund", said, _REFUND_SAID[back.state], back.failure or back.reason, back.amount)
+def _of_refund(each: ChargeSummary, back: RefundSummary) -> TimelineEntry:
+    at, title = back.ended_at or back.created_at, f"refund {back.id} of charge {each.id}"
+    title += ", outside the gateway" if back.outside else ""
+    return TimelineEntry(at, "refund", title, _REFUND_STATES[back.state], back.failure or back.reason, back.amount)
 
 
 def _of_delivery(each: Delivery) -> TimelineEntry:
-    said = counted(each.attempts, "attempt", "attempts") + ("" if each.delivered_at else ", not taken yet")
+    title = counted(each.attempts, "attempt", "attempts") + ("" if each.delivered_at else ", not taken yet")
     if each.last_error:
-        said += f", last error: {each.last_error}"
+        title += f", last error: {each.last_error}"
     state = "delivered" if each.delivered_at else "waiting"
     return TimelineEntry(
-        each.delivered_at or each.created_at, "notification", f"notification {each.event_id}", state, said
+        each.delivered_at or each.created_at, "notification", f"notification {each.event_id}", state, title
     )

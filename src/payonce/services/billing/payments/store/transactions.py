@@ -8,7 +8,7 @@ from typing import Any, Final
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Retry
-from payonce.services.billing.payments.effects import No
+from payonce.services.billing.payments.effects import ChargeFailure
 from payonce.services.billing.payments.model import State, Transaction
 from payonce.services.billing.payments.store.notifications import Notice
 from payonce.services.billing.wire import Action
@@ -28,7 +28,7 @@ REASON_MAX_CHARS: Final = 500
 
 
 @dataclass(frozen=True)
-class Card:
+class ChargedCard:
     """What a charge needs of a payment method."""
 
     id: str
@@ -38,18 +38,18 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ChargeContext:
     """What is known of a charge before anything is done about it."""
 
     transaction: Transaction | None
-    card: Card | None
+    card: ChargedCard | None
     """The one that the transaction has chosen, or else the account's default."""
     paid_by: str | None
     """Another transaction that has paid the invoice."""
     now: datetime
 
 
-async def standing(read: Reader, charge_key: str, account_id: str, invoice_id: str | None) -> Standing:
+async def charge_context(read: Reader, charge_key: str, account_id: str, invoice_id: str | None) -> ChargeContext:
     """In one look, since every renewal takes it."""
     row = await read.fetchrow(
         """
@@ -69,8 +69,8 @@ async def standing(read: Reader, charge_key: str, account_id: str, invoice_id: s
     )
     card = None
     if row["card_id"] is not None:
-        card = Card(row["card_id"], row["card_token"], row["card_brand"], row["card_last4"])
-    return Standing(
+        card = ChargedCard(row["card_id"], row["card_token"], row["card_brand"], row["card_last4"])
+    return ChargeContext(
         None if row["id"] is None else transaction_from(row),
         card,
         row["paid_by"],
@@ -78,7 +78,7 @@ async def standing(read: Reader, charge_key: str, account_id: str, invoice_id: s
     )
 
 
-async def begin(tx: Tx, transaction: Transaction, card: Card) -> None:
+async def begin(tx: Tx, transaction: Transaction, card: ChargedCard) -> None:
     """In the commit that records the order: the transaction with the card that is charged, which cannot be removed
     from now on."""
     begun = await tx.fetchval(
@@ -123,7 +123,7 @@ async def end(
     notice: Notice | None,
     *,
     gateway_id: str | None = None,
-    no: No | None = None,
+    failure: ChargeFailure | None = None,
 ) -> None:
     """Compare-and-set, together with what subscriptions are told of it."""
     ended = await tx.fetchval(
@@ -142,9 +142,9 @@ async def end(
         transaction_id,
         state,
         gateway_id,
-        None if no is None else no.code,
-        no is not None and no.hard,
-        None if no is None else no.reason[:REASON_MAX_CHARS],
+        None if failure is None else failure.code,
+        failure is not None and failure.hard,
+        None if failure is None else failure.reason[:REASON_MAX_CHARS],
         *(
             (None, None, None, None)
             if notice is None
@@ -171,7 +171,7 @@ async def locked(tx: Tx, transaction_id: str) -> Transaction | None:
     return None if row is None else transaction_from(row)
 
 
-async def note_credit(tx: Tx, transaction: Transaction, credited_minor: int) -> Transaction:
+async def record_credit(tx: Tx, transaction: Transaction, credited_minor: int) -> Transaction:
     """Of one that the caller has locked. What is told is all in all: who tells it twice, or late, changes nothing."""
     row = await tx.fetchrow(
         """

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.problems import Problem
 from payonce.http.kit.values import RequestBody
-from payonce.services.billing.callers import Who, opened, operator
+from payonce.services.billing.callers import BillingCaller, require_operator, require_resource
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.auth import AccountDocument, account_document
 from payonce.services.billing.subscriptions.api.common_routes import CHANGES, Id
@@ -15,10 +15,10 @@ from payonce.services.billing.subscriptions.domain.refusals import NotFound
 from payonce.services.billing.subscriptions.store import accounts
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 
-Operator = Annotated[Who, operator(OPERATE)]
+Operator = Annotated[BillingCaller, require_operator(OPERATE)]
 
 
-class RoleAsked(RequestBody):
+class RoleChange(RequestBody):
     role: Literal["customer", "operator"]
 
 
@@ -29,14 +29,14 @@ def account_role_routes() -> APIRouter:
         "/accounts/{account_id}/role", summary="Make an account an operator's, or a customer's again", responses=CHANGES
     )
     async def set_role(
-        account_id: Id, body: RoleAsked, context: AppContextDep, trace: Trace, who: Operator
+        account_id: Id, body: RoleChange, context: AppContextDep, trace: Trace, caller: Operator
     ) -> AccountDocument:
-        versions = opened(context, AccountVersions)
+        versions = require_resource(context, AccountVersions)
         try:
             async with context.begin(trace) as tx:
-                changed = await accounts.set_role(tx, account_id, body.role, who.holder)
-        except NotFound as no:
-            raise Problem(404, str(no)) from no
+                changed = await accounts.set_role(tx, account_id, body.role, caller.holder)
+        except NotFound as refusal:
+            raise Problem(404, str(refusal)) from refusal
         versions.forget(account_id)
         return account_document(changed)
 

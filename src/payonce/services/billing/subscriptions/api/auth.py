@@ -16,18 +16,18 @@ from payonce.http.kit.auth import address_of
 from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import Problem, responses
 from payonce.http.kit.values import NO_CONTROLS, RequestBody
-from payonce.services.billing.callers import Who, customer, opened, too_many
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.callers import BillingCaller, require_account, require_resource, too_many
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.subscriptions.store import accounts, password_tokens, refresh_tokens
 from payonce.services.billing.subscriptions.store.accounts import (
     AccountVersions,
-    NotAdmitted,
+    LoginRefused,
+    NewAccount,
     RegistrationClosed,
-    Taken,
-    Wanted,
+    RegistrationRefused,
 )
-from payonce.services.billing.subscriptions.store.refresh_tokens import TOKEN_MAX_CHARS, Refreshing
+from payonce.services.billing.subscriptions.store.refresh_tokens import TOKEN_MAX_CHARS, IssuedRefreshToken
 from payonce.services.billing.tokens import Claims, Tokens
 
 PREFIX: Final = "/v1/auth"
@@ -60,7 +60,7 @@ Locale = Annotated[
     ),
 ]
 RefreshText = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX_CHARS, pattern=NO_CONTROLS)]
-Customer = Annotated[Who, customer()]
+Customer = Annotated[BillingCaller, require_account()]
 
 
 class Registration(RequestBody):
@@ -76,7 +76,7 @@ class Login(RequestBody):
     password: Password
 
 
-class RefreshAsked(RequestBody):
+class TokenRefresh(RequestBody):
     refresh_token: RefreshText
 
 
@@ -116,9 +116,9 @@ def auth_routes() -> APIRouter:
     _add_passwords(routes)
 
     @routes.get("/me", summary="The account of whoever asks", responses=OWN)
-    async def me(context: AppContextDep, who: Customer) -> AccountDocument:
-        assert who.account_id is not None
-        return account_document(await accounts.account(context.read, who.account_id))
+    async def me(context: AppContextDep, caller: Customer) -> AccountDocument:
+        assert caller.account_id is not None
+        return account_document(await accounts.account(context.read, caller.account_id))
 
     return routes
 
@@ -126,9 +126,9 @@ def auth_routes() -> APIRouter:
 def _add_logins(routes: APIRouter) -> None:
     @routes.post("/register", status_code=201, summary="Make an account and log in", responses=REGISTER)
     async def register(body: Registration, request: Request, context: AppContextDep, trace: Trace) -> Session:
-        opened(context, Tokens)
-        most = opened(context, Terms).registrations_max
-        wanted = Wanted(body.email, body.password.get_secret_value(), body.name, body.time_zone, body.locale)
+        require_resource(context, Tokens)
+        most = require_resource(context, SubscriptionConfig).registrations_max
+        wanted = NewAccount(body.email, body.password.get_secret_value(), body.name, body.time_zone, body.locale)
         with _refusals():
             account = await accounts.register(
                 context.database, lambda: context.begin(trace), wanted, address_of(request), most
@@ -137,18 +137,18 @@ def _add_logins(routes: APIRouter) -> None:
 
     @routes.post("/login", summary="Log in with e-mail address and password", responses=ENTER)
     async def log_in(body: Login, request: Request, context: AppContextDep, trace: Trace) -> Session:
-        opened(context, Tokens)
+        require_resource(context, Tokens)
         password = body.password.get_secret_value()
         with _refusals():
             account = await accounts.log_in(context.database, body.email, password, address_of(request))
             return await _session(context, trace, account)
 
     @routes.post("/refresh", summary="Stay logged in: a new access token and the next refresh token", responses=ENTER)
-    async def refresh(body: RefreshAsked, context: AppContextDep, trace: Trace) -> Session:
-        days = opened(context, Terms).refresh_days
+    async def refresh(body: TokenRefresh, context: AppContextDep, trace: Trace) -> Session:
+        days = require_resource(context, SubscriptionConfig).refresh_days
         with _refusals():
             async with context.begin(trace) as tx:
-                prolonged = await refresh_tokens.prolong(tx, body.refresh_token, days)
+                prolonged = await refresh_tokens.rotate(tx, body.refresh_token, days)
         if prolonged is None:
             raise Problem(HTTPStatus.UNAUTHORIZED, "this refresh token is good for nothing; log in again", headers=WWW)
         return _shown(context, *prolonged)
@@ -160,8 +160,8 @@ def _add_logins(routes: APIRouter) -> None:
         responses=ENTER,
         response_class=Response,
     )
-    async def log_out(body: RefreshAsked, context: AppContextDep, trace: Trace) -> Response:
-        opened(context, Tokens)
+    async def log_out(body: TokenRefresh, context: AppContextDep, trace: Trace) -> Response:
+        require_resource(context, Tokens)
         async with context.begin(trace) as tx:
             await refresh_tokens.end_login(tx, body.refresh_token)
         return Response(status_code=HTTPStatus.NO_CONTENT)
@@ -170,18 +170,18 @@ def _add_logins(routes: APIRouter) -> None:
 def _add_passwords(routes: APIRouter) -> None:
     @routes.post("/change-password", summary="Ends every login but the one it begins", responses=OWN)
     async def change_password(
-        body: PasswordChange, request: Request, context: AppContextDep, trace: Trace, who: Customer
+        body: PasswordChange, request: Request, context: AppContextDep, trace: Trace, caller: Customer
     ) -> Session:
-        assert who.account_id is not None
+        assert caller.account_id is not None
         old, new = body.old_password.get_secret_value(), body.new_password.get_secret_value()
         with _refusals():
-            account = await accounts.change_password(context.database, who.account_id, old, new, address_of(request))
-            opened(context, AccountVersions).forget(account.id)
+            account = await accounts.change_password(context.database, caller.account_id, old, new, address_of(request))
+            require_resource(context, AccountVersions).forget(account.id)
             return await _session(context, trace, account)
 
     @routes.post("/set-password", summary="Set a password with a token, and log in", responses=ENTER)
     async def set_password(body: PasswordSetting, context: AppContextDep, trace: Trace) -> Session:
-        versions = opened(context, AccountVersions)
+        versions = require_resource(context, AccountVersions)
         new = body.new_password.get_secret_value()
         with _refusals():
             account = await password_tokens.set_password(
@@ -211,19 +211,19 @@ def account_document(account: Account) -> AccountDocument:
 
 
 async def _session(context: AppContext, trace: str | None, account: Account) -> Session:
-    days = opened(context, Terms).refresh_days
+    days = require_resource(context, SubscriptionConfig).refresh_days
     async with context.begin(trace) as tx:
-        refreshing = await refresh_tokens.begin_login(tx, account.id, days)
-    return _shown(context, account, refreshing)
+        issued = await refresh_tokens.begin_login(tx, account.id, days)
+    return _shown(context, account, issued)
 
 
-def _shown(context: AppContext, account: Account, refreshing: Refreshing) -> Session:
-    tokens = opened(context, Tokens)
+def _shown(context: AppContext, account: Account, issued: IssuedRefreshToken) -> Session:
+    tokens = require_resource(context, Tokens)
     return Session(
         access_token=tokens.issue(Claims(account.id, account.role, account.version)),
         expires_in=tokens.access_s,
-        refresh_token=refreshing.token,
-        refresh_expires_at=refreshing.expires_at,
+        refresh_token=issued.token,
+        refresh_expires_at=issued.expires_at,
         account=account_document(account),
     )
 
@@ -232,11 +232,11 @@ def _shown(context: AppContext, account: Account, refreshing: Refreshing) -> Ses
 def _refusals() -> Iterator[None]:
     try:
         yield
-    except (TooManyAttempts, PasswordQueueFull) as no:
-        raise too_many(no) from no
-    except NotAdmitted as no:
-        raise Problem(HTTPStatus.UNAUTHORIZED, str(no), headers=WWW) from no
-    except RegistrationClosed as no:
-        raise Problem(HTTPStatus.FORBIDDEN, str(no)) from no
-    except Taken as no:
-        raise Problem(HTTPStatus.CONFLICT, str(no)) from no
+    except (TooManyAttempts, PasswordQueueFull) as refusal:
+        raise too_many(refusal) from refusal
+    except LoginRefused as refusal:
+        raise Problem(HTTPStatus.UNAUTHORIZED, str(refusal), headers=WWW) from refusal
+    except RegistrationClosed as refusal:
+        raise Problem(HTTPStatus.FORBIDDEN, str(refusal)) from refusal
+    except RegistrationRefused as refusal:
+        raise Problem(HTTPStatus.CONFLICT, str(refusal)) from refusal

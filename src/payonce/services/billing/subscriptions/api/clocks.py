@@ -9,28 +9,28 @@ from pydantic import BaseModel, Field
 from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import Moment, Name, RequestBody
-from payonce.services.billing.callers import Who, account_of, either, opened
+from payonce.services.billing.callers import BillingCaller, account_of, require_account_or_key, require_resource
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import CHANGES, READS, ForAccount, Id, refusals
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.handlers import test_clocks
 from payonce.services.billing.subscriptions.handlers.test_clocks import TestClock
 
 PREFIX: Final = "/v1/test-clocks"
 
-Mover = Annotated[Who, either(OPERATE)]
+Mover = Annotated[BillingCaller, require_account_or_key(OPERATE)]
 
 
-class ClockAsked(RequestBody):
+class ClockOrder(RequestBody):
     name: Name = "test clock"
     now_at: Moment | None = Field(None, description="Where it begins; left out: the present moment.")
 
 
-class Joining(RequestBody):
+class ClockJoin(RequestBody):
     account_id: ForAccount = None
 
 
-class Advance(RequestBody):
+class ClockAdvance(RequestBody):
     to: Moment
 
 
@@ -48,25 +48,25 @@ def clock_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["test clocks"])
 
     @routes.post("", status_code=201, summary="Make a clock that you move", responses=CHANGES)
-    async def make_test_clock(body: ClockAsked, context: AppContextDep, trace: Trace, who: Mover) -> ClockDocument:
+    async def make_test_clock(body: ClockOrder, context: AppContextDep, trace: Trace, caller: Mover) -> ClockDocument:
         _only_where_simulated(context)
         with refusals():
             async with context.begin(trace) as tx:
-                made = await test_clocks.create(tx, body.name, who.idempotency_scope, body.now_at)
+                made = await test_clocks.create(tx, body.name, caller.idempotency_scope, body.now_at)
         return await _document(context, made)
 
     @routes.get("/{clock_id}", summary="Where it stands", responses=READS)
-    async def show_test_clock(clock_id: Id, context: AppContextDep, who: Mover) -> ClockDocument:
-        return await _document(context, await _seen(context, who, clock_id))
+    async def show_test_clock(clock_id: Id, context: AppContextDep, caller: Mover) -> ClockDocument:
+        return await _document(context, await _visible_clock(context, caller, clock_id))
 
     @routes.post(
         "/{clock_id}/join", summary="Live by this clock; only before the first subscription", responses=CHANGES
     )
     async def join_test_clock(
-        clock_id: Id, body: Joining, context: AppContextDep, trace: Trace, who: Mover
+        clock_id: Id, body: ClockJoin, context: AppContextDep, trace: Trace, caller: Mover
     ) -> ClockDocument:
-        clock = await _seen(context, who, clock_id)
-        account_id = account_of(who, body.account_id)
+        clock = await _visible_clock(context, caller, clock_id)
+        account_id = account_of(caller, body.account_id)
         with refusals():
             async with context.begin(trace) as tx:
                 await test_clocks.put_on_clock(tx, account_id, clock.id)
@@ -79,9 +79,9 @@ def clock_routes() -> APIRouter:
         responses=CHANGES,
     )
     async def advance_test_clock(
-        clock_id: Id, body: Advance, context: AppContextDep, trace: Trace, who: Mover
+        clock_id: Id, body: ClockAdvance, context: AppContextDep, trace: Trace, caller: Mover
     ) -> ClockDocument:
-        clock = await _seen(context, who, clock_id)
+        clock = await _visible_clock(context, caller, clock_id)
         with refusals():
             async with context.begin(trace) as tx:
                 moved = await test_clocks.advance(tx, clock.id, body.to)
@@ -91,15 +91,15 @@ def clock_routes() -> APIRouter:
 
 
 def _only_where_simulated(context: AppContext) -> None:
-    if not opened(context, Terms).test_clocks:
+    if not require_resource(context, SubscriptionConfig).test_clocks:
         raise not_found("test clock here: the gateway is a real one, and BILLING_TEST_CLOCKS does not say otherwise")
 
 
-async def _seen(context: AppContext, who: Who, clock_id: str) -> TestClock:
+async def _visible_clock(context: AppContext, caller: BillingCaller, clock_id: str) -> TestClock:
     """Of whoever made it."""
     _only_where_simulated(context)
     found = await test_clocks.find(context.read, clock_id)
-    if found is None or not (who.operator or found.made_by == who.idempotency_scope):
+    if found is None or not (caller.operator or found.made_by == caller.idempotency_scope):
         raise not_found(f"test clock {clock_id!r}")
     return found
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.problems import Problem, responses
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import Who, either
+from payonce.services.billing.callers import BillingCaller, require_account_or_key
 from payonce.services.billing.scopes import READ
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 
@@ -26,7 +26,7 @@ OfAccount = Annotated[str | None, Query(pattern=ID, description="Whose; for keys
 ForAccount = Annotated[
     IdText | None, Field(description="Whose it is. Customers leave it out; keys and operators say it.")
 ]
-Viewer = Annotated[Who, either(READ)]
+Viewer = Annotated[BillingCaller, require_account_or_key(READ)]
 
 
 @contextmanager
@@ -34,12 +34,12 @@ def refusals() -> Iterator[None]:
     """What the service refuses is the caller's to mend."""
     try:
         yield
-    except NotFound as no:
-        raise Problem(HTTPStatus.NOT_FOUND, str(no)) from no
-    except Conflict as no:
-        raise Problem(HTTPStatus.CONFLICT, str(no), kind=no.kind) from no
-    except Invalid as no:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
+    except NotFound as refusal:
+        raise Problem(HTTPStatus.NOT_FOUND, str(refusal)) from refusal
+    except Conflict as refusal:
+        raise Problem(HTTPStatus.CONFLICT, str(refusal), kind=refusal.kind) from refusal
+    except Invalid as refusal:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(refusal)) from refusal
 
 
 def refusing(act: Callable[[Tx], Awaitable[BaseModel]]) -> Callable[[Tx], Awaitable[BaseModel]]:
@@ -50,9 +50,9 @@ def refusing(act: Callable[[Tx], Awaitable[BaseModel]]) -> Callable[[Tx], Awaita
     return acting
 
 
-def only_of(who: Who) -> str | None:
+def only_of(caller: BillingCaller) -> str | None:
     """Whose things a change is confined to: everybody's for those who act for the house."""
-    return None if who.operator else who.account_id
+    return None if caller.operator else caller.account_id
 
 
 def page_after(found: list[Any], limit: int) -> str | None:

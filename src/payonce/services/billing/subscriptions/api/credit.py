@@ -15,7 +15,7 @@ from payonce.http.kit.problems import Problem, not_found
 from payonce.http.kit.values import NO_CONTROLS, NUMBER_MAX, PAGE_DEFAULT, Limit, Money, RequestBody
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import Who, account_of, moving, opened
+from payonce.services.billing.callers import BillingCaller, account_of, require_idempotent, require_resource
 from payonce.services.billing.scopes import CHARGE
 from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
@@ -28,7 +28,7 @@ from payonce.services.billing.subscriptions.api.common_routes import (
     refusing,
 )
 from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import (
     CreditEntry,
     CreditPayout,
@@ -99,7 +99,7 @@ class EntryDocument(BaseModel):
     at: datetime
 
     @classmethod
-    def of(cls, entry: CreditEntry, who: Who) -> "EntryDocument":
+    def of(cls, entry: CreditEntry, caller: BillingCaller) -> "EntryDocument":
         return cls(
             id=entry.id,
             kind=entry.kind,
@@ -109,7 +109,7 @@ class EntryDocument(BaseModel):
             invoice_number=entry.invoice_number,
             payout_id=entry.payout_id,
             reason=entry.reason,
-            actor=entry.actor if who.operator else None,
+            actor=entry.actor if caller.operator else None,
             at=entry.at,
         )
 
@@ -178,9 +178,9 @@ def credit_routes() -> APIRouter:
         responses=CHANGES,
     )
     async def adjust_credit(
-        body: AdjustmentOrder, context: AppContextDep, once: Annotated[Once, moving(CHARGE, operators=True)]
+        body: AdjustmentOrder, context: AppContextDep, once: Annotated[Once, require_idempotent(CHARGE, operators=True)]
     ) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> CreditAnswer:
             if body.change not in (CreditVerdict.ADD, CreditVerdict.REMOVE, CreditVerdict.EXPIRE):
@@ -193,9 +193,9 @@ def credit_routes() -> APIRouter:
         "/payouts", status_code=202, summary="Pay out credit, once", response_model=CreditAnswer, responses=CHANGES
     )
     async def pay_out_credit(
-        body: PayoutOrder, context: AppContextDep, once: Annotated[Once, moving(CHARGE, operators=True)]
+        body: PayoutOrder, context: AppContextDep, once: Annotated[Once, require_idempotent(CHARGE, operators=True)]
     ) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         verdict = CreditVerdict.PAY_OUT if body.way is PayoutWay.CARD else CreditVerdict.PAID_BY_HAND
 
         async def act(tx: Tx) -> CreditAnswer:
@@ -208,47 +208,47 @@ def credit_routes() -> APIRouter:
 
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="A customer's credit", responses=READS)
-    async def show_credit(context: AppContextDep, who: Viewer, account_id: OfAccount = None) -> CreditDocument:
-        opened(context, Terms)
-        whose = account_of(who, account_id)
+    async def show_credit(context: AppContextDep, caller: Viewer, account_id: OfAccount = None) -> CreditDocument:
+        require_resource(context, SubscriptionConfig)
+        whose = account_of(caller, account_id)
         found = await credit.balances(context.read, whose)
         return CreditDocument(account_id=whose, balances=[BalanceDocument.of(each) for each in found])
 
     @routes.get("/entries", summary="What credit was granted, used, paid out, expired and adjusted", responses=READS)
     async def list_credit_entries(
         context: AppContextDep,
-        who: Viewer,
+        caller: Viewer,
         account_id: OfAccount = None,
         limit: Limit = PAGE_DEFAULT,
         before: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The last id of the page before.")] = None,
     ) -> EntryPage:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         limit = min(limit, credit.LISTED_MAX)
-        found = await credit.entries(context.read, account_of(who, account_id), before, limit)
+        found = await credit.entries(context.read, account_of(caller, account_id), before, limit)
         following = found[-1].id if len(found) == limit else None
-        return EntryPage(entries=[EntryDocument.of(each, who) for each in found], next_before=following)
+        return EntryPage(entries=[EntryDocument.of(each, caller) for each in found], next_before=following)
 
 
 def _add_payouts(routes: APIRouter) -> None:
     @routes.get("/payouts", summary="A customer's payouts, the newest first", responses=READS)
     async def list_credit_payouts(
         context: AppContextDep,
-        who: Viewer,
+        caller: Viewer,
         account_id: OfAccount = None,
         limit: Limit = PAGE_DEFAULT,
         before: Cursor = None,
     ) -> PayoutPage:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         limit = min(limit, credit_payouts.LISTED_MAX)
-        found = await credit_payouts.of_account(context.read, account_of(who, account_id), before, limit)
+        found = await credit_payouts.of_account(context.read, account_of(caller, account_id), before, limit)
         following = found[-1].id if len(found) == limit else None
         return PayoutPage(payouts=[PayoutDocument.of(each) for each in found], next_before=following)
 
     @routes.get("/payouts/{payout_id}", summary="One payout, and how it ended", responses=READS)
-    async def show_credit_payout(payout_id: Id, context: AppContextDep, who: Viewer) -> PayoutDocument:
-        opened(context, Terms)
+    async def show_credit_payout(payout_id: Id, context: AppContextDep, caller: Viewer) -> PayoutDocument:
+        require_resource(context, SubscriptionConfig)
         found = await credit_payouts.find(context.read, payout_id)
-        if found is None or not who.may_see(found.account_id):
+        if found is None or not caller.may_see(found.account_id):
             raise not_found(f"payout {payout_id!r}")
         return PayoutDocument.of(found)
 
@@ -260,7 +260,7 @@ async def _change(
     amount = _amount(order.amount, order.currency)
     if await credit.now_of(tx, order.account_id) is None:
         raise not_found(f"account {order.account_id!r}")
-    has = await credit.opened(tx, order.account_id, amount.asset)
+    has = await credit.locked_or_created(tx, order.account_id, amount.asset)
     asked = CreditChange(
         account_id=order.account_id,
         currency=amount.asset.code,

@@ -12,7 +12,7 @@ from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import NO_CONTROLS, PAGE_DEFAULT, Limit, RequestBody
-from payonce.services.billing.callers import Who, moving, opened, operator
+from payonce.services.billing.callers import BillingCaller, require_idempotent, require_operator, require_resource
 from payonce.services.billing.scopes import OPERATE, READ
 from payonce.services.billing.subscriptions.api.auth import Email, Locale, PersonName, TimeZone
 from payonce.services.billing.subscriptions.api.common_routes import (
@@ -24,7 +24,7 @@ from payonce.services.billing.subscriptions.api.common_routes import (
     refusals,
     refusing,
 )
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.subscriptions.store import customers, password_tokens
 from payonce.services.billing.subscriptions.store.customers import (
@@ -53,9 +53,9 @@ ExternalIdText = Annotated[
         pattern=r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$",
     ),
 ]
-Viewer = Annotated[Who, operator(READ)]
-Editor = Annotated[Who, operator(OPERATE)]
-Orderer = Annotated[Once, moving(OPERATE, operators=True)]
+Viewer = Annotated[BillingCaller, require_operator(READ)]
+Editor = Annotated[BillingCaller, require_operator(OPERATE)]
+Orderer = Annotated[Once, require_idempotent(OPERATE, operators=True)]
 
 
 class CustomerOrder(RequestBody):
@@ -123,12 +123,12 @@ def customer_routes() -> APIRouter:
         description=ABOUT_INVITATIONS,
     )
     async def make_password_token(
-        account_id: Id, context: AppContextDep, trace: Trace, who: Editor
+        account_id: Id, context: AppContextDep, trace: Trace, caller: Editor
     ) -> PasswordTokenDocument:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         with refusals():
             async with context.begin(trace) as tx:
-                made = await password_tokens.make(tx, account_id, who.holder)
+                made = await password_tokens.create(tx, account_id, caller.holder)
         return PasswordTokenDocument(token=made.token, expires_at=made.expires_at)
 
     return routes
@@ -146,7 +146,7 @@ def _add_reading(routes: APIRouter) -> None:
         limit: Limit = PAGE_DEFAULT,
         after: Cursor = None,
     ) -> CustomerPage:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         with refusals():
             found = await customers.listed(context.read, external_id, email, after, limit)
         shown = [CustomerDocument.of(each) for each in found]
@@ -154,7 +154,7 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get("/{account_id}", summary="One customer", responses=READS)
     async def show_customer(account_id: Id, context: AppContextDep, _: Viewer) -> CustomerDocument:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         found = await customers.find(context.read, account_id)
         if found is None:
             raise not_found(f"customer {account_id!r}")
@@ -170,7 +170,7 @@ def _add_writing(routes: APIRouter) -> None:
         response_model=CustomerDocument,
     )
     async def create_customer(body: CustomerOrder, context: AppContextDep, once: Orderer) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         new = NewCustomer(body.email, body.name, body.external_id, body.time_zone, body.locale)
 
         async def act(tx: Tx) -> CustomerDocument:
@@ -180,10 +180,10 @@ def _add_writing(routes: APIRouter) -> None:
 
     @routes.patch("/{account_id}", summary="Edit a customer", description=ABOUT_EDITS, responses=CHANGES)
     async def edit_customer(
-        account_id: Id, body: CustomerEdit, context: AppContextDep, trace: Trace, who: Editor
+        account_id: Id, body: CustomerEdit, context: AppContextDep, trace: Trace, caller: Editor
     ) -> CustomerDocument:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         with refusals():
             async with context.begin(trace) as tx:
-                edited = await customers.edit(tx, account_id, body.revision, body.changes, who.holder)
+                edited = await customers.edit(tx, account_id, body.revision, body.changes, caller.holder)
         return CustomerDocument.of(edited)

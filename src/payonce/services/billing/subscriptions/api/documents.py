@@ -9,6 +9,7 @@ from payonce.http.kit.values import Money
 from payonce.services.billing.subscriptions.model import (
     AfterDunning,
     ChangeState,
+    ChangeTiming,
     Due,
     Invoice,
     InvoiceState,
@@ -17,7 +18,6 @@ from payonce.services.billing.subscriptions.model import (
     PlanChangeRecord,
     State,
     Subscription,
-    When,
 )
 from payonce.services.billing.subscriptions.store import plans
 from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
@@ -75,7 +75,7 @@ class PlanChangeDocument(BaseModel):
     id: str = Field(description="Of a change now, also the id of its invoice.")
     from_plan_id: str
     to_plan_id: str
-    when: When
+    when: ChangeTiming
     state: ChangeState = Field(description="pending, and in the end applied, failed or canceled.")
     reason: str | None = Field(description="Why it failed or was canceled.")
     effective_at: datetime | None = Field(
@@ -231,11 +231,11 @@ class InvoiceDocument(BaseModel):
         return cls(**_shown(invoice))
 
 
-class InvoiceTimeline(InvoiceDocument):
+class InvoiceDetails(InvoiceDocument):
     credit_notes: list[CreditNoteDocument]
 
     @classmethod
-    def told(cls, invoice: Invoice, notes: list[CreditNote]) -> "InvoiceTimeline":
+    def told(cls, invoice: Invoice, notes: list[CreditNote]) -> "InvoiceDetails":
         return cls(**_shown(invoice), credit_notes=[CreditNoteDocument.of(note) for note in notes])
 
 

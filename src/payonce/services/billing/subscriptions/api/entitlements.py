@@ -8,12 +8,12 @@ from pydantic import BaseModel, Field
 
 from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.values import NO_CONTROLS
-from payonce.services.billing.callers import account_of, opened
+from payonce.services.billing.callers import account_of, require_resource
 from payonce.services.billing.subscriptions.api.common_routes import READS, OfAccount, Viewer
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import State
 from payonce.services.billing.subscriptions.store import usage
-from payonce.services.billing.subscriptions.store.usage import FEATURE_MAX_LENGTH, Why
+from payonce.services.billing.subscriptions.store.usage import FEATURE_MAX_LENGTH, UsageRefusal
 
 PREFIX: Final = "/v1/entitlements"
 Feature = Annotated[str, Path(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=NO_CONTROLS)]
@@ -22,7 +22,7 @@ Feature = Annotated[str, Path(min_length=1, max_length=FEATURE_MAX_LENGTH, patte
 class EntitlementDocument(BaseModel):
     feature: str
     entitled: bool = Field(description="Whether one more would be counted now.")
-    why_not: Why | None
+    why_not: UsageRefusal | None
     state: State | None = Field(description="Of the subscription; null without one.")
     used: int | None
     limit: int | None = Field(description="Null is without end, or not included.")
@@ -35,10 +35,10 @@ def entitlement_routes() -> APIRouter:
 
     @routes.get("/{feature}", summary="Whether a feature may be used now", responses=READS)
     async def show_entitlement(
-        feature: Feature, context: AppContextDep, who: Viewer, account_id: OfAccount = None
+        feature: Feature, context: AppContextDep, caller: Viewer, account_id: OfAccount = None
     ) -> EntitlementDocument:
-        opened(context, Terms)
-        found = await usage.entitlement(context.read, account_of(who, account_id), feature)
+        require_resource(context, SubscriptionConfig)
+        found = await usage.entitlement(context.read, account_of(caller, account_id), feature)
         return EntitlementDocument(**{name: getattr(found, name) for name in EntitlementDocument.model_fields})
 
     return routes

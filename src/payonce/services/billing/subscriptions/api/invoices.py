@@ -10,7 +10,14 @@ from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import PAGE_DEFAULT, Limit
-from payonce.services.billing.callers import Who, account_of, moving, opened, take_try, who_of
+from payonce.services.billing.callers import (
+    BillingCaller,
+    account_of,
+    caller_of,
+    limit_attempts,
+    require_idempotent,
+    require_resource,
+)
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
@@ -24,12 +31,12 @@ from payonce.services.billing.subscriptions.api.common_routes import (
     page_after,
     refusing,
 )
-from payonce.services.billing.subscriptions.api.documents import InvoiceDocument, InvoicePage, InvoiceTimeline
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.api.documents import InvoiceDetails, InvoiceDocument, InvoicePage
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.handlers import dunning
 from payonce.services.billing.subscriptions.model import Account, Invoice, InvoiceState
 from payonce.services.billing.subscriptions.pdf import content
-from payonce.services.billing.subscriptions.pdf.render import Printable, to_pdf
+from payonce.services.billing.subscriptions.pdf.render import PrintedDocument, to_pdf
 from payonce.services.billing.subscriptions.store import credit_notes, customers, invoices, pages, subscriptions
 from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 
@@ -53,12 +60,14 @@ def invoice_routes() -> APIRouter:
         response_model=InvoiceDocument,
         responses=CHANGES,
     )
-    async def pay_invoice(invoice_id: Id, context: AppContextDep, once: Annotated[Once, moving(OPERATE)]) -> Response:
-        opened(context, Terms)
+    async def pay_invoice(
+        invoice_id: Id, context: AppContextDep, once: Annotated[Once, require_idempotent(OPERATE)]
+    ) -> Response:
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> InvoiceDocument:
-            await take_try(tx, who_of(once))
-            return InvoiceDocument.of(await dunning.pay_invoice(tx, only_of(who_of(once)), invoice_id))
+            await limit_attempts(tx, caller_of(once))
+            return InvoiceDocument.of(await dunning.pay_invoice(tx, only_of(caller_of(once)), invoice_id))
 
         return await once.answer(refusing(act), status=202, location=lambda made: f"{PREFIX}/{made.id}")
 
@@ -69,32 +78,32 @@ def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Invoices, the newest first", responses=READS)
     async def list_invoices(
         context: AppContextDep,
-        who: Viewer,
+        caller: Viewer,
         account_id: OfAccount = None,
         state: InvoiceState | None = None,
         subscription_id: Annotated[str | None, Query(pattern=ID)] = None,
         limit: Limit = PAGE_DEFAULT,
         after: Cursor = None,
     ) -> InvoicePage:
-        opened(context, Terms)
-        whose = account_id if who.operator else account_of(who, account_id)
+        require_resource(context, SubscriptionConfig)
+        whose = account_id if caller.operator else account_of(caller, account_id)
         found = await pages.invoices(context.read, whose, subscription_id, state, after, limit)
         shown = [InvoiceDocument.of(each) for each in found]
         return InvoicePage(invoices=shown, next_after=page_after(found, limit))
 
     @routes.get("/{invoice_id}", summary="One invoice by its id or number, with its credit notes", responses=READS)
-    async def show_invoice(invoice_id: Id, context: AppContextDep, who: Viewer) -> InvoiceTimeline:
-        invoice, notes = await _seen(context, who, invoice_id)
-        return InvoiceTimeline.told(invoice, notes)
+    async def show_invoice(invoice_id: Id, context: AppContextDep, caller: Viewer) -> InvoiceDetails:
+        invoice, notes = await _visible_invoice(context, caller, invoice_id)
+        return InvoiceDetails.told(invoice, notes)
 
 
 def _add_printing(routes: APIRouter) -> None:
     @routes.get("/{invoice_id}/pdf", summary="To print", responses=PRINTS, response_class=Response)
-    async def print_invoice(invoice_id: Id, context: AppContextDep, who: Viewer) -> Response:
-        invoice, notes = await _seen(context, who, invoice_id)
+    async def print_invoice(invoice_id: Id, context: AppContextDep, caller: Viewer) -> Response:
+        invoice, notes = await _visible_invoice(context, caller, invoice_id)
         account, zone = await _customer(context, invoice)
-        terms = opened(context, Terms)
-        return await _printed(content.printed_invoice(invoice, notes, account, terms.seller, zone), terms)
+        config = require_resource(context, SubscriptionConfig)
+        return await _printed(content.printed_invoice(invoice, notes, account, config.seller, zone), config)
 
     @routes.get(
         "/{invoice_id}/credit-notes/{credit_note_id}/pdf",
@@ -102,21 +111,23 @@ def _add_printing(routes: APIRouter) -> None:
         responses=PRINTS,
         response_class=Response,
     )
-    async def print_credit_note(invoice_id: Id, credit_note_id: Id, context: AppContextDep, who: Viewer) -> Response:
-        invoice, notes = await _seen(context, who, invoice_id)
+    async def print_credit_note(invoice_id: Id, credit_note_id: Id, context: AppContextDep, caller: Viewer) -> Response:
+        invoice, notes = await _visible_invoice(context, caller, invoice_id)
         place = next((at for at, note in enumerate(notes) if credit_note_id in (note.id, note.number)), None)
         if place is None:
             raise not_found(f"credit note {credit_note_id!r} of invoice {invoice_id!r}")
         account, zone = await _customer(context, invoice)
-        terms, before = opened(context, Terms), notes[:place]
-        printed = content.printed_note(notes[place], before, invoice, account, terms.seller, zone)
-        return await _printed(printed, terms)
+        config, before = require_resource(context, SubscriptionConfig), notes[:place]
+        printed = content.printed_note(notes[place], before, invoice, account, config.seller, zone)
+        return await _printed(printed, config)
 
 
-async def _seen(context: AppContext, who: Who, invoice_id: str) -> tuple[Invoice, list[CreditNote]]:
-    opened(context, Terms)
+async def _visible_invoice(
+    context: AppContext, caller: BillingCaller, invoice_id: str
+) -> tuple[Invoice, list[CreditNote]]:
+    require_resource(context, SubscriptionConfig)
     found = await invoices.find(context.read, invoice_id)
-    if found is None or not who.may_see(found.account_id):
+    if found is None or not caller.may_see(found.account_id):
         raise not_found(f"invoice {invoice_id!r}")
     return found, await credit_notes.of_invoice(context.read, found)
 
@@ -127,7 +138,7 @@ async def _customer(context: AppContext, invoice: Invoice) -> tuple[Account, str
     return await customers.as_invoiced(context.read, invoice), subscription.time_zone
 
 
-async def _printed(printable: Printable, terms: Terms) -> Response:
-    body = await asyncio.to_thread(to_pdf, printable, terms.fonts)
-    named = {"Content-Disposition": f'inline; filename="{printable.number}.pdf"'}
+async def _printed(document: PrintedDocument, config: SubscriptionConfig) -> Response:
+    body = await asyncio.to_thread(to_pdf, document, config.fonts)
+    named = {"Content-Disposition": f'inline; filename="{document.number}.pdf"'}
     return Response(body, media_type=PDF, headers=named)

@@ -11,7 +11,13 @@ from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import PAGE_DEFAULT, Limit, Money, Note, RequestBody
-from payonce.services.billing.callers import Who, moving, opened, operator, who_of
+from payonce.services.billing.callers import (
+    BillingCaller,
+    caller_of,
+    require_idempotent,
+    require_operator,
+    require_resource,
+)
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
@@ -22,7 +28,7 @@ from payonce.services.billing.subscriptions.api.common_routes import (
     refusals,
     refusing,
 )
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
 from payonce.services.billing.subscriptions.handlers.plan_migrations import NOTICE_DAYS, NOTICE_DAYS_MAX, Preview
 from payonce.services.billing.subscriptions.handlers.plan_moves import MigrationState, PlanMigration
@@ -31,8 +37,8 @@ from payonce.services.billing.subscriptions.store import plans
 
 PREFIX: Final = "/v1/plan-migrations"
 
-Operator = Annotated[Who, operator(OPERATE)]
-Orderer = Annotated[Once, moving(OPERATE, operators=True)]
+Operator = Annotated[BillingCaller, require_operator(OPERATE)]
+Orderer = Annotated[Once, require_idempotent(OPERATE, operators=True)]
 FromPlan = Annotated[str, Query(pattern=ID, description="The older version, by its id.")]
 ToPlan = Annotated[str | None, Query(pattern=ID, description="Left out: the version that is for sale.")]
 NOTICE: Final = "How many days pass at least between the order and the first renewal on the newer version."
@@ -76,7 +82,7 @@ class PreviewDocument(BaseModel):
     choosing: int = Field(description="They have chosen another plan, and are moved if that is taken back.")
     price: Money
     new_price: Money
-    terms: TermsDocument
+    config: TermsDocument
     new_terms: TermsDocument
     total: Money = Field(description="What one period of all of them costs now.")
     new_total: Money
@@ -95,7 +101,7 @@ class PreviewDocument(BaseModel):
             choosing=preview.choosing,
             price=Money.of(preview.older.price),
             new_price=Money.of(preview.newer.price),
-            terms=TermsDocument.of(preview.older, preview.newer),
+            config=TermsDocument.of(preview.older, preview.newer),
             new_terms=TermsDocument.of(preview.newer, preview.older),
             total=Money.of(preview.before),
             new_total=Money.of(preview.after),
@@ -136,7 +142,7 @@ def plan_migration_routes() -> APIRouter:
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Plan migrations, the newest first", responses=READS)
     async def list_plan_migrations(context: AppContextDep, _: Operator, limit: Limit = PAGE_DEFAULT) -> MigrationList:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         found = await plan_moves.listed(context.read, limit)
         return MigrationList(plan_migrations=[MigrationDocument.of(each) for each in found])
 
@@ -148,14 +154,14 @@ def _add_reading(routes: APIRouter) -> None:
         to_plan_id: ToPlan = None,
         notice_days: NoticeDays = NOTICE_DAYS,
     ) -> PreviewDocument:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         with refusals():
             found = await plan_migrations.preview(context.read, from_plan_id, to_plan_id, notice_days)
             return PreviewDocument.of(found)
 
     @routes.get("/{migration_id}", summary="One plan migration", responses=READS)
     async def show_plan_migration(migration_id: Id, context: AppContextDep, _: Operator) -> MigrationDocument:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         found = await plan_moves.find(context.read, migration_id)
         if found is None:
             raise not_found(f"plan migration {migration_id!r}")
@@ -171,10 +177,10 @@ def _add_ordering(routes: APIRouter) -> None:
         responses=CHANGES,
     )
     async def order_plan_migration(body: MigrationOrder, context: AppContextDep, once: Orderer) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> MigrationDocument:
-            by = who_of(once).holder
+            by = caller_of(once).holder
             ordered = await plan_migrations.start(
                 tx, body.from_plan_id, body.to_plan_id, by, body.note, body.notice_days
             )
@@ -192,10 +198,10 @@ def _add_ordering(routes: APIRouter) -> None:
     async def cancel_plan_migration(
         migration_id: Id, body: MigrationCancellation, context: AppContextDep, once: Orderer
     ) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> MigrationDocument:
-            by = who_of(once).holder
+            by = caller_of(once).holder
             return MigrationDocument.of(await plan_migrations.cancel(tx, migration_id, by, body.note))
 
         return await once.answer(refusing(act), status=202)

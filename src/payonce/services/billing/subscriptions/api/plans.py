@@ -13,12 +13,18 @@ from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.values import NO_CONTROLS, RequestBody
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import Who, moving, opened, operator, who_of
+from payonce.services.billing.callers import (
+    BillingCaller,
+    caller_of,
+    require_idempotent,
+    require_operator,
+    require_resource,
+)
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import CHANGES, Id, refusals, refusing
 from payonce.services.billing.subscriptions.api.documents import PlanDocument
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import AfterDunning
 from payonce.services.billing.subscriptions.store import plans
 from payonce.services.billing.subscriptions.store.plans import Offer
@@ -61,12 +67,12 @@ def plan_routes() -> APIRouter:
 
     @routes.get("", summary="What is for sale, the cheapest first", responses=OPEN)
     async def list_plans(context: AppContextDep) -> Plans:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         return Plans(plans=[PlanDocument.of(plan) for plan in await plans.for_sale(context.read)])
 
     @routes.get("/{plan_id}", summary="One version by its id, or the current one by its code", responses=OPEN)
     async def show_plan(plan_id: Id, context: AppContextDep) -> PlanDocument:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         found = await plans.find(context.read, plan_id)
         if found is None:
             raise not_found(f"plan {plan_id!r}")
@@ -80,27 +86,27 @@ def plan_routes() -> APIRouter:
         responses=CHANGES,
     )
     async def add_plan(
-        body: PlanOffer, context: AppContextDep, once: Annotated[Once, moving(OPERATE, operators=True)]
+        body: PlanOffer, context: AppContextDep, once: Annotated[Once, require_idempotent(OPERATE, operators=True)]
     ) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> PlanDocument:
             made = await plans.add_version(tx, _offer(body))
             text = f"for sale at {made.price.to_text()} {made.price.asset}"
-            await note(tx.connection, "billing.plans", made.id, text, actor=who_of(once).holder)
+            await note(tx.connection, "billing.plans", made.id, text, actor=caller_of(once).holder)
             return PlanDocument.of(made)
 
         return await once.answer(refusing(act), status=201, location=lambda made: f"{PREFIX}/{made.id}")
 
     @routes.post("/{plan_id}/retire", summary="Sell it no more; who has it keeps it", responses=CHANGES)
     async def retire_plan(
-        plan_id: Id, context: AppContextDep, trace: Trace, who: Annotated[Who, operator(OPERATE)]
+        plan_id: Id, context: AppContextDep, trace: Trace, caller: Annotated[BillingCaller, require_operator(OPERATE)]
     ) -> PlanDocument:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         with refusals():
             async with context.begin(trace) as tx:
                 retired = await plans.retire(tx, plan_id)
-                await note(tx.connection, "billing.plans", retired.id, "no longer for sale", actor=who.holder)
+                await note(tx.connection, "billing.plans", retired.id, "no longer for sale", actor=caller.holder)
         return PlanDocument.of(retired)
 
     return routes

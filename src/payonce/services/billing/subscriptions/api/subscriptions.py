@@ -12,7 +12,7 @@ from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Limit, Note, RequestBody
-from payonce.services.billing.callers import account_of, moving, opened, who_of
+from payonce.services.billing.callers import account_of, caller_of, require_idempotent, require_resource
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
@@ -35,10 +35,10 @@ from payonce.services.billing.subscriptions.api.documents import (
     SubscriptionDocument,
     SubscriptionPage,
 )
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.handlers import new_subscriptions
 from payonce.services.billing.subscriptions.handlers import plan_changes as changing
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import ChangeState, State, Subscription
 from payonce.services.billing.subscriptions.store import pages, plan_changes, subscriptions
 
@@ -52,7 +52,7 @@ NOTHING_PENDING: Final[dict[int | str, Any]] = {
     200: {"model": SubscriptionDocument, "description": "No change of plan is pending."}
 }
 
-Orderer = Annotated[Once, moving(OPERATE)]
+Orderer = Annotated[Once, require_idempotent(OPERATE)]
 Change = Callable[[Tx, str | None, str], Awaitable[Subscription]]
 
 
@@ -66,13 +66,17 @@ class TrialOrder(RequestBody):
     account_id: ForAccount = None
 
 
-class PlanChange(RequestBody):
+class PlanChangeOrder(RequestBody):
     new_plan_id: IdText
-    when: When | None = Field(None, description="Left out: now for a dearer plan, else at the end of the period.")
+    when: ChangeTiming | None = Field(
+        None, description="Left out: now for a dearer plan, else at the end of the period."
+    )
 
 
 class Cancellation(RequestBody):
-    at: When = Field(When.PERIOD_END, description="now: at once, and nothing that is paid is given back.")
+    at: ChangeTiming = Field(
+        ChangeTiming.PERIOD_END, description="now: at once, and nothing that is paid is given back."
+    )
     reason: Note | None = None
 
 
@@ -93,10 +97,10 @@ def _add_starting(routes: APIRouter) -> None:
         responses=CHANGES,
     )
     async def subscribe(body: SubscriptionOrder, context: AppContextDep, once: Orderer) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> SubscriptionDocument:
-            account_id = account_of(who_of(once), body.account_id)
+            account_id = account_of(caller_of(once), body.account_id)
             return SubscriptionDocument.of(await new_subscriptions.start(tx, account_id, body.plan_id))
 
         return await once.answer(refusing(act), status=201, location=_place)
@@ -109,12 +113,12 @@ def _add_starting(routes: APIRouter) -> None:
         responses=CHANGES,
     )
     async def begin_trial(body: TrialOrder, context: AppContextDep, once: Orderer) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> SubscriptionDocument:
-            who = who_of(once)
-            account_id = account_of(who, body.account_id)
-            begun = await new_subscriptions.start_trial(tx, account_id, body.trial_plan_id, again=who.operator)
+            caller = caller_of(once)
+            account_id = account_of(caller, body.account_id)
+            begun = await new_subscriptions.start_trial(tx, account_id, body.trial_plan_id, again=caller.operator)
             return SubscriptionDocument.of(begun)
 
         return await once.answer(refusing(act), status=201, location=_place)
@@ -124,32 +128,32 @@ def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Subscriptions, the newest first", responses=READS)
     async def list_subscriptions(
         context: AppContextDep,
-        who: Viewer,
+        caller: Viewer,
         account_id: OfAccount = None,
         state: State | None = None,
         limit: Limit = PAGE_DEFAULT,
         after: Cursor = None,
     ) -> SubscriptionPage:
-        opened(context, Terms)
-        whose = account_id if who.operator else account_of(who, account_id)
+        require_resource(context, SubscriptionConfig)
+        whose = account_id if caller.operator else account_of(caller, account_id)
         found = await pages.subscriptions(context.read, whose, state, after, limit)
         changes = await plan_changes.shown(context.read, [each.id for each in found])
         shown = [SubscriptionDocument.of(each, changes.get(each.id)) for each in found]
         return SubscriptionPage(subscriptions=shown, next_after=page_after(found, limit))
 
     @routes.get("/active", summary="The one that has not ended", responses=READS)
-    async def show_active(context: AppContextDep, who: Viewer, account_id: OfAccount = None) -> SubscriptionDocument:
-        opened(context, Terms)
-        found = await subscriptions.running(context.read, account_of(who, account_id))
+    async def show_active(context: AppContextDep, caller: Viewer, account_id: OfAccount = None) -> SubscriptionDocument:
+        require_resource(context, SubscriptionConfig)
+        found = await subscriptions.running(context.read, account_of(caller, account_id))
         if found is None:
             raise not_found("subscription of this account that has not ended")
         return await _shown(context.read, found)
 
     @routes.get("/{subscription_id}", summary="One subscription", responses=READS)
-    async def show_subscription(subscription_id: Id, context: AppContextDep, who: Viewer) -> SubscriptionDocument:
-        opened(context, Terms)
+    async def show_subscription(subscription_id: Id, context: AppContextDep, caller: Viewer) -> SubscriptionDocument:
+        require_resource(context, SubscriptionConfig)
         found = await subscriptions.find(context.read, subscription_id)
-        if found is None or not who.may_see(found.account_id):
+        if found is None or not caller.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
         return await _shown(context.read, found)
 
@@ -157,13 +161,13 @@ def _add_reading(routes: APIRouter) -> None:
     async def list_events(
         subscription_id: Id,
         context: AppContextDep,
-        who: Viewer,
+        caller: Viewer,
         limit: Limit = PAGE_DEFAULT,
         after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last id of the page before.")] = 0,
     ) -> EventPage:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         found = await subscriptions.find(context.read, subscription_id)
-        if found is None or not who.may_see(found.account_id):
+        if found is None or not caller.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
         asked = min(limit, subscriptions.LISTED_MAX)
         events = [EventDocument(**event) for event in await subscriptions.events(context.read, found.id, after, asked)]
@@ -171,11 +175,11 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get("/{subscription_id}/plan-changes", summary="Its changes of plan, the newest first", responses=READS)
     async def list_plan_changes(
-        subscription_id: Id, context: AppContextDep, who: Viewer, limit: Limit = PAGE_DEFAULT
+        subscription_id: Id, context: AppContextDep, caller: Viewer, limit: Limit = PAGE_DEFAULT
     ) -> PlanChangeList:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         found = await subscriptions.find(context.read, subscription_id)
-        if found is None or not who.may_see(found.account_id):
+        if found is None or not caller.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
         changes = await plan_changes.of_subscription(context.read, found.id, limit)
         return PlanChangeList(plan_changes=[PlanChangeDocument.of(each, found) for each in changes])
@@ -190,12 +194,14 @@ def _add_changing(routes: APIRouter) -> None:
         response_model=SubscriptionDocument,
         responses=NOTHING_PENDING | CHANGES,
     )
-    async def change_plan(subscription_id: Id, body: PlanChange, context: AppContextDep, once: Orderer) -> Response:
-        opened(context, Terms)
+    async def change_plan(
+        subscription_id: Id, body: PlanChangeOrder, context: AppContextDep, once: Orderer
+    ) -> Response:
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> SubscriptionDocument:
-            whose = only_of(who_of(once))
-            changed = await changing.ask_for_plan(tx, whose, subscription_id, body.new_plan_id, body.when)
+            whose = only_of(caller_of(once))
+            changed = await changing.request_plan(tx, whose, subscription_id, body.new_plan_id, body.when)
             return await _shown(tx, changed)
 
         return await once.answer(refusing(act), status=_status)
@@ -207,10 +213,10 @@ def _add_changing(routes: APIRouter) -> None:
         responses=CHANGES,
     )
     async def cancel(subscription_id: Id, body: Cancellation, context: AppContextDep, once: Orderer) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> SubscriptionDocument:
-            whose = only_of(who_of(once))
+            whose = only_of(caller_of(once))
             ended = await changing.cancel(tx, whose, subscription_id, body.at, body.reason or "")
             return await _shown(tx, ended)
 
@@ -225,10 +231,10 @@ def _add_changing(routes: APIRouter) -> None:
 
 def _add_plain_change(routes: APIRouter, name: str, change: Change, summary: str) -> None:
     async def changed(subscription_id: Id, context: AppContextDep, once: Orderer) -> Response:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
 
         async def act(tx: Tx) -> SubscriptionDocument:
-            return await _shown(tx, await change(tx, only_of(who_of(once)), subscription_id))
+            return await _shown(tx, await change(tx, only_of(caller_of(once)), subscription_id))
 
         return await once.answer(refusing(act))
 

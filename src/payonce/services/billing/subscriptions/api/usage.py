@@ -19,7 +19,14 @@ from payonce.http.kit.idempotency import REPLAYED, Once
 from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import MEDIA_TYPE, Problem, not_found, responses
 from payonce.http.kit.values import NO_CONTROLS, Limit, Note, RequestBody
-from payonce.services.billing.callers import Who, account_of, either, identify, moving, opened
+from payonce.services.billing.callers import (
+    BillingCaller,
+    account_of,
+    identify_caller,
+    require_account_or_key,
+    require_idempotent,
+    require_resource,
+)
 from payonce.services.billing.card_numbers import refuse_in
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import (
@@ -31,8 +38,8 @@ from payonce.services.billing.subscriptions.api.common_routes import (
     OfAccount,
     Viewer,
 )
-from payonce.services.billing.subscriptions.api.usage_batch import Together
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.api.usage_batch import UsageBatcher
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import State
 from payonce.services.billing.subscriptions.store import usage
 from payonce.services.billing.subscriptions.store.usage import (
@@ -40,14 +47,14 @@ from payonce.services.billing.subscriptions.store.usage import (
     EVENT_ID_MAX_LENGTH,
     FEATURE_MAX_LENGTH,
     PERIODS_SHOWN_MAX,
-    NotCounted,
-    Why,
+    UsageRefusal,
+    UsageRefused,
 )
 
 PREFIX: Final = "/v1/usage"
 LIMIT_REACHED: Final = "urn:payonce:problem:usage-limit-reached"
 PAGE: Final = 100
-NOT_YOURS_TO_GIVE: Final = (
+NEGATIVE_REFUSED: Final = (
     "a delta below zero gives back what was used, which is for operators and keys with billing:operate; "
     "customers count what they use"
 )
@@ -57,7 +64,7 @@ Handle = Callable[[Request], Coroutine[Any, Any, Response]]
 Feature = Annotated[str, StringConstraints(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=NO_CONTROLS)]
 
 
-class UseAsked(RequestBody):
+class UsageEvent(RequestBody):
     """An event. Sent again with the same `event_id` it gets the first answer and counts nothing."""
 
     feature_name: Feature
@@ -72,7 +79,7 @@ class UseAsked(RequestBody):
     account_id: ForAccount = None
 
 
-class UseDocument(BaseModel):
+class UsageEventDocument(BaseModel):
     feature_name: str
     event_id: str
     delta: int
@@ -107,7 +114,7 @@ class PeriodDocument(BaseModel):
     events: int
 
 
-class ResetAsked(RequestBody):
+class UsageReset(RequestBody):
     account_id: IdText
     feature_name: Feature | None = Field(None, description="Without it every feature of the plan.")
     note: Note = Field(description="Why; it is kept in the audit log.")
@@ -123,7 +130,7 @@ _PLAIN: Final = NO_CONTROLS.replace("$", r"\Z")
 _ID: Final = ID.replace("$", r"\Z")
 
 
-class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """UseAsked, on the short way."""
 
     feature_name: Annotated[str, msgspec.Meta(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=_PLAIN)]
@@ -132,7 +139,7 @@ class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     account_id: Annotated[str, msgspec.Meta(pattern=_ID)] | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_Event).decode
+_decode: Final = msgspec.json.Decoder(_EventBody).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -157,18 +164,20 @@ class ShortRoute(APIRoute):
 
 
 def _counting() -> Handle:
-    together: Together | None = None
+    batcher: UsageBatcher | None = None
 
     async def use_feature(request: Request) -> Response:
-        nonlocal together
-        together = together or Together(context_of(request).read)
-        return await _count(request, together)
+        nonlocal batcher
+        batcher = batcher or UsageBatcher(context_of(request).read)
+        return await _count(request, batcher)
 
     return use_feature
 
 
 def _add_counting(routes: APIRouter) -> None:
-    async def use_feature(body: UseAsked, who: Annotated[Who, either(OPERATE)]) -> UseDocument:
+    async def use_feature(
+        body: UsageEvent, caller: Annotated[BillingCaller, require_account_or_key(OPERATE)]
+    ) -> UsageEventDocument:
         raise NotImplementedError("described here, answered by ShortRoute")
 
     routes.add_api_route(
@@ -181,23 +190,23 @@ def _add_counting(routes: APIRouter) -> None:
     )
 
 
-async def _count(request: Request, together: Together) -> Response:
-    who = await identify(request, OPERATE)
+async def _count(request: Request, batcher: UsageBatcher) -> Response:
+    caller = await identify_caller(request, OPERATE)
     if request.scope["query_string"]:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "an event is told in the body; there are no parameters")
-    opened(context_of(request), Terms)
+    require_resource(context_of(request), SubscriptionConfig)
     body = await request.body()
     refuse_in(body)
     event = _read(body)
-    account_id = account_of(who, event.account_id)
-    if event.delta < 0 and not who.operator:
-        raise Problem(HTTPStatus.FORBIDDEN, NOT_YOURS_TO_GIVE)
+    account_id = account_of(caller, event.account_id)
+    if event.delta < 0 and not caller.operator:
+        raise Problem(HTTPStatus.FORBIDDEN, NEGATIVE_REFUSED)
     try:
-        counted = await together.use(account_id, event.feature_name, event.delta, event.event_id)
-    except NotCounted as no:
-        if no.why is Why.OVER_LIMIT:
-            return _over_limit(request, no)
-        raise Problem(no.status, str(no)) from no
+        counted = await batcher.use(account_id, event.feature_name, event.delta, event.event_id)
+    except UsageRefused as refusal:
+        if refusal.why is UsageRefusal.OVER_LIMIT:
+            return _over_limit(request, refusal)
+        raise Problem(refusal.status, str(refusal)) from refusal
     answer = {
         "feature_name": counted.feature,
         "event_id": counted.event_id,
@@ -214,9 +223,9 @@ async def _count(request: Request, together: Together) -> Response:
 
 def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="What the plan allows, and what of it is used in this allowance window", responses=READS)
-    async def show_usage(context: AppContextDep, who: Viewer, account_id: OfAccount = None) -> UsageDocument:
-        opened(context, Terms)
-        found = await _standing(context.read, account_of(who, account_id))
+    async def show_usage(context: AppContextDep, caller: Viewer, account_id: OfAccount = None) -> UsageDocument:
+        require_resource(context, SubscriptionConfig)
+        found = await _current_usage(context.read, account_of(caller, account_id))
         return UsageDocument(
             subscription_id=found.subscription_id,
             plan_id=found.plan_id,
@@ -228,10 +237,10 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get("/feature/{feature_name}", summary="One feature of the plan", responses=READS)
     async def show_feature_usage(
-        feature_name: Annotated[Feature, Path()], context: AppContextDep, who: Viewer, account_id: OfAccount = None
+        feature_name: Annotated[Feature, Path()], context: AppContextDep, caller: Viewer, account_id: OfAccount = None
     ) -> FeatureDocument:
-        opened(context, Terms)
-        found = (await _standing(context.read, account_of(who, account_id))).of(feature_name)
+        require_resource(context, SubscriptionConfig)
+        found = (await _current_usage(context.read, account_of(caller, account_id))).of(feature_name)
         if found is None:
             raise not_found(f"feature {feature_name!r} in this plan")
         return _feature(found)
@@ -239,14 +248,14 @@ def _add_reading(routes: APIRouter) -> None:
     @routes.get("/stats", summary="Totals by allowance window, the latest first", responses=READS)
     async def show_usage_stats(
         context: AppContextDep,
-        who: Viewer,
+        caller: Viewer,
         account_id: OfAccount = None,
         feature_name: Annotated[Feature | None, Query()] = None,
         limit: Limit = PAGE,
     ) -> list[PeriodDocument]:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         found = await usage.totals(
-            context.read, account_of(who, account_id), feature_name, min(limit, PERIODS_SHOWN_MAX)
+            context.read, account_of(caller, account_id), feature_name, min(limit, PERIODS_SHOWN_MAX)
         )
         return [
             PeriodDocument(
@@ -267,18 +276,20 @@ def _add_resetting(routes: APIRouter) -> None:
         response_model=ResetDocument,
         responses=CHANGES,
     )
-    async def reset_usage(body: ResetAsked, once: Annotated[Once, moving(OPERATE, operators=True)]) -> Response:
-        opened(once.context, Terms)
+    async def reset_usage(
+        body: UsageReset, once: Annotated[Once, require_idempotent(OPERATE, operators=True)]
+    ) -> Response:
+        require_resource(once.context, SubscriptionConfig)
 
         async def act(tx: Tx) -> ResetDocument:
-            await _standing(tx, body.account_id)
+            await _current_usage(tx, body.account_id)
             done = await usage.reset(tx, body.account_id, body.feature_name, once.caller.holder, body.note)
             return ResetDocument(account_id=body.account_id, reset=done)
 
         return await once.answer(act)
 
 
-def _read(body: bytes) -> _Event:
+def _read(body: bytes) -> _EventBody:
     try:
         event = _decode(body)
     except msgspec.ValidationError as error:
@@ -291,8 +302,8 @@ def _read(body: bytes) -> _Event:
     return event
 
 
-async def _standing(read: usage.Reads, account_id: str) -> usage.Standing:
-    found = await usage.standing(read, account_id)
+async def _current_usage(read: usage.Reads, account_id: str) -> usage.CurrentUsage:
+    found = await usage.current_usage(read, account_id)
     if found is None:
         raise not_found(f"subscription of account {account_id!r} that has not ended")
     return found
@@ -302,18 +313,18 @@ def _feature(found: usage.FeatureUse) -> FeatureDocument:
     return FeatureDocument(feature_name=found.feature, used=found.used, limit=found.limit, left=found.left)
 
 
-def _over_limit(request: Request, no: NotCounted) -> Response:
+def _over_limit(request: Request, refusal: UsageRefused) -> Response:
     """A problem document that also says in numbers what is left."""
-    assert no.used is not None
+    assert refusal.used is not None
     body = {
         "type": LIMIT_REACHED,
-        "title": no.status.phrase,
-        "status": int(no.status),
-        "detail": str(no),
+        "title": refusal.status.phrase,
+        "status": int(refusal.status),
+        "detail": str(refusal),
         "instance": request.url.path,
         "trace_id": trace_of(request),
-        "used": no.used,
-        "limit": no.limit,
-        "left": usage.left(no.limit, no.used),
+        "used": refusal.used,
+        "limit": refusal.limit,
+        "left": usage.left(refusal.limit, refusal.used),
     }
-    return Response(_encode(body), status_code=no.status, media_type=MEDIA_TYPE)
+    return Response(_encode(body), status_code=refusal.status, media_type=MEDIA_TYPE)

@@ -6,34 +6,34 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from payonce.engine.database.connections import is_transient
-from payonce.services.billing.subscriptions.store.usage import Counted, Reads, answered
+from payonce.services.billing.subscriptions.store.usage import CountedUsage, Reads, read_answer
 
 BATCH_MAX: Final = 100
 """Events of one call: a counter that many share is locked until its commit."""
 
 
 @dataclass(frozen=True)
-class _Event:
+class _PendingEvent:
     account_id: str
     feature: str
     delta: int
     event_id: str
-    answer: "asyncio.Future[Counted]"
+    answer: "asyncio.Future[CountedUsage]"
 
 
-class Together:
+class UsageBatcher:
     """One call at a time. An event that finds none under way is sent at once; events that arrive meanwhile go
     together in the next call."""
 
     def __init__(self, read: Reads) -> None:
         self._read = read
-        self._waiting: list[_Event] = []
+        self._waiting: list[_PendingEvent] = []
         self._call: asyncio.Task[None] | None = None
 
-    async def use(self, account_id: str, feature: str, delta: int, event_id: str) -> Counted:
+    async def use(self, account_id: str, feature: str, delta: int, event_id: str) -> CountedUsage:
         """As `usage.use` does it."""
-        answer: asyncio.Future[Counted] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Event(account_id, feature, delta, event_id, answer))
+        answer: asyncio.Future[CountedUsage] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_PendingEvent(account_id, feature, delta, event_id, answer))
         if self._call is None or self._call.done():
             # In a context of its own: it must not take part in the transaction of the first caller.
             self._call = asyncio.create_task(self._send(), context=Context())
@@ -48,9 +48,9 @@ class Together:
                 await self._after(error, events)
             else:
                 for event, row in zip(events, rows, strict=True):
-                    _tell(event, row)
+                    _resolve(event, row)
 
-    async def _count(self, events: list[_Event]) -> list[Any]:
+    async def _count(self, events: list[_PendingEvent]) -> list[Any]:
         return await self._read.fetch(
             """
             select outcome, counted, used, allowed, period_start, period_end, state
@@ -62,7 +62,7 @@ class Together:
             [event.event_id for event in events],
         )
 
-    async def _after(self, error: Exception, events: list[_Event]) -> None:
+    async def _after(self, error: Exception, events: list[_PendingEvent]) -> None:
         """What is wrong with one event is not to be the end of the others: each is then sent by itself."""
         if len(events) == 1 or is_transient(error):
             for event in events:
@@ -74,20 +74,20 @@ class Together:
             except Exception as own:
                 _fail(event, own)
             else:
-                _tell(event, row)
+                _resolve(event, row)
 
 
-def _tell(event: _Event, row: Any) -> None:
+def _resolve(event: _PendingEvent, row: Any) -> None:
     try:
-        counted = answered(row, event.feature, event.delta, event.event_id)
-    except Exception as no:
-        _fail(event, no)
+        counted = read_answer(row, event.feature, event.delta, event.event_id)
+    except Exception as refusal:
+        _fail(event, refusal)
         return
     if not event.answer.done():
         event.answer.set_result(counted)
 
 
-def _fail(event: _Event, error: Exception) -> None:
+def _fail(event: _PendingEvent, error: Exception) -> None:
     # Whoever asked may have gone meanwhile.
     if not event.answer.done():
         event.answer.set_exception(error)

@@ -18,11 +18,11 @@ from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import Problem, not_found
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Refusal, Scheme
-from payonce.services.billing.callers import Who, opened, operator
+from payonce.services.billing.callers import BillingCaller, require_operator, require_resource
 from payonce.services.billing.scopes import READ
 from payonce.services.billing.signed_requests import TOKEN_VERSION_PATH, SharedSecrets, read_signed
 from payonce.services.billing.subscriptions.api.common_routes import READS
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.handlers import payment_events
 from payonce.services.billing.subscriptions.store.accounts import token_version
 from payonce.services.billing.wire import Notification, TokenVersion, TokenVersionQuery, read_notification
@@ -51,9 +51,9 @@ def webhook_routes() -> APIRouter:
     async def show_event_status(
         event_id: Annotated[str, Path(pattern=r"^[!-~]{1,200}$")],
         context: AppContextDep,
-        who: Annotated[Who, operator(READ)],
+        caller: Annotated[BillingCaller, require_operator(READ)],
     ) -> StatusDocument:
-        opened(context, Terms)
+        require_resource(context, SubscriptionConfig)
         row: Any = await context.read.fetchrow(
             """
             select id, event_id, processed, processed_at, error_message, retry_count, created_at, updated_at
@@ -73,16 +73,16 @@ def short_webhook_routes() -> Sequence[Route]:
     is in the README."""
     return [
         Route(f"{PREFIX}/payment", take_payment_event, methods=["POST"], include_in_schema=False),
-        Route(TOKEN_VERSION_PATH, tell_token_version, methods=["POST"], include_in_schema=False),
+        Route(TOKEN_VERSION_PATH, show_token_version, methods=["POST"], include_in_schema=False),
     ]
 
 
 async def take_payment_event(request: Request) -> Response:
     """A charge or refund has ended: `processed`, or `duplicate` for an event that was applied before."""
     context = context_of(request)
-    terms = opened(context, Terms)
+    config = require_resource(context, SubscriptionConfig)
     # By one scheme: the other's id stands elsewhere, and what is captured of one must not count as the other.
-    receiver = Receiver(CONSUMER, terms.webhook_secrets, Scheme.OLDER, terms.tolerance_s)
+    receiver = Receiver(CONSUMER, config.webhook_secrets, Scheme.OLDER, config.tolerance_s)
     body = await request.body()
     received = await receiver.receive(context.read, request.headers.items(), body)
     if isinstance(received, Refusal):
@@ -94,11 +94,11 @@ async def take_payment_event(request: Request) -> Response:
     return Response(msgspec.json.encode({"status": applied.status}), media_type="application/json")
 
 
-async def tell_token_version(request: Request) -> Response:
+async def show_token_version(request: Request) -> Response:
     """For payments, which have no accounts: by which version of an account its tokens count."""
     context = context_of(request)
-    terms = opened(context, Terms)
-    body = await read_signed(request, context, SharedSecrets(terms.webhook_secrets, terms.tolerance_s), CONSUMER)
+    config = require_resource(context, SubscriptionConfig)
+    body = await read_signed(request, context, SharedSecrets(config.webhook_secrets, config.tolerance_s), CONSUMER)
     try:
         asked = msgspec.json.decode(body, type=TokenVersionQuery)
     except msgspec.DecodeError as error:
@@ -110,5 +110,5 @@ async def tell_token_version(request: Request) -> Response:
 def _read(body: bytes) -> Notification:
     try:
         return read_notification(body)
-    except Invalid as no:
-        raise Problem(HTTPStatus.BAD_REQUEST, str(no)) from no
+    except Invalid as refusal:
+        raise Problem(HTTPStatus.BAD_REQUEST, str(refusal)) from refusal

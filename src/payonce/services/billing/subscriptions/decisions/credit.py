@@ -57,7 +57,7 @@ class CreditChange(msgspec.Struct, frozen=True, kw_only=True):
         return Amount(self.amount_minor, Asset(self.currency, self.exponent))
 
 
-def changing_credit(_: Admin) -> Action[CreditChange]:
+def credit_action(_: Admin) -> Action[CreditChange]:
     return Action(ACTION, CreditChange, _weigh, _execute)
 
 
@@ -90,8 +90,8 @@ async def _pay_out(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:
         payout = await credit_payouts.pay_out(
             tx, asked.account_id, asked.amount, PAYS[asked.verdict], asked.note, by, asked.invoice
         )
-    except (Conflict, NotFound) as no:
-        raise Invalid(str(no)) from no
+    except (Conflict, NotFound) as refusal:
+        raise Invalid(str(refusal)) from refusal
     left = await credit.balance(tx, asked.account_id, asked.amount.asset)
     return {
         "account": asked.account_id,
@@ -109,7 +109,7 @@ async def _seen(tx: Tx, asked: CreditChange) -> Balance:
         raise Invalid("an invoice names the charge that a payout to a card goes back through; leave it out otherwise")
     if asked.amount_minor <= 0 or not asked.note.strip():
         raise Invalid(f"{asked.amount} cannot be decided about: say an amount above zero, and why")
-    has = await credit.opened(tx, asked.account_id, asked.amount.asset)
+    has = await credit.locked_or_created(tx, asked.account_id, asked.amount.asset)
     if has.revision != asked.seen:
         raise Stale(f"the credit of account {asked.account_id} has changed: it is {has.amount} now; look again")
     return has

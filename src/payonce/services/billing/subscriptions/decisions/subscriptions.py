@@ -17,11 +17,11 @@ from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.handlers import dunning, plan_changes
 from payonce.services.billing.subscriptions.handlers.dunning import OWING
-from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import ChangeTiming
 from payonce.services.billing.subscriptions.model import ENDED, Invoice, InvoiceState, State, Subscription
 from payonce.services.billing.subscriptions.store import invoices, subscriptions
-from payonce.services.billing.subscriptions.store.invoice_queries import Bill
-from payonce.services.billing.subscriptions.store.queries import Seen
+from payonce.services.billing.subscriptions.store.invoice_queries import InvoiceSummary
+from payonce.services.billing.subscriptions.store.queries import SubscriptionSummary
 
 ACTION: Final = "decide subscription"
 _RUNNING: Final = frozenset({State.ACTIVE, State.TRIALING})
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
     """No further try: the invoice is uncollectible, and the plan says what becomes of the subscription."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionDecision(msgspec.Struct, frozen=True, kw_only=True):
     subscription_id: str
     seen: int
     """The revision of what the person looked at."""
@@ -49,15 +49,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     note: str
 
 
-def deciding(_: Admin) -> Action[Decision]:
-    return Action(ACTION, Decision, _weigh, _execute, _page)
+def subscription_action(_: Admin) -> Action[SubscriptionDecision]:
+    return Action(ACTION, SubscriptionDecision, _weigh, _execute, _page)
 
 
 def _page(subscription_id: str) -> Link:
     return Link("The subscription", f"/billing/subscriptions/{subscription_id}")
 
 
-def open_verdicts(seen: Seen, owed: Bill | None) -> list[Verdict]:
+def open_verdicts(seen: SubscriptionSummary, owed: InvoiceSummary | None) -> list[Verdict]:
     """What may be decided about it now. Whoever carries it out has the last word; what would be refused is not
     offered. `owed` is the newest invoice that is open or was given up."""
     may = {
@@ -72,7 +72,7 @@ def open_verdicts(seen: Seen, owed: Bill | None) -> list[Verdict]:
     return [verdict for verdict, safe in may.items() if safe]
 
 
-async def _weigh(tx: Tx, asked: Decision) -> Assessment:
+async def _weigh(tx: Tx, asked: SubscriptionDecision) -> Assessment:
     subscription = await _known(tx, asked.subscription_id)
     owed = await invoices.latest_owed(tx, subscription.id) if asked.verdict in _ABOUT_MONEY else None
     about = "" if owed is None else f", invoice {owed.number} over {owed.due}"
@@ -80,18 +80,18 @@ async def _weigh(tx: Tx, asked: Decision) -> Assessment:
     return Assessment(subscription.id, text, [] if owed is None else [owed.due])
 
 
-async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
+async def _execute(tx: Tx, asked: SubscriptionDecision, by: str) -> dict[str, Any]:
     async with _refused_in_a_sentence():
-        standing = await subscriptions.locked(tx, asked.subscription_id)
-        if standing.subscription.revision != asked.seen:
-            raise Stale(f"subscription {standing.subscription.id} has changed since you looked at it; look again")
-        await _carry_out(tx, standing, asked)
+        locked = await subscriptions.locked(tx, asked.subscription_id)
+        if locked.subscription.revision != asked.seen:
+            raise Stale(f"subscription {locked.subscription.id} has changed since you looked at it; look again")
+        await _carry_out(tx, locked, asked)
     after = await _known(tx, asked.subscription_id)
     return {"subscription": after.id, "state": after.state.value, "verdict": asked.verdict.value}
 
 
-async def _carry_out(tx: Tx, standing: subscriptions.Standing, asked: Decision) -> None:
-    subscription = standing.subscription
+async def _carry_out(tx: Tx, locked: subscriptions.LockedSubscription, asked: SubscriptionDecision) -> None:
+    subscription = locked.subscription
     match asked.verdict:
         case Verdict.RETRY:
             await dunning.pay_invoice(tx, None, (await _owed(tx, subscription)).id)
@@ -107,12 +107,12 @@ async def _carry_out(tx: Tx, standing: subscriptions.Standing, asked: Decision) 
             _check(subscription, _ENDS_LATER, asked.verdict)
             if subscription.cancel_at_period_end:
                 raise Invalid(f"subscription {subscription.id} ends with its period already")
-            await plan_changes.cancel(tx, None, subscription.id, When.PERIOD_END, asked.note)
+            await plan_changes.cancel(tx, None, subscription.id, ChangeTiming.PERIOD_END, asked.note)
         case Verdict.CANCEL_NOW:
-            await plan_changes.cancel(tx, None, subscription.id, When.NOW, asked.note)
+            await plan_changes.cancel(tx, None, subscription.id, ChangeTiming.NOW, asked.note)
         case Verdict.GIVE_UP:
             _check(subscription, frozenset({State.PAST_DUE}), asked.verdict)
-            await dunning.end_dunning(tx, standing, await _owed(tx, subscription, only_open=True))
+            await dunning.end_dunning(tx, locked, await _owed(tx, subscription, only_open=True))
 
 
 async def _owed(tx: Tx, subscription: Subscription, *, only_open: bool = False) -> Invoice:
@@ -136,8 +136,8 @@ async def _known(tx: Tx, subscription_id: str) -> Subscription:
 async def _refused_in_a_sentence() -> AsyncIterator[None]:
     try:
         yield
-    except (Conflict, NotFound) as no:
-        raise Invalid(str(no)) from no
+    except (Conflict, NotFound) as refusal:
+        raise Invalid(str(refusal)) from refusal
 
 
 def _check(subscription: Subscription, states: frozenset[State], verdict: Verdict) -> None:
@@ -146,11 +146,11 @@ def _check(subscription: Subscription, states: frozenset[State], verdict: Verdic
         raise Invalid(f"subscription {subscription.id} is {subscription.state}; one can {said} what is {wanted}")
 
 
-def _is_open(owed: Bill | None) -> bool:
+def _is_open(owed: InvoiceSummary | None) -> bool:
     return owed is not None and owed.state is InvoiceState.OPEN
 
 
-def _can_be_charged(owed: Bill | None) -> bool:
+def _can_be_charged(owed: InvoiceSummary | None) -> bool:
     return owed is not None and not owed.charging and owed.period is not None
 
 

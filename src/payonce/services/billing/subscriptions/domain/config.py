@@ -10,7 +10,7 @@ from payonce.services.billing.subscriptions.store.refresh_tokens import REFRESH_
 
 
 @dataclass(frozen=True)
-class Terms:
+class SubscriptionConfig:
     webhook_secrets: Sequence[Secret] = field(repr=False)
     """What payments sign with: any of them will do, so that they can be exchanged without a lost notification."""
     tolerance_s: int = TOLERANCE_S

@@ -23,7 +23,7 @@ from payonce.services.billing.subscriptions.domain.calendar import (
 
 
 @dataclass(frozen=True, slots=True)
-class Billed:
+class BilledLine:
     """A line of an invoice at the price and for the time it was billed, and what was given back of it before."""
 
     amount: Amount
@@ -40,7 +40,7 @@ class Billed:
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
+class ProratedLine:
     """A line of the change: below zero it gives back, above zero it charges, for the time from start to end."""
 
     amount: Amount
@@ -49,21 +49,23 @@ class Charged:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Proration:
     """The lines of a change of plan, the period that runs from now on, and what later periods are counted from."""
 
-    credits: tuple[Charged, ...]
-    debit: Charged | None
+    credits: tuple[ProratedLine, ...]
+    debit: ProratedLine | None
     period: Period
     anchor: Anchor
     total: Amount
 
     @property
-    def lines(self) -> tuple[Charged, ...]:
+    def lines(self) -> tuple[ProratedLine, ...]:
         return self.credits if self.debit is None else (*self.credits, self.debit)
 
 
-def change_plan(billed: Sequence[Billed], price: Amount, interval: Interval, anchor: Anchor, at: datetime) -> Change:
+def change_plan(
+    billed: Sequence[BilledLine], price: Amount, interval: Interval, anchor: Anchor, at: datetime
+) -> Proration:
     """What is due when the plan becomes one of this price and interval at this moment.
 
     `billed` are the lines in force: the plan's own, or after an earlier change in the same period that change's debit.
@@ -79,19 +81,19 @@ def change_plan(billed: Sequence[Billed], price: Amount, interval: Interval, anc
     back = tuple(line for line in (credit_unused(each, at) for each in billed) if line is not None)
     debit = debit_remaining(price, running, at)
     lines = back if debit is None else (*back, debit)
-    return Change(back, debit, running, anchor, Amount.total((line.amount for line in lines), price.asset))
+    return Proration(back, debit, running, anchor, Amount.total((line.amount for line in lines), price.asset))
 
 
-def credit_unused(billed: Billed, at: datetime) -> Charged | None:
+def credit_unused(billed: BilledLine, at: datetime) -> ProratedLine | None:
     """What was billed for the time still to come goes back, rounded half to even; never more than is left of it."""
     unused = billed.amount.times(share_left(billed.start, billed.end, at), Rounding.HALF_EVEN)
     back = min(unused.minor, billed.amount.minor - billed.credited_minor)
     if back == 0:
         return None
-    return Charged(Amount(-back, billed.amount.asset), max(whole_second(at), billed.start), billed.end)
+    return ProratedLine(Amount(-back, billed.amount.asset), max(whole_second(at), billed.start), billed.end)
 
 
-def debit_remaining(price: Amount, running: Period, at: datetime) -> Charged | None:
+def debit_remaining(price: Amount, running: Period, at: datetime) -> ProratedLine | None:
     """The price of the rest of a period, rounded half to even."""
     due = price.times(share_left(running.start, running.end, at), Rounding.HALF_EVEN)
-    return Charged(due, max(whole_second(at), running.start), running.end) if due else None
+    return ProratedLine(due, max(whole_second(at), running.start), running.end) if due else None

@@ -17,7 +17,7 @@ from payonce.services.billing.subscriptions.model import (
 )
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
 from payonce.services.billing.subscriptions.store import plan_changes, subscriptions
-from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 
 OWING: Final = frozenset({State.INCOMPLETE, State.PAST_DUE, State.UNPAID})
 NOT_PAID: Final = "its renewal could not be charged in the days that it was tried"
@@ -26,16 +26,16 @@ LOOKED_AGAIN_AFTER: Final = timedelta(days=1)
 """On a day of dunning, for a payment that did not fit and is not back: nobody's money is taken twice meanwhile."""
 
 
-async def follow_failure(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
+async def follow_failure(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
     """Of a renewal: tried again on its days, or at the end what the plan says."""
-    subscription, now = standing.subscription, standing.now
+    subscription, now = locked.subscription, locked.now
     if subscription.state is State.UNPAID:
         invoice = await unpaid_invoices.give_up(tx, invoice, now)
         await subscriptions.move(tx, subscription, "payment_failed", now, detail=_of(invoice))
         return invoice
-    at = _next_step(standing, invoice)
+    at = _next_step(locked, invoice)
     if at is None:
-        return await end_dunning(tx, standing, invoice)
+        return await end_dunning(tx, locked, invoice)
     kind = "payment_failed" if subscription.state is State.PAST_DUE else "past_due"
     moved = await subscriptions.move(
         tx,
@@ -49,41 +49,41 @@ async def follow_failure(tx: Tx, standing: Standing, invoice: Invoice) -> Invoic
         reason=_why(invoice),
     )
     if kind == "past_due":
-        await merchant_events.tell(tx, "past_due", moved)
+        await merchant_events.announce_subscription(tx, "past_due", moved)
     return invoice
 
 
-async def dun(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
+async def dun(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
     """A day of dunning has come. After a decline that a repetition cannot mend there is one day alone, the last."""
     if (transaction_id := await invoice_store.on_its_way_back(tx, invoice)) is not None:
-        at = standing.now + LOOKED_AGAIN_AFTER
+        at = locked.now + LOOKED_AGAIN_AFTER
         detail = {**_of(invoice), "transaction_id": transaction_id, "next": at.isoformat()}
-        await subscriptions.move(tx, standing.subscription, "dunning_waits", standing.now, detail=detail, due_at=at)
+        await subscriptions.move(tx, locked.subscription, "dunning_waits", locked.now, detail=detail, due_at=at)
         return invoice
-    return await (end_dunning if invoice.declined_hard else try_again)(tx, standing, invoice)
+    return await (end_dunning if invoice.declined_hard else try_again)(tx, locked, invoice)
 
 
-async def try_again(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
+async def try_again(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
     """The next generation, so that this is a new charge; nothing else is due until it is answered."""
-    subscription = standing.subscription
+    subscription = locked.subscription
     if invoice.state is InvoiceState.UNCOLLECTIBLE:
-        invoice = await unpaid_invoices.take_up_again(tx, invoice, standing.now)
+        invoice = await unpaid_invoices.take_up_again(tx, invoice, locked.now)
     invoice = await invoice_store.begin_charge(tx, invoice)
     await invoices.send_charge(tx, invoice)
     due = {"due_at": None, "due_for": None} if subscription.state is State.PAST_DUE else {}
     detail = {**_of(invoice), "generation": invoice.generation}
-    await subscriptions.move(tx, subscription, "payment_retried", standing.now, detail=detail, **due)
+    await subscriptions.move(tx, subscription, "payment_retried", locked.now, detail=detail, **due)
     return invoice
 
 
-async def end_dunning(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
+async def end_dunning(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
     """Unpaid, and may be paid later; or canceled: the plan says which."""
-    now = standing.now
+    now = locked.now
     invoice = await unpaid_invoices.give_up(tx, invoice, now)
-    if standing.plan.after_dunning is AfterDunning.UNPAID:
+    if locked.plan.after_dunning is AfterDunning.UNPAID:
         moved = await subscriptions.move(
             tx,
-            standing.subscription,
+            locked.subscription,
             "unpaid",
             now,
             detail=_of(invoice),
@@ -92,12 +92,12 @@ async def end_dunning(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
             due_for=None,
             reason=NOT_PAID,
         )
-        await merchant_events.tell(tx, "unpaid", moved)
+        await merchant_events.announce_subscription(tx, "unpaid", moved)
         return invoice
-    await unpaid_invoices.close_books(tx, standing.subscription, now, NOT_PAID)
+    await unpaid_invoices.close_books(tx, locked.subscription, now, NOT_PAID)
     moved = await subscriptions.move(
         tx,
-        standing.subscription,
+        locked.subscription,
         "canceled",
         now,
         detail=_of(invoice),
@@ -108,29 +108,29 @@ async def end_dunning(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
         reason=NOT_PAID,
         next_plan_id=None,
     )
-    await merchant_events.tell(tx, "canceled", moved)
+    await merchant_events.announce_subscription(tx, "canceled", moved)
     await plan_changes.fail_all(
-        tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {NOT_PAID}"
+        tx, subscriptions.with_subscription(locked, moved), f"the subscription ended: {NOT_PAID}"
     )
     return invoice
 
 
 async def try_new_card(tx: Tx, account_id: str) -> Invoice | None:
     """The account has another card: what waits for one is tried at once."""
-    standing = await subscriptions.locked_of_account(tx, account_id)
-    if standing is None:
+    locked = await subscriptions.locked_of_account(tx, account_id)
+    if locked is None:
         return None
-    invoice = await invoice_store.latest_owed(tx, standing.subscription.id)
+    invoice = await invoice_store.latest_owed(tx, locked.subscription.id)
     if invoice is None:
         return None
     if invoice.charging:
         return await invoice_store.mark_for_new_card(tx, invoice)
-    if standing.subscription.state not in OWING or await invoice_store.on_its_way_back(tx, invoice) is not None:
+    if locked.subscription.state not in OWING or await invoice_store.on_its_way_back(tx, invoice) is not None:
         return None
     if await unpaid_invoices.missing_credit(tx, invoice):
         # Whoever asks for the charge hears why it is not to be had; a card alone asks for nothing.
         return None
-    return await try_again(tx, standing, invoice)
+    return await try_again(tx, locked, invoice)
 
 
 async def pay_invoice(tx: Tx, account_id: str | None, invoice_id: str) -> Invoice:
@@ -138,9 +138,9 @@ async def pay_invoice(tx: Tx, account_id: str | None, invoice_id: str) -> Invoic
     found = await invoice_store.find(tx, invoice_id)
     if found is None or account_id not in (None, found.account_id):
         raise NotFound(f"there is no invoice {invoice_id!r}")
-    standing = await subscriptions.locked(tx, found.subscription_id)
+    locked = await subscriptions.locked(tx, found.subscription_id)
     owed = await invoice_store.latest_owed(tx, found.subscription_id)
-    if owed is None or owed.id != found.id or standing.subscription.state not in OWING:
+    if owed is None or owed.id != found.id or locked.subscription.state not in OWING:
         raise Conflict(f"invoice {found.number} is {found.state} and not to be paid")
     if owed.charging:
         raise Conflict(f"invoice {found.number} is being charged; wait for the answer")
@@ -148,14 +148,14 @@ async def pay_invoice(tx: Tx, account_id: str | None, invoice_id: str) -> Invoic
         raise Conflict(
             f"payment {transaction_id} did not fit invoice {found.number} and is on its way back; pay when it is back"
         )
-    return await try_again(tx, standing, owed)
+    return await try_again(tx, locked, owed)
 
 
-def _next_step(standing: Standing, invoice: Invoice) -> datetime | None:
+def _next_step(locked: LockedSubscription, invoice: Invoice) -> datetime | None:
     """None: it has ended. Tries out of turn, with another card, do not use up a day."""
     assert invoice.first_failed_at is not None
-    zone = standing.subscription.time_zone
-    return dunning.next_day(invoice.first_failed_at, invoice.declined_hard, zone, standing.now)
+    zone = locked.subscription.time_zone
+    return dunning.next_day(invoice.first_failed_at, invoice.declined_hard, zone, locked.now)
 
 
 def _why(invoice: Invoice) -> str:

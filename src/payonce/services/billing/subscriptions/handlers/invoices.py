@@ -27,7 +27,7 @@ from payonce.services.billing.subscriptions.model import (
 from payonce.services.billing.subscriptions.store import credit as credit_store
 from payonce.services.billing.subscriptions.store import invoices
 from payonce.services.billing.subscriptions.store.credit import NewEntry
-from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 from payonce.services.billing.wire import Action, Charge, charge_key
 
 SERVED_AT_ONCE: Final = frozenset({Action.RENEWAL})
@@ -61,14 +61,14 @@ def new_line(
     return InvoiceLine(number, kind, text, plan.id, amount, start, end, Amount.zero(amount.asset))
 
 
-async def issue(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
+async def issue(tx: Tx, locked: LockedSubscription, draft: Draft) -> Invoice:
     """With nothing due it is paid as it is issued; otherwise its first charge is asked for. The number is taken last:
     until the commit nobody else gets the next one."""
-    subscription, now = standing.subscription, standing.now
-    zero = Amount.zero(standing.plan.price.asset)
+    subscription, now = locked.subscription, locked.now
+    zero = Amount.zero(locked.plan.price.asset)
     total = Amount.total((line.amount for line in draft.lines), zero.asset)
     # The price of a trial shows that the card is good, and goes back to the card: credit would be used up for nothing.
-    credit = zero if draft.action is Action.TRIAL else min(max(total, zero), standing.credit)
+    credit = zero if draft.action is Action.TRIAL else min(max(total, zero), locked.credit)
     if credit:
         # A payout may have taken it since the subscription was read; from here on nobody does.
         credit = min(credit, (await credit_store.locked(tx, subscription.account_id, zero.asset)).amount)
@@ -109,7 +109,7 @@ async def issue(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
     if due:
         await send_charge(tx, invoice)
     invoice = await invoices.insert(tx, invoice, subscription.test_clock_id)
-    await merchant_events.tell_invoice(tx, "issued", invoice, heard=standing.heard)
+    await merchant_events.announce_invoice(tx, "issued", invoice, has_webhooks=locked.has_webhooks)
     return invoice
 
 

@@ -27,17 +27,17 @@ SubscriptionEvent = Literal[
 InvoiceEvent = Literal["issued", "paid", "payment_failed", "voided", "credited"]
 
 
-async def tell(
+async def announce_subscription(
     tx: Tx,
     event: SubscriptionEvent,
     subscription: Subscription,
     *,
-    heard: bool = True,
+    has_webhooks: bool = True,
     change: dict[str, Any] | None = None,
 ) -> None:
     """Announces `subscription.<event>`; the events of a plan change come with the `change`. `heard` is False when it is
     known already that no endpoint listens."""
-    if not heard:
+    if not has_webhooks:
         return
     data = described(subscription)
     if change is not None:
@@ -45,16 +45,16 @@ async def tell(
     await announce(tx, f"subscription.{event}", data, trace_id=subscription.trace_id)
 
 
-async def tell_customer(tx: Tx, event: str, customer: Account) -> None:
+async def announce_customer(tx: Tx, event: str, customer: Account) -> None:
     """`event` is created or updated."""
     await announce(tx, f"customer.{event}", described_customer(customer))
 
 
-async def tell_invoice(
-    tx: Tx, event: InvoiceEvent, invoice: Invoice, note: CreditNote | None = None, *, heard: bool = True
+async def announce_invoice(
+    tx: Tx, event: InvoiceEvent, invoice: Invoice, note: CreditNote | None = None, *, has_webhooks: bool = True
 ) -> None:
     """Announces `invoice.<event>`."""
-    if not heard:
+    if not has_webhooks:
         return
     data = described_invoice(invoice)
     if note is not None:

@@ -89,7 +89,7 @@ async def _following(tx: Tx, trial: Plan) -> Plan:
 async def _insert(
     tx: Tx, account_id: str, plan: Plan, subscription_id: str | None, following: Plan | None = None
 ) -> Subscription:
-    account = await subscriptions.account(tx, account_id)
+    account = await subscriptions.subscriber(tx, account_id)
     new = Subscription(
         id=subscription_id or str(new_id()),
         account_id=account.id,
@@ -119,5 +119,5 @@ async def _insert(
     made = await subscriptions.insert(tx, new, account.now)
     if made is None:
         raise Conflict("the account has a subscription that has not ended: change its plan, or cancel it first")
-    await merchant_events.tell(tx, "created", made)
+    await merchant_events.announce_subscription(tx, "created", made)
     return made

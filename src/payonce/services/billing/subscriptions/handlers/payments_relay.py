@@ -9,7 +9,7 @@ import msgspec
 from payonce.engine.ledger.model import Reads
 from payonce.engine.outbox import Answer, Deferred, Delivered, Entry, Refusal, RelayConfig
 from payonce.services.billing.signed_requests import MESSAGES_PATH, SignedClient
-from payonce.services.billing.wire import Forwarded, ForwardedAnswer, ForwardedMessages
+from payonce.services.billing.wire import ForwardedAnswer, ForwardedMessage, ForwardedMessages
 
 RELAY: Final = "payments"
 BATCH: Final = 50
@@ -47,9 +47,9 @@ async def waiting_for_payments(read: Reads) -> int:
     return found
 
 
-def _of(entry: Entry) -> Forwarded:
+def _of(entry: Entry) -> ForwardedMessage:
     message = entry.message
-    return Forwarded(
+    return ForwardedMessage(
         id=message.id,
         queue=message.queue,
         action=message.action,

@@ -10,64 +10,64 @@ from payonce.services.billing.policies import PLAN_CHANGE
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.handlers import (
     merchant_events,
-    plan_change_billing,
+    plan_change_invoices,
     plan_moves,
     unpaid_invoices,
 )
-from payonce.services.billing.subscriptions.handlers.plan_change_billing import RUNNING
+from payonce.services.billing.subscriptions.handlers.plan_change_invoices import RUNNING
 from payonce.services.billing.subscriptions.handlers.renewals import carry_out
 from payonce.services.billing.subscriptions.model import (
     ENDED,
     ChangeState,
+    ChangeTiming,
     Due,
     Plan,
     PlanChangeRecord,
     State,
     Subscription,
-    When,
 )
 from payonce.services.billing.subscriptions.store import invoices, plan_changes, plans, subscriptions
 from payonce.services.billing.subscriptions.store.due_work import put_now
-from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
 from payonce.services.billing.wire import Action
 
 __all__ = [
     "RUNNING",
+    "ChangeTiming",
     "PlanChange",
-    "When",
-    "ask_for_plan",
     "cancel",
     "change_now",
     "pause",
     "process_plan_change",
+    "request_plan",
     "resume",
     "send_change",
 ]
 
 
-async def ask_for_plan(
-    tx: Tx, account_id: str | None, subscription_id: str, new_plan_id: str, when: When | None = None
+async def request_plan(
+    tx: Tx, account_id: str | None, subscription_id: str, new_plan_id: str, when: ChangeTiming | None = None
 ) -> Subscription:
     """A dearer plan now, unless it is said otherwise, and a cheaper one at the end of the period. Now is: as soon as
     the difference is paid. What is accepted is on record as a pending change, and its end as well; what cannot be is
     refused with the reason."""
-    standing = await _locked(tx, account_id, subscription_id)
-    subscription = standing.subscription
-    plan = await _wanted(tx, standing, new_plan_id)
+    locked = await _locked(tx, account_id, subscription_id)
+    subscription = locked.subscription
+    plan = await _requested_plan(tx, locked, new_plan_id)
     waiting = await plan_changes.pending(tx, subscription.id)
-    _check_changeable(standing, plan, waiting)
-    dearer = plans.is_dearer(plan, standing.plan)
-    if (when or (When.NOW if dearer else When.PERIOD_END)) is When.PERIOD_END:
-        return await _change_later(tx, standing, plan, waiting.get(When.PERIOD_END))
+    _check_changeable(locked, plan, waiting)
+    dearer = plans.is_dearer(plan, locked.plan)
+    if (when or (ChangeTiming.NOW if dearer else ChangeTiming.PERIOD_END)) is ChangeTiming.PERIOD_END:
+        return await _change_later(tx, locked, plan, waiting.get(ChangeTiming.PERIOD_END))
     if plan.id == subscription.plan_id:
         raise Conflict(f"the subscription has the plan {plan.id} already")
-    if standing.open_invoice is not None:
+    if locked.open_invoice is not None:
         raise Conflict("an invoice of the subscription is being charged; change the plan when that is answered")
-    if subscription.due_at is not None and subscription.due_at <= standing.now:
+    if subscription.due_at is not None and subscription.due_at <= locked.now:
         # Reckoned from here the change would jump over periods that are still to be invoiced.
         raise Conflict("a period of the subscription is over and the next one about to begin; ask again in a minute")
-    change = await plan_changes.request(tx, standing, plan, When.NOW)
+    change = await plan_changes.request(tx, locked, plan, ChangeTiming.NOW)
     await send_change(tx, change, dearer=dearer)
     return subscription
 
@@ -88,28 +88,28 @@ async def send_change(tx: Tx, change: PlanChangeRecord, *, dearer: bool, again: 
     )
 
 
-async def _wanted(tx: Tx, standing: Standing, new_plan_id: str) -> Plan:
+async def _requested_plan(tx: Tx, locked: LockedSubscription, new_plan_id: str) -> Plan:
     """The plan that the subscription has need not be for sale: whoever names it takes a change back. To those on a
     trial the code of the plan that follows is the version that they were promised."""
-    subscription = standing.subscription
-    if new_plan_id == subscription.plan_id and standing.plan.trial_days is None:
-        return standing.plan
-    if (promised := await _promised(tx, standing)) is not None and new_plan_id in (promised.id, promised.code):
+    subscription = locked.subscription
+    if new_plan_id == subscription.plan_id and locked.plan.trial_days is None:
+        return locked.plan
+    if (promised := await _promised(tx, locked)) is not None and new_plan_id in (promised.id, promised.code):
         return promised
     return await plans.plan_for_sale(tx, new_plan_id)
 
 
-async def _promised(tx: Tx, standing: Standing) -> Plan | None:
+async def _promised(tx: Tx, locked: LockedSubscription) -> Plan | None:
     """What the trial leads to, unless it leads elsewhere by now."""
-    subscription = standing.subscription
-    if standing.plan.trial_days is None or subscription.converts_to_plan_id is None:
+    subscription = locked.subscription
+    if locked.plan.trial_days is None or subscription.converts_to_plan_id is None:
         return None
     promised = await plans.plan(tx, subscription.converts_to_plan_id)
     return None if await plan_moves.ordered(tx, subscription.id, promised.id) is not None else promised
 
 
-def _check_changeable(standing: Standing, plan: Plan, waiting: Mapping[When, PlanChangeRecord]) -> None:
-    subscription = standing.subscription
+def _check_changeable(locked: LockedSubscription, plan: Plan, waiting: Mapping[ChangeTiming, PlanChangeRecord]) -> None:
+    subscription = locked.subscription
     if subscription.state not in RUNNING:
         raise Conflict(f"the subscription is {subscription.state}: its plan changes only while it is active or a trial")
     if subscription.cancel_at_period_end:
@@ -117,10 +117,10 @@ def _check_changeable(standing: Standing, plan: Plan, waiting: Mapping[When, Pla
             "the subscription is canceled with the end of its period, so its plan does not change; take the "
             "cancellation back first with resume"
         )
-    if plan.price.asset != standing.plan.price.asset:
-        raise Conflict(f"plan {plan.id} is paid in {plan.price.asset}, and the subscription in {standing.credit.asset}")
-    if (change := waiting.get(When.NOW)) is not None:
-        said = "is being charged" if standing.open_invoice is not None else "is pending"
+    if plan.price.asset != locked.plan.price.asset:
+        raise Conflict(f"plan {plan.id} is paid in {plan.price.asset}, and the subscription in {locked.credit.asset}")
+    if (change := waiting.get(ChangeTiming.NOW)) is not None:
+        said = "is being charged" if locked.open_invoice is not None else "is pending"
         raise Conflict(f"change {change.id} to plan {change.to_plan_id} {said}; ask again when it has ended")
 
 
@@ -132,7 +132,7 @@ async def process_plan_change(work: Work) -> None:
 
 async def change_now(tx: Tx, asked: PlanChange) -> None:
     """Or ends it as failed, with the reason, when it is no longer possible."""
-    standing = await subscriptions.locked(tx, asked.subscription_id)
+    locked = await subscriptions.locked(tx, asked.subscription_id)
     plan = await plans.plan(tx, asked.plan_id)
     known = await plan_changes.find(tx, asked.change_id)
     if known is not None and (known.subscription_id, known.to_plan_id) != (asked.subscription_id, asked.plan_id):
@@ -142,32 +142,34 @@ async def change_now(tx: Tx, asked: PlanChange) -> None:
         if invoice.subscription_id != asked.subscription_id:
             raise NotFound(f"change {asked.change_id!r} is an invoice of another subscription")
         return
-    change = known or await _adopted(tx, standing, plan, asked)
+    change = known or await _adopted(tx, locked, plan, asked)
     if change.state is not ChangeState.PENDING:
-        await wake(tx, standing.subscription.test_clock_id)
+        await wake(tx, locked.subscription.test_clock_id)
         return
-    await plan_change_billing.begin(tx, standing, change, plan, asked.at)
+    await plan_change_invoices.begin(tx, locked, change, plan, asked.at)
 
 
-async def _adopted(tx: Tx, standing: Standing, plan: Plan, asked: PlanChange) -> PlanChangeRecord:
+async def _adopted(tx: Tx, locked: LockedSubscription, plan: Plan, asked: PlanChange) -> PlanChangeRecord:
     """A change that came by its queue alone, from an earlier version or from whoever writes to the queue. While another
     one is pending it has failed."""
-    if (other := (await plan_changes.pending(tx, standing.subscription.id)).get(When.NOW)) is None:
-        return await plan_changes.request(tx, standing, plan, When.NOW, change_id=asked.change_id)
-    return await plan_changes.refuse(tx, standing, plan, asked.change_id, f"change {other.id} was pending")
+    if (other := (await plan_changes.pending(tx, locked.subscription.id)).get(ChangeTiming.NOW)) is None:
+        return await plan_changes.request(tx, locked, plan, ChangeTiming.NOW, change_id=asked.change_id)
+    return await plan_changes.refuse(tx, locked, plan, asked.change_id, f"change {other.id} was pending")
 
 
-async def cancel(tx: Tx, account_id: str | None, subscription_id: str, when: When, reason: str = "") -> Subscription:
+async def cancel(
+    tx: Tx, account_id: str | None, subscription_id: str, when: ChangeTiming, reason: str = ""
+) -> Subscription:
     """Now: what is open is taken back, what is paid is not given back. At the end of the period: until then it runs."""
-    standing = await _locked(tx, account_id, subscription_id)
-    subscription, now = standing.subscription, standing.now
+    locked = await _locked(tx, account_id, subscription_id)
+    subscription, now = locked.subscription, locked.now
     reason = reason or "as its customer wished"
     if subscription.state in ENDED:
         raise Conflict(f"the subscription is {subscription.state} already")
-    if when is When.PERIOD_END and subscription.state in RUNNING | {State.PAST_DUE}:
+    if when is ChangeTiming.PERIOD_END and subscription.state in RUNNING | {State.PAST_DUE}:
         if subscription.cancel_at_period_end:
             return subscription
-        return await _cancel_later(tx, standing, reason)
+        return await _cancel_later(tx, locked, reason)
     await unpaid_invoices.close_books(tx, subscription, now, reason)
     moved = await subscriptions.move(
         tx,
@@ -183,35 +185,33 @@ async def cancel(tx: Tx, account_id: str | None, subscription_id: str, when: Whe
         reason=reason,
         next_plan_id=None,
     )
-    await merchant_events.tell(tx, "canceled", moved)
-    await plan_changes.fail_all(
-        tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {reason}"
-    )
+    await merchant_events.announce_subscription(tx, "canceled", moved)
+    await plan_changes.fail_all(tx, subscriptions.with_subscription(locked, moved), f"the subscription ended: {reason}")
     await wake(tx, moved.test_clock_id)
     return moved
 
 
-async def _cancel_later(tx: Tx, standing: Standing, reason: str) -> Subscription:
+async def _cancel_later(tx: Tx, locked: LockedSubscription, reason: str) -> Subscription:
     """With the period. A change that is being charged ends by that charge. An operator's change to another version
     stays, or whoever cancels and takes it back would keep the old price."""
-    waiting = await plan_changes.pending(tx, standing.subscription.id)
-    later = waiting.get(When.PERIOD_END)
-    ordered = await plan_changes.ordered(tx, standing.subscription.id, plan_moves.kept_plan_id(standing))
+    waiting = await plan_changes.pending(tx, locked.subscription.id)
+    later = waiting.get(ChangeTiming.PERIOD_END)
+    ordered = await plan_changes.ordered(tx, locked.subscription.id, plan_moves.kept_plan_id(locked))
     kept = later.to_plan_id if later is not None and ordered is not None and ordered.id == later.id else None
     moved = await subscriptions.move(
         tx,
-        standing.subscription,
+        locked.subscription,
         "cancel_asked",
-        standing.now,
+        locked.now,
         cancel_at_period_end=True,
         next_plan_id=kept,
         reason=reason,
     )
-    after = subscriptions.with_subscription(standing, moved)
+    after = subscriptions.with_subscription(locked, moved)
     if later is not None and kept is None:
         why = "the subscription is canceled with the end of its period"
         await plan_changes.end(tx, after, later, ChangeState.CANCELED, why)
-    if (soon := waiting.get(When.NOW)) is not None and standing.open_invoice != soon.id:
+    if (soon := waiting.get(ChangeTiming.NOW)) is not None and locked.open_invoice != soon.id:
         await plan_changes.end(
             tx, after, soon, ChangeState.FAILED, "the subscription was canceled before the change began"
         )
@@ -220,20 +220,20 @@ async def _cancel_later(tx: Tx, standing: Standing, reason: str) -> Subscription
 
 async def pause(tx: Tx, account_id: str | None, subscription_id: str) -> Subscription:
     """No service and no renewals until it is resumed."""
-    standing = await _locked(tx, account_id, subscription_id)
-    subscription, now = standing.subscription, standing.now
+    locked = await _locked(tx, account_id, subscription_id)
+    subscription, now = locked.subscription, locked.now
     if subscription.state not in RUNNING:
         raise Conflict(f"the subscription is {subscription.state}: only an active one or a trial can be paused")
     if subscription.cancel_at_period_end:
         raise Conflict("the subscription ends with its period; take that back first with resume")
-    if standing.open_invoice is not None:
+    if locked.open_invoice is not None:
         raise Conflict("an invoice of the subscription is being charged; pause it when that is answered")
-    if (change := (await plan_changes.pending(tx, subscription.id)).get(When.NOW)) is not None:
+    if (change := (await plan_changes.pending(tx, subscription.id)).get(ChangeTiming.NOW)) is not None:
         raise Conflict(f"change {change.id} to plan {change.to_plan_id} is pending; pause it when that has ended")
     moved = await subscriptions.move(
         tx, subscription, "paused", now, state=State.PAUSED, paused_at=now, due_at=None, due_for=None
     )
-    await merchant_events.tell(tx, "paused", moved)
+    await merchant_events.announce_subscription(tx, "paused", moved)
     await wake(tx, moved.test_clock_id)
     return moved
 
@@ -241,14 +241,14 @@ async def pause(tx: Tx, account_id: str | None, subscription_id: str) -> Subscri
 async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscription:
     """Ends a pause, or takes a cancellation at the end of the period back. When the period is over, a new one begins
     now and is charged at once."""
-    standing = await _locked(tx, account_id, subscription_id)
-    subscription, now = standing.subscription, standing.now
+    locked = await _locked(tx, account_id, subscription_id)
+    subscription, now = locked.subscription, locked.now
     if subscription.cancel_at_period_end and subscription.state in RUNNING | {State.PAST_DUE}:
-        return await _take_cancellation_back(tx, standing)
+        return await _withdraw_cancellation(tx, locked)
     if subscription.state is not State.PAUSED:
         raise Conflict(f"the subscription is {subscription.state}: there is no pause to end")
     assert subscription.period_end is not None
-    trial = standing.plan.trial_days is not None
+    trial = locked.plan.trial_days is not None
     state, due_for = (State.TRIALING, Due.TRIAL_END) if trial else (State.ACTIVE, Due.RENEW)
     over = subscription.period_end <= now
     anew: dict[str, Any] = {"anchor_at": now, "anchor_period": subscription.period + 1} if over else {}
@@ -263,50 +263,52 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
         due_at=now if over else subscription.period_end,
         **anew,
     )
-    await merchant_events.tell(tx, "resumed", moved)
+    await merchant_events.announce_subscription(tx, "resumed", moved)
     if over:
         await put_now(tx, moved.id)
     await wake(tx, moved.test_clock_id)
     return moved
 
 
-async def _take_cancellation_back(tx: Tx, standing: Standing) -> Subscription:
+async def _withdraw_cancellation(tx: Tx, locked: LockedSubscription) -> Subscription:
     """A move to another version that an operator has ordered is scheduled, if none is."""
     moved = await subscriptions.move(
-        tx, standing.subscription, "cancel_taken_back", standing.now, cancel_at_period_end=False, reason=None
+        tx, locked.subscription, "cancel_taken_back", locked.now, cancel_at_period_end=False, reason=None
     )
-    return await plan_moves.follow(tx, subscriptions.with_subscription(standing, moved))
+    return await plan_moves.follow(tx, subscriptions.with_subscription(locked, moved))
 
 
-async def _change_later(tx: Tx, standing: Standing, plan: Plan, scheduled: PlanChangeRecord | None) -> Subscription:
+async def _change_later(
+    tx: Tx, locked: LockedSubscription, plan: Plan, scheduled: PlanChangeRecord | None
+) -> Subscription:
     """Or no longer, when it is the plan that it has or that its trial leads to anyway."""
-    subscription = standing.subscription
+    subscription = locked.subscription
     if plan.id == subscription.next_plan_id:
         return subscription
-    kept = plan_moves.kept_plan_id(standing)
+    kept = plan_moves.kept_plan_id(locked)
     following = None if plan.id == kept else plan.id
     if following == subscription.next_plan_id:
-        return await plan_moves.follow(tx, standing)
+        return await plan_moves.follow(tx, locked)
     if following is None and (ordered := await plan_moves.ordered(tx, subscription.id, kept)) is not None:
         raise Conflict(
             f"an operator moves the subscription to {ordered.to_plan_id} with one of its next renewals, so it cannot "
             f"stay with {kept}; choose a plan that is for sale, or cancel"
         )
     moved = await subscriptions.move(
-        tx, subscription, "next_plan_chosen", standing.now, detail={"next_plan_id": following}, next_plan_id=following
+        tx, subscription, "next_plan_chosen", locked.now, detail={"next_plan_id": following}, next_plan_id=following
     )
-    after = subscriptions.with_subscription(standing, moved)
+    after = subscriptions.with_subscription(locked, moved)
     if scheduled is not None:
         why = "it was taken back" if following is None else f"replaced by a change to {plan.id}"
         await plan_changes.end(tx, after, scheduled, ChangeState.CANCELED, why)
     if following is not None:
-        await plan_changes.request(tx, after, plan, When.PERIOD_END)
+        await plan_changes.request(tx, after, plan, ChangeTiming.PERIOD_END)
     return moved
 
 
-async def _locked(tx: Tx, account_id: str | None, subscription_id: str) -> Standing:
+async def _locked(tx: Tx, account_id: str | None, subscription_id: str) -> LockedSubscription:
     """`account_id` is whose it must be; None for an operator."""
-    standing = await subscriptions.locked(tx, subscription_id)
-    if account_id not in (None, standing.subscription.account_id):
+    locked = await subscriptions.locked(tx, subscription_id)
+    if account_id not in (None, locked.subscription.account_id):
         raise NotFound(f"there is no subscription {subscription_id!r}")
-    return standing
+    return locked

@@ -25,7 +25,7 @@ from payonce.services.billing.subscriptions.domain.refusals import Conflict, Not
 from payonce.services.billing.subscriptions.handlers import plan_moves
 from payonce.services.billing.subscriptions.handlers.plan_moves import MigrationState, PlanMigration, migration_from
 from payonce.services.billing.subscriptions.handlers.renewals import carry_out
-from payonce.services.billing.subscriptions.model import ENDED, ChangeState, Plan, When
+from payonce.services.billing.subscriptions.model import ENDED, ChangeState, ChangeTiming, Plan
 from payonce.services.billing.subscriptions.store import plan_changes, plans
 from payonce.services.billing.subscriptions.store import subscriptions as store
 
@@ -191,25 +191,25 @@ async def _schedule_batch(tx: Tx, migration: PlanMigration) -> None:
 
 async def _schedule(tx: Tx, migration: PlanMigration, subscription_id: str, older: Plan) -> bool:
     """Unless the subscription is no longer one of those, which is known behind its lock alone."""
-    standing = await store.locked(tx, subscription_id)
-    subscription = standing.subscription
+    locked = await store.locked(tx, subscription_id)
+    subscription = locked.subscription
     chosen = subscription.next_plan_id
     if (
         subscription.state in ENDED
         or subscription.cancel_at_period_end
-        or (chosen or plan_moves.kept_plan_id(standing) or subscription.plan_id) != older.id
+        or (chosen or plan_moves.kept_plan_id(locked) or subscription.plan_id) != older.id
     ):
         return False
-    later = (await plan_changes.pending(tx, subscription.id)).get(When.PERIOD_END)
+    later = (await plan_changes.pending(tx, subscription.id)).get(ChangeTiming.PERIOD_END)
     if later is not None and subscription.period_end is not None:
-        effective_at = await plan_moves.effective_at(tx, standing, migration, older)
+        effective_at = await plan_moves.effective_at(tx, locked, migration, older)
         if max(effective_at, later.not_before or effective_at) > subscription.period_end:
             # The older version was chosen or announced, and comes first: `follow` is called when it does.
             return False
     await plan_changes.end_scheduled(
-        tx, standing, ChangeState.CANCELED, f"replaced by plan migration {migration.id} to {migration.to_plan_id}"
+        tx, locked, ChangeState.CANCELED, f"replaced by plan migration {migration.id} to {migration.to_plan_id}"
     )
-    await plan_moves.schedule(tx, standing, migration, older)
+    await plan_moves.schedule(tx, locked, migration, older)
     return True
 
 
@@ -224,19 +224,19 @@ async def _withdraw_batch(tx: Tx, migration: PlanMigration) -> None:
     )
     withdrawn = 0
     for row in rows:
-        standing = await store.locked(tx, row["subscription_id"])
-        later = (await plan_changes.pending(tx, standing.subscription.id)).get(When.PERIOD_END)
+        locked = await store.locked(tx, row["subscription_id"])
+        later = (await plan_changes.pending(tx, locked.subscription.id)).get(ChangeTiming.PERIOD_END)
         if later is None or later.migration_id != migration.id:
             continue
         moved = await store.move(
             tx,
-            standing.subscription,
+            locked.subscription,
             "next_plan_chosen",
-            standing.now,
+            locked.now,
             detail={"next_plan_id": None},
             next_plan_id=None,
         )
-        after = store.with_subscription(standing, moved)
+        after = store.with_subscription(locked, moved)
         await plan_changes.end(tx, after, later, ChangeState.CANCELED, WITHDRAWN)
         withdrawn += 1
     done = len(rows) < BATCH

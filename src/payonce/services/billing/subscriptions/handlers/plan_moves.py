@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.services.billing.subscriptions.domain.calendar import Anchor, period_at
-from payonce.services.billing.subscriptions.model import Plan, Subscription, When
+from payonce.services.billing.subscriptions.model import ChangeTiming, Plan, Subscription
 from payonce.services.billing.subscriptions.store import plan_changes, plans, subscriptions
-from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 
 LISTED_MAX: Final = 200
 VERSIONS_MAX: Final = 1_000
@@ -55,10 +55,10 @@ async def listed(read: Reader | Tx, limit: int = LISTED_MAX) -> list[PlanMigrati
     return [migration_from(row) for row in rows]
 
 
-def kept_plan_id(standing: Standing) -> str | None:
+def kept_plan_id(locked: LockedSubscription) -> str | None:
     """The plan of the next period if no other is chosen."""
-    subscription = standing.subscription
-    return subscription.plan_id if standing.plan.trial_days is None else subscription.converts_to_plan_id
+    subscription = locked.subscription
+    return subscription.plan_id if locked.plan.trial_days is None else subscription.converts_to_plan_id
 
 
 async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) -> PlanMigration | None:
@@ -84,11 +84,11 @@ async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) 
     return found
 
 
-async def follow(tx: Tx, standing: Standing) -> Subscription:
+async def follow(tx: Tx, locked: LockedSubscription) -> Subscription:
     """Schedules the move that an operator has ordered, unless something else is scheduled. For subscriptions that come
     back to an older version after their migration has passed them: from another plan, or from a cancellation."""
-    subscription = standing.subscription
-    kept = kept_plan_id(standing)
+    subscription = locked.subscription
+    kept = kept_plan_id(locked)
     if subscription.next_plan_id is not None or kept is None:
         return subscription
     found = await ordered(tx, subscription.id, kept)
@@ -103,16 +103,16 @@ async def follow(tx: Tx, standing: Standing) -> Subscription:
             """,
             migration.id,
         )
-    return await schedule(tx, standing, migration, await plans.plan(tx, kept))
+    return await schedule(tx, locked, migration, await plans.plan(tx, kept))
 
 
-async def schedule(tx: Tx, standing: Standing, migration: PlanMigration, older: Plan) -> Subscription:
+async def schedule(tx: Tx, locked: LockedSubscription, migration: PlanMigration, older: Plan) -> Subscription:
     """Of a subscription that would be renewed on the older version, and has no other change scheduled."""
     newer = await plans.plan(tx, migration.to_plan_id)
-    not_before = await effective_at(tx, standing, migration, older)
+    not_before = await effective_at(tx, locked, migration, older)
     detail = {"next_plan_id": newer.id, "migration_id": migration.id}
     moved = await subscriptions.move(
-        tx, standing.subscription, "next_plan_chosen", standing.now, detail=detail, next_plan_id=newer.id
+        tx, locked.subscription, "next_plan_chosen", locked.now, detail=detail, next_plan_id=newer.id
     )
     notice = {
         "price": newer.price.to_text(),
@@ -124,9 +124,9 @@ async def schedule(tx: Tx, standing: Standing, migration: PlanMigration, older: 
     }
     await plan_changes.request(
         tx,
-        subscriptions.with_subscription(standing, moved),
+        subscriptions.with_subscription(locked, moved),
         newer,
-        When.PERIOD_END,
+        ChangeTiming.PERIOD_END,
         migration_id=migration.id,
         notice=notice,
         not_before=not_before,
@@ -134,14 +134,14 @@ async def schedule(tx: Tx, standing: Standing, migration: PlanMigration, older: 
     return moved
 
 
-async def effective_at(tx: Tx, standing: Standing, migration: PlanMigration, older: Plan) -> datetime:
+async def effective_at(tx: Tx, locked: LockedSubscription, migration: PlanMigration, older: Plan) -> datetime:
     """The first end of a period that leaves the whole notice. Who was told of this migration before is not told of a
     later date than then."""
-    subscription = standing.subscription
-    told = await plan_changes.newest_of(tx, subscription.id, migration.id)
-    if told is not None:
-        return _first_end(subscription, older, told.not_before or told.requested_at)
-    return _first_end(subscription, older, standing.now + timedelta(days=migration.notice_days))
+    subscription = locked.subscription
+    earlier = await plan_changes.newest_of(tx, subscription.id, migration.id)
+    if earlier is not None:
+        return _first_end(subscription, older, earlier.not_before or earlier.requested_at)
+    return _first_end(subscription, older, locked.now + timedelta(days=migration.notice_days))
 
 
 def _first_end(subscription: Subscription, older: Plan, at: datetime) -> datetime:

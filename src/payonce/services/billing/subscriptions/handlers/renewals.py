@@ -8,7 +8,7 @@ from typing import Any, Final
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Unprocessable
-from payonce.services.billing.messages import AnotherTry, ExpireIncomplete, FirstInvoice, NextPeriod
+from payonce.services.billing.messages import DunningRetry, ExpireIncomplete, FirstInvoice, NextPeriod
 from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION
 from payonce.services.billing.subscriptions.domain.allowance import window_starts
 from payonce.services.billing.subscriptions.domain.calendar import Anchor, Period, period
@@ -21,10 +21,18 @@ from payonce.services.billing.subscriptions.handlers import (
     unpaid_invoices,
 )
 from payonce.services.billing.subscriptions.handlers.invoices import period_draft
-from payonce.services.billing.subscriptions.model import ChangeState, Due, InvoiceState, Plan, State, Subscription, When
+from payonce.services.billing.subscriptions.model import (
+    ChangeState,
+    ChangeTiming,
+    Due,
+    InvoiceState,
+    Plan,
+    State,
+    Subscription,
+)
 from payonce.services.billing.subscriptions.store import invoices, plan_changes, plans, subscriptions
 from payonce.services.billing.subscriptions.store.due_work import EXPIRE
-from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
 from payonce.services.billing.wire import Action
 
@@ -35,15 +43,15 @@ NEVER_PAID: Final = "its first payment did not come within the time"
 async def process_payment_initiation(work: Work) -> None:
     """Issues what is due and asks for its charge, once: a repetition finds nothing left to do."""
 
-    async def step(tx: Tx, asked: FirstInvoice | NextPeriod | AnotherTry) -> None:
-        standing = await subscriptions.locked(tx, asked.subscription_id)
+    async def step(tx: Tx, asked: FirstInvoice | NextPeriod | DunningRetry) -> None:
+        locked = await subscriptions.locked(tx, asked.subscription_id)
         match asked:
             case FirstInvoice():
-                await bill_first(tx, standing, Action.INITIAL)
+                await bill_first(tx, locked, Action.INITIAL)
             case NextPeriod(period=number):
-                await _renew(tx, standing, number)
-            case AnotherTry(invoice_id=str(invoice_id)):
-                await _dun(tx, standing, invoice_id)
+                await _renew(tx, locked, number)
+            case DunningRetry(invoice_id=str(invoice_id)):
+                await _dun(tx, locked, invoice_id)
 
     await carry_out(work, step)
 
@@ -53,8 +61,8 @@ async def expire_incomplete(work: Work) -> None:
     """Nobody has paid for 23 hours: it never began."""
 
     async def step(tx: Tx, asked: ExpireIncomplete) -> None:
-        standing = await subscriptions.locked(tx, asked.subscription_id)
-        subscription, now = standing.subscription, standing.now
+        locked = await subscriptions.locked(tx, asked.subscription_id)
+        subscription, now = locked.subscription, locked.now
         if not is_due(subscription, now, Due.EXPIRE):
             return
         await unpaid_invoices.close_books(tx, subscription, now, NEVER_PAID)
@@ -70,8 +78,8 @@ async def expire_incomplete(work: Work) -> None:
             reason=NEVER_PAID,
             next_plan_id=None,
         )
-        await merchant_events.tell(tx, "expired", moved)
-        after = subscriptions.with_subscription(standing, moved)
+        await merchant_events.announce_subscription(tx, "expired", moved)
+        after = subscriptions.with_subscription(locked, moved)
         await plan_changes.fail_all(tx, after, f"the subscription ended: {NEVER_PAID}")
         await wake(tx, moved.test_clock_id)
 
@@ -83,36 +91,36 @@ async def carry_out(work: Work, step: Callable[[Tx, Any], Awaitable[None]]) -> N
     try:
         async with work.commit() as tx:
             await step(tx, work.payload)
-    except NotFound as no:
-        raise Unprocessable(str(no)) from None
+    except NotFound as refusal:
+        raise Unprocessable(str(refusal)) from None
 
 
-async def bill_first(tx: Tx, standing: Standing, action: Action) -> None:
+async def bill_first(tx: Tx, locked: LockedSubscription, action: Action) -> None:
     """The invoice of period 0, which begins now: with its payment the subscription does, too."""
-    subscription, plan, now = standing.subscription, standing.plan, standing.now
-    if subscription.state is not State.INCOMPLETE or standing.open_invoice is not None:
+    subscription, plan, now = locked.subscription, locked.plan, locked.now
+    if subscription.state is not State.INCOMPLETE or locked.open_invoice is not None:
         return
     anchor = Anchor.at(now, subscription.time_zone, plans.interval_of(plan))
-    await settlement.bill(tx, standing, period_draft(action, plan, period(anchor, 0), 0, subscription.time_zone))
+    await settlement.bill(tx, locked, period_draft(action, plan, period(anchor, 0), 0, subscription.time_zone))
 
 
-async def _renew(tx: Tx, standing: Standing, number: int) -> None:
-    subscription, now = standing.subscription, standing.now
+async def _renew(tx: Tx, locked: LockedSubscription, number: int) -> None:
+    subscription, now = locked.subscription, locked.now
     if not 0 < number <= subscription.period + 1:
         raise NotFound(f"subscription {subscription.id} is in period {subscription.period}; no period {number} follows")
     if subscription.period + 1 != number or not is_due(subscription, now, Due.RENEW, Due.TRIAL_END):
         return
-    if standing.open_invoice is not None:
+    if locked.open_invoice is not None:
         # A change of plan came in between: its answer comes first.
         await subscriptions.put_again(tx, subscription)
         return
     if subscription.cancel_at_period_end:
-        await end_at_period_end(tx, standing)
+        await end_at_period_end(tx, locked)
         return
     chosen = await _chosen_plan_id(tx, subscription)
-    plan = await _following_plan(tx, standing, chosen)
+    plan = await _following_plan(tx, locked, chosen)
     if plan is None:
-        await end_at_period_end(tx, standing, "the plan that its trial leads to is no longer for sale")
+        await end_at_period_end(tx, locked, "the plan that its trial leads to is no longer for sale")
         return
     begun, anchor_at, anchor_period = _following_period(subscription, plan, number)
     moved = await subscriptions.move(
@@ -135,7 +143,7 @@ async def _renew(tx: Tx, standing: Standing, number: int) -> None:
         ),
     )
     same_plan = moved.plan_id == subscription.plan_id
-    after = replace(standing, subscription=moved, plan=plan) if same_plan else await subscriptions.standing(tx, moved)
+    after = replace(locked, subscription=moved, plan=plan) if same_plan else await subscriptions.read_locked(tx, moved)
     if chosen is not None:
         await plan_changes.end_scheduled(tx, after, ChangeState.APPLIED)
     if chosen is not None or subscription.due_for is Due.TRIAL_END:
@@ -143,9 +151,9 @@ async def _renew(tx: Tx, standing: Standing, number: int) -> None:
     await settlement.bill(tx, after, period_draft(Action.RENEWAL, plan, begun, number, moved.time_zone))
 
 
-async def end_at_period_end(tx: Tx, standing: Standing, reason: str = "as its customer wished") -> None:
+async def end_at_period_end(tx: Tx, locked: LockedSubscription, reason: str = "as its customer wished") -> None:
     """Without a further period; what was paid is all served and earned."""
-    subscription, now = standing.subscription, standing.now
+    subscription, now = locked.subscription, locked.now
     await unpaid_invoices.close_books(tx, subscription, now, reason)
     moved = await subscriptions.move(
         tx,
@@ -159,24 +167,22 @@ async def end_at_period_end(tx: Tx, standing: Standing, reason: str = "as its cu
         reason=reason,
         next_plan_id=None,
     )
-    await merchant_events.tell(tx, "canceled", moved)
-    await plan_changes.fail_all(
-        tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {reason}"
-    )
+    await merchant_events.announce_subscription(tx, "canceled", moved)
+    await plan_changes.fail_all(tx, subscriptions.with_subscription(locked, moved), f"the subscription ended: {reason}")
     await wake(tx, moved.test_clock_id)
 
 
-async def _dun(tx: Tx, standing: Standing, invoice_id: str) -> None:
+async def _dun(tx: Tx, locked: LockedSubscription, invoice_id: str) -> None:
     invoice = await invoices.find(tx, invoice_id)
-    if invoice is None or invoice.subscription_id != standing.subscription.id:
-        raise NotFound(f"invoice {invoice_id!r} is none of subscription {standing.subscription.id}")
-    if not is_due(standing.subscription, standing.now, Due.DUN):
+    if invoice is None or invoice.subscription_id != locked.subscription.id:
+        raise NotFound(f"invoice {invoice_id!r} is none of subscription {locked.subscription.id}")
+    if not is_due(locked.subscription, locked.now, Due.DUN):
         return
     if invoice.state is not InvoiceState.OPEN or invoice.charging:
         return
-    invoice = await dunning.dun(tx, standing, invoice)
+    invoice = await dunning.dun(tx, locked, invoice)
     if not invoice.charging:
-        await wake(tx, standing.subscription.test_clock_id)
+        await wake(tx, locked.subscription.test_clock_id)
 
 
 def is_due(subscription: Subscription, now: datetime, *what: Due) -> bool:
@@ -188,25 +194,25 @@ async def _chosen_plan_id(tx: Tx, subscription: Subscription) -> str | None:
     """For the period that begins now: none when the change that is scheduled is one of a later period."""
     if subscription.next_plan_id is None:
         return None
-    change = (await plan_changes.pending(tx, subscription.id)).get(When.PERIOD_END)
+    change = (await plan_changes.pending(tx, subscription.id)).get(ChangeTiming.PERIOD_END)
     if change is None or change.not_before is None or subscription.due_at is None:
         return subscription.next_plan_id
     return subscription.next_plan_id if change.not_before <= subscription.due_at else None
 
 
-async def _following_plan(tx: Tx, standing: Standing, chosen: str | None) -> Plan | None:
+async def _following_plan(tx: Tx, locked: LockedSubscription, chosen: str | None) -> Plan | None:
     """The one that was chosen for the next period, the version that a trial was begun with, or the same."""
-    subscription = standing.subscription
+    subscription = locked.subscription
     if chosen is not None:
         return await plans.plan(tx, chosen)
-    if standing.plan.renews_to is not None:
+    if locked.plan.renews_to is not None:
         if subscription.converts_to_plan_id is not None:
             return await plans.plan(tx, subscription.converts_to_plan_id)
         # Begun by a process of an earlier version, or at a moment at which nothing was for sale.
-        begun_with = await plans.for_sale_at(tx, standing.plan.renews_to, subscription.created_at)
-        found = begun_with or await plans.find(tx, standing.plan.renews_to)
+        begun_with = await plans.for_sale_at(tx, locked.plan.renews_to, subscription.created_at)
+        found = begun_with or await plans.find(tx, locked.plan.renews_to)
         return found if found is not None and found.trial_days is None else None
-    return standing.plan
+    return locked.plan
 
 
 def _following_period(subscription: Subscription, plan: Plan, number: int) -> tuple[Period, datetime, int]:

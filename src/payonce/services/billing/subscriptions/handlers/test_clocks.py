@@ -12,7 +12,7 @@ from typing import Any, Final
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Invalid, Unprocessable
-from payonce.services.billing.messages import Move
+from payonce.services.billing.messages import ClockMove
 from payonce.services.billing.policies import BILLING_CLOCK
 from payonce.services.billing.subscriptions.domain.calendar import EARLIEST, whole_second
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
@@ -120,7 +120,7 @@ async def advance(tx: Tx, test_clock_id: str, to: datetime) -> TestClock:
 @handles(BILLING_CLOCK, MOVE)
 async def move_clock(work: Work) -> None:
     """On to the next thing that falls due, unless something is under way: that wakes it again."""
-    asked: Move = work.payload
+    asked: ClockMove = work.payload
     async with work.commit() as tx:
         row = await tx.fetchrow("select * from subscriptions.test_clocks where id = $1 for update", asked.test_clock_id)
         if row is None:

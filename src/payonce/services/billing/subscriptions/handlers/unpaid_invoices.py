@@ -27,7 +27,7 @@ async def void(tx: Tx, subscription: Subscription, invoice: Invoice, at: datetim
     if invoice.total.minor > 0:
         note = CreditNote(str(new_id()), "", invoice.id, None, invoice.total, reason, at)
         note = await credit_notes.insert(tx, note, subscription.test_clock_id)
-    await merchant_events.tell_invoice(tx, "voided", invoice, note)
+    await merchant_events.announce_invoice(tx, "voided", invoice, note)
     return invoice
 
 

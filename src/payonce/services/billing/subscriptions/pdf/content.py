@@ -10,7 +10,7 @@ from payonce.services.billing.subscriptions.model import Account, Invoice, Invoi
 from payonce.services.billing.subscriptions.pdf.render import (
     Kind,
     Party,
-    Printable,
+    PrintedDocument,
     PrintedLine,
     PrintedNote,
 )
@@ -21,9 +21,9 @@ CARD: Final = "card"
 
 def printed_invoice(
     invoice: Invoice, notes: Sequence[CreditNote], account: Account, seller: Sequence[str], time_zone: str
-) -> Printable:
+) -> PrintedDocument:
     """In the customer's calendar as the subscription had it, and in the manner of their locale."""
-    return Printable(
+    return PrintedDocument(
         kind=Kind.INVOICE,
         number=invoice.number,
         issued_at=invoice.issued_at,
@@ -59,10 +59,10 @@ def printed_note(
     account: Account,
     seller: Sequence[str],
     time_zone: str,
-) -> Printable:
+) -> PrintedDocument:
     """`before` are the credit notes of the same invoice that were issued earlier."""
     amount: Amount = note.amount
-    return Printable(
+    return PrintedDocument(
         kind=Kind.CREDIT_NOTE,
         number=note.number,
         issued_at=note.issued_at,

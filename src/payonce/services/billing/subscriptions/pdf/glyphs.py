@@ -86,7 +86,7 @@ class Run:
         return sum(glyph.advance for glyph in self.glyphs)
 
 
-class Lettering:
+class GlyphRenderer:
     """Sets text for one document, and remembers whether it had to change any."""
 
     def __init__(self, fonts: Fonts) -> None:

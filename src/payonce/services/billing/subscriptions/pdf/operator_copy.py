@@ -3,13 +3,13 @@
 import asyncio
 
 from payonce.engine.messages.transaction import Reader
-from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.pdf import content
 from payonce.services.billing.subscriptions.pdf.render import to_pdf
 from payonce.services.billing.subscriptions.store import credit_notes, customers, invoices, subscriptions
 
 
-async def on_paper(read: Reader, invoice_id: str, terms: Terms) -> bytes | None:
+async def operator_pdf(read: Reader, invoice_id: str, config: SubscriptionConfig) -> bytes | None:
     """The same PDF that its customer gets; None when there is no such invoice."""
     invoice = await invoices.find(read, invoice_id)
     if invoice is None:
@@ -18,5 +18,5 @@ async def on_paper(read: Reader, invoice_id: str, terms: Terms) -> bytes | None:
     assert subscription is not None
     account = await customers.as_invoiced(read, invoice)
     notes = await credit_notes.of_invoice(read, invoice)
-    printable = content.printed_invoice(invoice, notes, account, terms.seller, subscription.time_zone)
-    return await asyncio.to_thread(to_pdf, printable, terms.fonts)
+    document = content.printed_invoice(invoice, notes, account, config.seller, subscription.time_zone)
+    return await asyncio.to_thread(to_pdf, document, config.fonts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from payonce.kit.money import Amount, render
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.services.billing.subscriptions.domain.calendar import local
-from payonce.services.billing.subscriptions.pdf.glyphs import MARK, Fonts, Lettering, clusters, direction_of
+from payonce.services.billing.subscriptions.pdf.glyphs import MARK, Fonts, GlyphRenderer, clusters, direction_of
 from payonce.services.billing.subscriptions.pdf.truetype import NO_PACKAGE
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PrintedNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Printable:
+class PrintedDocument:
     """All that stands on the paper. On a credit note the amounts are what goes back, and `about` names its invoice."""
 
     kind: Kind
@@ -123,35 +123,35 @@ class Printable:
         return self.due if self.owed and self.paid_at is None else Amount.zero(self.due.asset)
 
 
-def to_pdf(printable: Printable, fonts: Fonts | None = None) -> bytes:
+def to_pdf(document: PrintedDocument, fonts: Fonts | None = None) -> bytes:
     """Labels in English, dates as year-month-day in the customer's zone, amounts in the manner of the locale.
 
     A few milliseconds of work, more with many lines: call it in a thread. Threads take turns.
     """
     with _ONE_AT_A_TIME:
-        return _set(printable, _Setter(printable, Lettering(fonts or Fonts())))
+        return _set(document, _PageLayout(document, GlyphRenderer(fonts or Fonts())))
 
 
 # A font's reader has one place in its file for all documents: two at once would mix their letters.
 _ONE_AT_A_TIME: Final = threading.Lock()
 
 
-def _set(printable: Printable, setter: "_Setter") -> bytes:
+def _set(document: PrintedDocument, layout: "_PageLayout") -> bytes:
     try:
         from reportlab.pdfgen.canvas import Canvas
     except ImportError as error:
         raise Unavailable(NO_PACKAGE) from error
 
-    buffer, pages = BytesIO(), setter.pages()
+    buffer, pages = BytesIO(), layout.pages()
     # Invariant: no date of making and no random identity, so equal invoices are equal files.
     canvas = Canvas(buffer, pagesize=(_WIDTH, _HEIGHT), invariant=1, pageCompression=1, lang="en")
-    canvas.setTitle(f"{printable.kind} {printable.number}")
-    canvas.setAuthor(printable.issuer.name)
-    canvas.setSubject(printable.customer.name)
+    canvas.setTitle(f"{document.kind} {document.number}")
+    canvas.setAuthor(document.issuer.name)
+    canvas.setSubject(document.customer.name)
     canvas.setCreator("payonce")
     for number, rows in enumerate(pages, start=1):
-        setter.draw(canvas, rows)
-        setter.draw_foot(canvas, number, len(pages))
+        layout.draw(canvas, rows)
+        layout.draw_foot(canvas, number, len(pages))
         canvas.showPage()
     canvas.save()
     return buffer.getvalue()
@@ -178,18 +178,18 @@ class _Row:
     ruled: bool = False
 
 
-class _Setter:
+class _PageLayout:
     """Puts a document's text into rows and the rows onto pages."""
 
-    def __init__(self, printable: Printable, lettering: Lettering) -> None:
-        self._printable = printable
-        self._lettering = lettering
+    def __init__(self, document: PrintedDocument, glyphs: GlyphRenderer) -> None:
+        self._document = document
+        self._glyphs = glyphs
 
     def pages(self) -> list[list[_Row]]:
         """Each page after the first begins with the heads of the columns; what is summed up stays together."""
         again = self._column_heads()
         blocks = [list(self._head()), [again], *self._line_blocks(), list(self._sums()), *self._note_blocks()]
-        if self._lettering.changed:
+        if self._glyphs.changed:
             blocks.append(list(self._explanation()))
         pages: list[list[_Row]] = [[]]
         left = _TOP - _BOTTOM
@@ -212,29 +212,27 @@ class _Setter:
                 canvas.line(_LEFT, y - 4, _RIGHT, y - 4)
 
     def draw_foot(self, canvas: "Canvas", number: int, of: int) -> None:
-        self._draw_piece(
-            canvas, _Piece(_LEFT, 340, f"{self._printable.kind} {self._short(self._printable.number)}"), 40
-        )
+        self._draw_piece(canvas, _Piece(_LEFT, 340, f"{self._document.kind} {self._short(self._document.number)}"), 40)
         self._draw_piece(canvas, _Piece(400, _RIGHT - 400, f"Page {number} of {of}", right=True), 40)
 
     def _draw_piece(self, canvas: "Canvas", piece: _Piece, y: int) -> None:
-        size, unit = piece.size, self._lettering.width(piece.text, piece.bold, 1, piece.base)
+        size, unit = piece.size, self._glyphs.width(piece.text, piece.bold, 1, piece.base)
         # An amount is shown whole or not at all: smaller where it is long, never cut.
         while size > _SMALLEST and unit * size > piece.room:
             size -= 1
         x = piece.x + piece.room - unit * size if piece.right else piece.x
-        self._lettering.draw(canvas, x, y, piece.text, piece.bold, size, piece.base)
+        self._glyphs.draw(canvas, x, y, piece.text, piece.bold, size, piece.base)
 
     def _head(self) -> Iterator[_Row]:
-        printable = self._printable
-        yield _Row((_Piece(_LEFT, 499, printable.kind, bold=True, size=18),), 20)
-        facts = [self._short(printable.number), self._day(printable.issued_at)]
-        facts += [f"for {self._short(printable.about)}"] if printable.about else []
+        document = self._document
+        yield _Row((_Piece(_LEFT, 499, document.kind, bold=True, size=18),), 20)
+        facts = [self._short(document.number), self._day(document.issued_at)]
+        facts += [f"for {self._short(document.about)}"] if document.about else []
         yield _Row((_Piece(_LEFT, 499, " · ".join(facts)),), 18)
-        for line, base in self._wrapped(printable.status, 499, bold=True):
+        for line, base in self._wrapped(document.status, 499, bold=True):
             yield _Row((_Piece(_LEFT, 499, line, bold=True, base=base),), 16)
         yield _Row((_Piece(_LEFT, 240, "From", bold=True), _Piece(_TIME_X, 247, "To", bold=True)), 30)
-        sides = [self._party(printable.issuer, _LEFT), self._party(printable.customer, _TIME_X)]
+        sides = [self._party(document.issuer, _LEFT), self._party(document.customer, _TIME_X)]
         for index in range(max(map(len, sides))):
             yield _Row(tuple(side[index] for side in sides if index < len(side)))
         yield _Row((), 20)
@@ -253,44 +251,44 @@ class _Setter:
         return _Row((_Piece(_LEFT, 240, "For", bold=True), _Piece(_TIME_X, 125, "Time", bold=True), amount), 16, True)
 
     def _line_blocks(self) -> Iterator[list[_Row]]:
-        for line in self._printable.lines:
+        for line in self._document.lines:
             time = f"{self._day(line.start)} to {self._day(line.end)}" if line.start and line.end else ""
             yield list(self._entry(line.text, time, line.amount, 16))
 
     def _sums(self) -> Iterator[_Row]:
-        printable = self._printable
+        document = self._document
         yield _Row((), 4, ruled=True)
-        yield self._sum("Total", printable.total)
-        back = printable.credit_back or Amount.zero(printable.total.asset)
-        if printable.credit and printable.credit != back:
-            yield self._sum("Paid from credit", back - printable.credit)
+        yield self._sum("Total", document.total)
+        back = document.credit_back or Amount.zero(document.total.asset)
+        if document.credit and document.credit != back:
+            yield self._sum("Paid from credit", back - document.credit)
         if back:
             yield self._sum("Credit given back", back)
-        if printable.kind is Kind.CREDIT_NOTE:
-            yield self._sum("Amount credited", printable.due, bold=True)
+        if document.kind is Kind.CREDIT_NOTE:
+            yield self._sum("Amount credited", document.due, bold=True)
             return
-        if printable.total.minor < 0:
-            yield self._sum("Added to credit", -printable.total)
-        if printable.paid_at is not None and printable.due:
-            yield self._sum(f"Paid on {self._day(printable.paid_at)}", -printable.due)
-        yield self._sum("Amount due", printable.left, bold=True)
+        if document.total.minor < 0:
+            yield self._sum("Added to credit", -document.total)
+        if document.paid_at is not None and document.due:
+            yield self._sum(f"Paid on {self._day(document.paid_at)}", -document.due)
+        yield self._sum("Amount due", document.left, bold=True)
 
     def _note_blocks(self) -> Iterator[list[_Row]]:
         """The credit notes of the invoice, and what they leave of it."""
-        printable = self._printable
-        total = printable.total if printable.kind is Kind.INVOICE else printable.about_total
-        if total is None or not (printable.notes or printable.kind is Kind.CREDIT_NOTE):
+        document = self._document
+        total = document.total if document.kind is Kind.INVOICE else document.about_total
+        if total is None or not (document.notes or document.kind is Kind.CREDIT_NOTE):
             return
-        credited = Amount.total((note.amount for note in printable.notes), total.asset)
-        if printable.kind is Kind.CREDIT_NOTE:
-            credited += printable.total
-            yield list(self._entry(f"Invoice {printable.about}, total", "", total, 22))
-        for note in printable.notes:
+        credited = Amount.total((note.amount for note in document.notes), total.asset)
+        if document.kind is Kind.CREDIT_NOTE:
+            credited += document.total
+            yield list(self._entry(f"Invoice {document.about}, total", "", total, 22))
+        for note in document.notes:
             text = f"Credit note {note.number}: {note.reason}"
             yield list(self._entry(text, self._day(note.issued_at), -note.amount, 22))
         last = [_Row((), 4, ruled=True), self._sum("Net after credit notes", total - credited, bold=True)]
-        if printable.kind is Kind.CREDIT_NOTE:
-            this = self._entry(f"Credit note {printable.number}", self._day(printable.issued_at), -printable.total, 22)
+        if document.kind is Kind.CREDIT_NOTE:
+            this = self._entry(f"Credit note {document.number}", self._day(document.issued_at), -document.total, 22)
             last = [*this, *last]
         yield last
 
@@ -314,14 +312,14 @@ class _Setter:
         return _Row((_Piece(_TIME_X, 125, label, bold=bold), self._amount(amount, bold)), 16)
 
     def _amount(self, amount: Amount, bold: bool = False) -> _Piece:
-        shown = self._text(render(amount, self._printable.locale))
+        shown = self._text(render(amount, self._document.locale))
         return _Piece(_AMOUNT_X, _RIGHT - _AMOUNT_X, shown, bold, right=True)
 
     def _day(self, moment: datetime) -> str:
-        return local(moment, self._printable.zone).date().format_iso()
+        return local(moment, self._document.zone).date().format_iso()
 
     def _text(self, text: str, most: int = TEXT_MAX_CHARS) -> str:
-        return self._lettering.shown(text if len(text) <= most else f"{text[: most - 1]}…")
+        return self._glyphs.shown(text if len(text) <= most else f"{text[: most - 1]}…")
 
     def _short(self, text: str) -> str:
         return self._text(text, SHORT_MAX_CHARS)
@@ -332,7 +330,7 @@ class _Setter:
         base = direction_of(shown)
 
         def fits(line: str) -> bool:
-            return self._lettering.width(line, bold, _SIZE, base) <= room
+            return self._glyphs.width(line, bold, _SIZE, base) <= room
 
         lines = [""]
         for word in shown.split(" "):

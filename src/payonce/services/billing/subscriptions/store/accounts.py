@@ -18,7 +18,7 @@ from payonce.kit.networks import network_of
 from payonce.kit.outcomes import Invalid, PayonceError
 from payonce.services.billing.subscriptions.domain.calendar import EARLIEST, local
 from payonce.services.billing.subscriptions.domain.refusals import NotFound
-from payonce.services.billing.subscriptions.handlers.merchant_events import tell_customer
+from payonce.services.billing.subscriptions.handlers.merchant_events import announce_customer
 from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.token_versions import KnownVersions
 
@@ -26,7 +26,7 @@ EMAIL_MAX_CHARS: Final = 254
 EMAIL: Final = re.compile(r"[^\s@\x00-\x1f\x7f\"(),:;<>\[\]\\]{1,64}@[^\s@\x00-\x20\x7f]{1,189}")
 """What has the shape of one; whether mail arrives there is another question."""
 LOCALE: Final = re.compile(r"[a-z]{2,3}(?:[_-][A-Za-z0-9]{2,8}){0,2}")
-OF_THE_MACHINE: Final = ("local", "posix", "right/")
+MACHINE_ZONES: Final = ("local", "posix", "right/")
 """How names begin that the time zone database of many systems has, and that are no place."""
 OPERATOR, CUSTOMER = "operator", "customer"
 REGISTRATIONS_MAX: Final = 20
@@ -40,7 +40,7 @@ Begin = Callable[[], AbstractAsyncContextManager[Tx]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NewAccount:
     """What somebody says of themselves when they register."""
 
     email: str
@@ -50,7 +50,7 @@ class Wanted:
     locale: str = "en"
 
 
-class NotAdmitted(PayonceError):
+class LoginRefused(PayonceError):
     """A login that was refused. The sentence does not tell whether the account exists."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class RegistrationClosed(PayonceError):
         super().__init__("self-registration is closed here; ask the merchant for an account")
 
 
-class Taken(PayonceError):
+class RegistrationRefused(PayonceError):
     """Somebody has the address, and another password or none yet: the sentence does not tell which."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def checked_email(text: str) -> str:
 
 
 async def register(
-    database: Database, begin: Begin, wanted: Wanted, address: str, registrations_max: int = REGISTRATIONS_MAX
+    database: Database, begin: Begin, wanted: NewAccount, address: str, registrations_max: int = REGISTRATIONS_MAX
 ) -> Account:
     """A new account, one of `registrations_max` from an address. Whoever registers again with the password that they
     have is let in as if they logged in; with another one it is a guess, bounded as those are, and takes as long as a
@@ -100,13 +100,13 @@ async def register(
     async with _guess(database, email, address):
         known = await database.work.fetchrow("select * from subscriptions.accounts where email = $1", email)
         if known is None:
-            made = await _insert(begin, wanted, email)
-            if made is not None:
-                return made
+            created = await _insert(begin, wanted, email)
+            if created is not None:
+                return created
             known = await database.work.fetchrow("select * from subscriptions.accounts where email = $1", email)
             assert known is not None, "accounts are not deleted"
         if not await is_password(wanted.password, known["password_hash"], LOGIN_ENDPOINT):
-            raise Taken
+            raise RegistrationRefused
         return account_from(known)
 
 
@@ -122,7 +122,7 @@ async def log_in(database: Database, email: str, password: str, address: str) ->
             reference, actor = ("unknown address", "nobody") if row is None else (row["id"], row["id"])
             async with database.transaction() as connection:
                 await note(connection, LOCATION, reference, "a login failed", actor=actor, severity=Severity.WARNING)
-            raise NotAdmitted
+            raise LoginRefused
         return account_from(row)
 
 
@@ -144,8 +144,8 @@ async def change_password(database: Database, account_id: str, old: str, new: st
             known.version,
         )
         if row is None:
-            raise NotAdmitted
-        await end_refreshing(connection, account_id)
+            raise LoginRefused
+        await revoke_refresh_tokens(connection, account_id)
         await note(connection, LOCATION, account_id, "password changed", actor=account_id, severity=Severity.WARNING)
     return account_from(row)
 
@@ -162,7 +162,7 @@ async def set_role(tx: Tx, account_id: str, role: str, by: str) -> Account:
     )
     if row is None:
         raise NotFound(f"there is no account {account_id!r}")
-    await end_refreshing(tx, account_id)
+    await revoke_refresh_tokens(tx, account_id)
     await note(tx.connection, LOCATION, account_id, f"is now {role}", actor=by, severity=Severity.WARNING)
     return account_from(row)
 
@@ -217,14 +217,14 @@ def account_from(row: Any) -> Account:
 def check_place(time_zone: str, locale: str) -> None:
     """By trying it: what no invoice could be dated or written in is refused before there is one."""
     local(EARLIEST, time_zone)
-    if time_zone.startswith(OF_THE_MACHINE):
+    if time_zone.startswith(MACHINE_ZONES):
         raise Invalid(f"the time zone {time_zone!r} is another one on every machine; write it like 'Asia/Dubai'")
     if not LOCALE.fullmatch(locale):
         raise Invalid(f"the locale {locale[:20]!r} must read like en, ar-AE or pt_BR")
     render(Amount.zero(asset_of("AED")), locale)
 
 
-async def _insert(begin: Begin, wanted: Wanted, email: str) -> Account | None:
+async def _insert(begin: Begin, wanted: NewAccount, email: str) -> Account | None:
     """None when somebody else was quicker."""
     digest = await hash_password(wanted.password, LOGIN_ENDPOINT)
     async with begin() as tx:
@@ -243,11 +243,11 @@ async def _insert(begin: Begin, wanted: Wanted, email: str) -> Account | None:
         if row is None:
             return None
         created = account_from(row)
-        await tell_customer(tx, "created", created)
+        await announce_customer(tx, "created", created)
     return created
 
 
-async def end_refreshing(connection: Any, account_id: str) -> None:
+async def revoke_refresh_tokens(connection: Any, account_id: str) -> None:
     """Every login of the account, when its access token is over."""
     await connection.execute(
         """
@@ -258,7 +258,7 @@ async def end_refreshing(connection: Any, account_id: str) -> None:
     )
 
 
-def guessed_name(email: str) -> str:
+def guess_key(email: str) -> str:
     """Under which guesses at an account's password are counted."""
     return f"billing account {email}"
 
@@ -266,7 +266,7 @@ def guessed_name(email: str) -> str:
 @asynccontextmanager
 async def _guess(database: Database, email: str, address: str) -> AsyncIterator[None]:
     """Counted before it is judged. What was right, and what nobody looked at, was no guess."""
-    name = guessed_name(email)
+    name = guess_key(email)
     attempt = await count_attempt(database, name, address, LOGIN_ENDPOINT)
     try:
         yield

@@ -19,7 +19,7 @@ from payonce.services.billing.wire import CreditConfirmation, CreditHold, Credit
 Lines = Sequence[tuple[Invoice, InvoiceLine]]
 
 
-async def ask_to_hold(
+async def request_hold(
     tx: Tx,
     subscription: Subscription,
     change_id: str,
@@ -43,14 +43,14 @@ async def ask_to_hold(
 async def confirm(tx: Tx, change: Invoice, left: Lines) -> None:
     """The change takes effect. Its credit is held since before it was issued, unless an earlier version issued it."""
     if shares := [each for each in credits_of(change.lines, left, {}) if each.minor]:
-        told = CreditConfirmation(change_id=change.id, credits=tuple(shares))
-        await tx.send(CREDIT_HOLD, msgspec.to_builtins(told), action=CONFIRM, correlation_id=change.subscription_id)
+        message = CreditConfirmation(change_id=change.id, credits=tuple(shares))
+        await tx.send(CREDIT_HOLD, msgspec.to_builtins(message), action=CONFIRM, correlation_id=change.subscription_id)
 
 
 async def release(tx: Tx, change_id: str, subscription_id: str) -> None:
     """The plan does not change, so nothing comes back as credit."""
-    told = CreditRelease(change_id=change_id)
-    await tx.send(CREDIT_HOLD, msgspec.to_builtins(told), action=RELEASE, correlation_id=subscription_id)
+    message = CreditRelease(change_id=change_id)
+    await tx.send(CREDIT_HOLD, msgspec.to_builtins(message), action=RELEASE, correlation_id=subscription_id)
 
 
 def credits_of(lines: Sequence[InvoiceLine], left: Lines, refunded_minor: Mapping[str, int]) -> list[HeldCredit]:

@@ -102,7 +102,7 @@ async def locked(tx: Tx, account_id: str, asset: Asset) -> Balance:
     return _balance(row, asset)
 
 
-async def opened(tx: Tx, account_id: str, asset: Asset) -> Balance:
+async def locked_or_created(tx: Tx, account_id: str, asset: Asset) -> Balance:
     """As `locked`, with a row of nothing where there was none: of two people who decide about it the second waits."""
     await tx.execute(
         """

@@ -35,7 +35,7 @@ _COLUMNS: Final = """
 
 
 @dataclass(frozen=True)
-class Source:
+class PayoutSource:
     """A charge that money can go back through, and how much of it."""
 
     invoice_id: str
@@ -84,24 +84,24 @@ async def ask_payments(tx: Tx, payout: CreditPayout, about: str, *, again: bool 
     )
 
 
-async def apply(tx: Tx, told: Notification, refund_key: str) -> str | None:
+async def apply(tx: Tx, notification: Notification, refund_key: str) -> str | None:
     """What payments says became of a payout. None, or what does not fit or went wrong, in a sentence."""
     payout_id = refund_key.removeprefix(CREDIT_KEY)
     payout = await _locked(tx, payout_id)
     if payout is None:
         return f"there is no payout {payout_id[:100]!r}"
     if payout.state is not PayoutState.PENDING:
-        return f"{told.status} of payout {payout.id} came when it was {payout.state}"
-    if (told.amount, told.currency) != (payout.amount.to_text(), payout.amount.asset.code):
-        return f"{told.amount} {told.currency} is not what payout {payout.id} is of"
-    if told.status is Status.FAILED:
-        why = str(told.metadata.get("reason") or "payments gave no reason")[:FAILURE_MAX_CHARS]
+        return f"{notification.status} of payout {payout.id} came when it was {payout.state}"
+    if (notification.amount, notification.currency) != (payout.amount.to_text(), payout.amount.asset.code):
+        return f"{notification.amount} {notification.currency} is not what payout {payout.id} is of"
+    if notification.status is Status.FAILED:
+        why = str(notification.metadata.get("reason") or "payments gave no reason")[:FAILURE_MAX_CHARS]
         await _fail(tx, payout, why)
         return f"payout {payout.id} of {payout.amount} failed, and the customer has the credit again: {why}"
-    if told.transaction_id != payout.transaction_id:
-        return f"payout {payout.id} is of transaction {payout.transaction_id}, and not of {told.transaction_id}"
+    if notification.transaction_id != payout.transaction_id:
+        return f"payout {payout.id} is of transaction {payout.transaction_id}, and not of {notification.transaction_id}"
     await tx.post(ledger.payout_arrived(payout))
-    await _end(tx, payout, PayoutState.SUCCEEDED, refund_id=str(told.metadata.get("refund_id")))
+    await _end(tx, payout, PayoutState.SUCCEEDED, refund_id=str(notification.metadata.get("refund_id")))
     return None
 
 
@@ -128,7 +128,7 @@ async def of_account(
     return [payout_from(row) for row in rows]
 
 
-async def sources(read: Reads, account_id: str, asset: Asset) -> list[Source]:
+async def sources(read: Reads, account_id: str, asset: Asset) -> list[PayoutSource]:
     """Charges that money can go back through, those that the credit came from first, then the newest. What payments
     has under way beside our own payouts it knows alone, and may refuse."""
     rows = await read.fetch(
@@ -152,7 +152,7 @@ async def sources(read: Reads, account_id: str, asset: Asset) -> list[Source]:
         LISTED_MAX,
     )
     return [
-        Source(
+        PayoutSource(
             row["id"], row["number"], row["transaction_id"], row["subscription_id"], Amount(row["left_minor"], asset)
         )
         for row in rows
@@ -180,7 +180,7 @@ async def forgotten(tx: Tx, after_s: float, queues: list[str], limit: int) -> li
     return [(payout_from(row), row["subscription_id"]) for row in rows]
 
 
-async def _source(tx: Tx, account_id: str, amount: Amount, invoice: str | None) -> Source:
+async def _source(tx: Tx, account_id: str, amount: Amount, invoice: str | None) -> PayoutSource:
     found = await sources(tx, account_id, amount.asset)
     if invoice is not None:
         found = [each for each in found if invoice in (each.invoice_id, each.number)]
@@ -200,7 +200,7 @@ async def _source(tx: Tx, account_id: str, amount: Amount, invoice: str | None) 
 
 
 async def _insert(
-    tx: Tx, account_id: str, amount: Amount, way: PayoutWay, source: Source | None, reason: str, by: str
+    tx: Tx, account_id: str, amount: Amount, way: PayoutWay, source: PayoutSource | None, reason: str, by: str
 ) -> CreditPayout:
     state = PayoutState.PENDING if way is PayoutWay.CARD else PayoutState.SUCCEEDED
     row = await tx.fetchrow(

@@ -13,7 +13,7 @@ from payonce.engine.audit import note
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
-from payonce.services.billing.subscriptions.handlers.merchant_events import tell_customer
+from payonce.services.billing.subscriptions.handlers.merchant_events import announce_customer
 from payonce.services.billing.subscriptions.model import Account, Invoice
 from payonce.services.billing.subscriptions.store.accounts import (
     CUSTOMER,
@@ -77,7 +77,7 @@ async def create(tx: Tx, new: NewCustomer, by: str) -> Account:
         raise await _taken(tx, email, new.external_id)
     created = account_from(row)
     await note(tx.connection, LOCATION, created.id, "customer created", actor=by)
-    await tell_customer(tx, "created", created)
+    await announce_customer(tx, "created", created)
     return created
 
 
@@ -110,7 +110,7 @@ async def edit(tx: Tx, account_id: str, revision: int, changes: Mapping[str, Any
         row["locale"],
     )
     await note(tx.connection, LOCATION, account_id, f"customer edited: {', '.join(changed)}", actor=by)
-    await tell_customer(tx, "updated", edited)
+    await announce_customer(tx, "updated", edited)
     return edited
 
 

@@ -99,7 +99,7 @@ async def running_month(read: Reads, asset: Asset) -> Month:
     return month_from(row, asset)
 
 
-async def counted(read: Reads, count: int, asset: Asset, *, on_test_clocks: bool = False) -> list[Month]:
+async def count_months(read: Reads, count: int, asset: Asset, *, on_test_clocks: bool = False) -> list[Month]:
     """The oldest first, the running one last; by UTC. Each invoice counts for the months at whose end it was the newest
     of its subscription: its plan then, at the price of then. Reads every invoice of these months."""
     wanted = min(count, MONTHS_MAX)

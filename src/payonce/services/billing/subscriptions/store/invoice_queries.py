@@ -14,7 +14,7 @@ from payonce.services.billing.wire import Action
 
 
 @dataclass(frozen=True)
-class WantedInvoices:
+class InvoiceFilter:
     """Filters; None leaves its field open."""
 
     state: InvoiceState | None = None
@@ -29,7 +29,7 @@ class WantedInvoices:
 
 
 @dataclass(frozen=True)
-class Line:
+class SummaryLine:
     kind: LineKind
     text: str
     amount: Amount
@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Bill:
+class InvoiceSummary:
     """An invoice with the names that people know its customer and plan by."""
 
     id: str
@@ -67,11 +67,11 @@ class Bill:
     paid_at: datetime | None
     issued_at: datetime
     trace_id: str | None
-    lines: Sequence[Line] = field(default=())
+    lines: Sequence[SummaryLine] = field(default=())
 
 
 @dataclass(frozen=True)
-class Sum:
+class InvoiceTotal:
     state: InvoiceState
     count: int
     due: Sequence[Amount]
@@ -79,7 +79,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class CreditNote:
+class CreditNoteSummary:
     number: str
     refund_id: str | None
     amount: Amount
@@ -88,7 +88,7 @@ class CreditNote:
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedEvent:
     """What payments told, as it arrived here."""
 
     event_id: str
@@ -99,7 +99,7 @@ class Received:
     created_at: datetime
 
 
-async def listed(read: Reads, wanted: WantedInvoices, before: str | None, limit: int) -> list[Bill]:
+async def listed(read: Reads, wanted: InvoiceFilter, before: str | None, limit: int) -> list[InvoiceSummary]:
     """The newest first; `before` is the last id of the previous page."""
     where, values = _where(wanted)
     if before is not None:
@@ -109,10 +109,10 @@ async def listed(read: Reads, wanted: WantedInvoices, before: str | None, limit:
     rows = await read.fetch(
         f"{_SELECT} where {where} order by i.issued_at desc, i.id desc limit {min(limit, LISTED_MAX)}", *values
     )
-    return [_bill(row) for row in rows]
+    return [_summary(row) for row in rows]
 
 
-async def sums(read: Reads, wanted: WantedInvoices) -> list[Sum]:
+async def sums(read: Reads, wanted: InvoiceFilter) -> list[InvoiceTotal]:
     """By state, whatever state is wanted itself; states that are empty too."""
     where, values = _where(replace(wanted, state=None))
     rows = await read.fetch(
@@ -126,7 +126,7 @@ async def sums(read: Reads, wanted: WantedInvoices) -> list[Sum]:
     for row in rows:
         found[InvoiceState(row["state"])].append(row)
     return [
-        Sum(
+        InvoiceTotal(
             state,
             sum(row["count"] for row in of_state),
             [Amount(int(row["minor"]), Asset(row["currency"], row["exponent"])) for row in of_state],
@@ -135,7 +135,7 @@ async def sums(read: Reads, wanted: WantedInvoices) -> list[Sum]:
     ]
 
 
-async def invoice(read: Reads, given: str) -> Bill | None:
+async def invoice(read: Reads, given: str) -> InvoiceSummary | None:
     """By id or number, with its lines."""
     row = await read.fetchrow(
         f"""{_SELECT} where i.id = (select id from subscriptions.invoices where id = $1
@@ -145,26 +145,26 @@ async def invoice(read: Reads, given: str) -> Bill | None:
     if row is None:
         return None
     lines = await read.fetch("select * from subscriptions.invoice_lines where invoice_id = $1 order by line", row["id"])
-    found = _bill(row)
+    found = _summary(row)
     return replace(found, lines=[_line(each, found.due.asset) for each in lines])
 
 
-async def owed(read: Reads, subscription_id: str) -> Bill | None:
+async def owed(read: Reads, subscription_id: str) -> InvoiceSummary | None:
     """The newest that is open, or was given up and may still be paid."""
     row = await read.fetchrow(
         f"""{_SELECT} where i.subscription_id = $1 and i.state in ('open', 'uncollectible')
         order by i.issued_at desc, i.id desc limit 1""",
         subscription_id,
     )
-    return None if row is None else _bill(row)
+    return None if row is None else _summary(row)
 
 
-async def credit_notes(read: Reads, found: Bill) -> list[CreditNote]:
+async def credit_notes(read: Reads, found: InvoiceSummary) -> list[CreditNoteSummary]:
     rows = await read.fetch(
         "select * from subscriptions.credit_notes where invoice_id = $1 order by issued_at, number", found.id
     )
     return [
-        CreditNote(
+        CreditNoteSummary(
             row["number"],
             row["refund_id"],
             Amount(row["amount_minor"], found.due.asset),
@@ -175,13 +175,13 @@ async def credit_notes(read: Reads, found: Bill) -> list[CreditNote]:
     ]
 
 
-async def received(read: Reads, event_ids: Sequence[str]) -> dict[str, Received]:
+async def received(read: Reads, event_ids: Sequence[str]) -> dict[str, ReceivedEvent]:
     """By event; one that never arrived is not among them."""
     rows = await read.fetch(
         "select * from subscriptions.payment_webhook_requests where event_id = any($1::text[])", list(event_ids)
     )
     return {
-        row["event_id"]: Received(
+        row["event_id"]: ReceivedEvent(
             row["event_id"],
             row["processed"],
             row["processed_at"],
@@ -208,7 +208,7 @@ _NAMED: Final = f"""i.id in (
         where email >= lower({{}}) and email < lower({{}}) || '{LAST_LETTER}'))"""
 
 
-def _where(wanted: WantedInvoices) -> tuple[str, list[Any]]:
+def _where(wanted: InvoiceFilter) -> tuple[str, list[Any]]:
     """Only what is asked for stands in the statement, so that an index can lead to it."""
     asked = (
         ("i.action = {}", wanted.action),
@@ -226,12 +226,12 @@ def _where(wanted: WantedInvoices) -> tuple[str, list[Any]]:
     return " and ".join(parts) or "true", [value for _, value in given]
 
 
-def _bill(row: Any) -> Bill:
+def _summary(row: Any) -> InvoiceSummary:
     asset = Asset(row["currency"], row["exponent"])
     total, credit, due, back = (
         Amount(row[name], asset) for name in ("total_minor", "credit_minor", "due_minor", "refunded_minor")
     )
-    return Bill(
+    return InvoiceSummary(
         row["id"],
         row["number"],
         row["account_id"],
@@ -260,8 +260,8 @@ def _bill(row: Any) -> Bill:
     )
 
 
-def _line(row: Any, asset: Asset) -> Line:
-    return Line(
+def _line(row: Any, asset: Asset) -> SummaryLine:
+    return SummaryLine(
         LineKind(row["kind"]),
         row["text"],
         Amount(row["amount_minor"], asset),

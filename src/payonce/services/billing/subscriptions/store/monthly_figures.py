@@ -39,7 +39,7 @@ async def months(read: Reads, count: int, asset: Asset, *, on_test_clocks: bool 
         over = await kept(read, wanted - 1, asset)
         if len(over) == wanted - 1:
             return [*over, await figures.running_month(read, asset)]
-    return await figures.counted(read, wanted, asset, on_test_clocks=on_test_clocks)
+    return await figures.count_months(read, wanted, asset, on_test_clocks=on_test_clocks)
 
 
 async def kept(read: Reads, count: int, asset: Asset) -> list[Month]:
@@ -59,7 +59,7 @@ async def keep_figures(work: Work) -> None:
     read, found = work.read, dict[Asset, Sequence[Month]]()
     for asset in await figures.currencies(read):
         if count := await _to_count(read, asset):
-            found[asset] = (await figures.counted(read, count + 1, asset))[:-1]
+            found[asset] = (await figures.count_months(read, count + 1, asset))[:-1]
     async with work.commit() as tx:
         for asset, over in found.items():
             await _keep(tx, asset, over)

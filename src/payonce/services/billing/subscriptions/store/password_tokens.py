@@ -12,7 +12,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.operators.login_limits import forget_guesses
 from payonce.engine.operators.passwords import check_password, hash_password
 from payonce.services.billing.subscriptions.domain.refusals import NotFound
-from payonce.services.billing.subscriptions.handlers.merchant_events import tell_customer
+from payonce.services.billing.subscriptions.handlers.merchant_events import announce_customer
 from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.subscriptions.store.accounts import (
     CUSTOMER,
@@ -20,8 +20,8 @@ from payonce.services.billing.subscriptions.store.accounts import (
     LOGIN_ENDPOINT,
     Begin,
     account_from,
-    end_refreshing,
-    guessed_name,
+    guess_key,
+    revoke_refresh_tokens,
 )
 
 LIFETIME_HOURS: Final = 72
@@ -36,7 +36,7 @@ class PasswordToken:
     expires_at: datetime
 
 
-async def make(tx: Tx, account_id: str, by: str) -> PasswordToken:
+async def create(tx: Tx, account_id: str, by: str) -> PasswordToken:
     """Replaces the one that the customer had. Raises NotFound for accounts of operators, too: whoever sets their
     password acts in their name."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
@@ -84,11 +84,11 @@ async def set_password(database: Database, begin: Begin, token: str, new: str) -
             password_hash,
         )
         changed = account_from(row)
-        await end_refreshing(tx, account_id)
-        await forget_guesses(tx.connection, guessed_name(changed.email))
+        await revoke_refresh_tokens(tx, account_id)
+        await forget_guesses(tx.connection, guess_key(changed.email))
         text = "password set by a password token"
         await note(tx.connection, LOCATION, account_id, text, actor=account_id, severity=Severity.WARNING)
-        await tell_customer(tx, "updated", changed)
+        await announce_customer(tx, "updated", changed)
     return changed
 
 

@@ -10,16 +10,16 @@ from typing import Any, Final
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.services.billing.subscriptions.handlers import merchant_events
-from payonce.services.billing.subscriptions.model import ChangeState, Plan, PlanChangeRecord, Subscription, When
+from payonce.services.billing.subscriptions.model import ChangeState, ChangeTiming, Plan, PlanChangeRecord, Subscription
 from payonce.services.billing.subscriptions.store import subscriptions
-from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 
 LISTED_MAX: Final = 200
 REASON_MAX_LENGTH: Final = 1_000
 
-_REQUESTED: Final[Mapping[When, merchant_events.SubscriptionEvent]] = {
-    When.NOW: "plan_change_requested",
-    When.PERIOD_END: "plan_change_scheduled",
+_REQUESTED: Final[Mapping[ChangeTiming, merchant_events.SubscriptionEvent]] = {
+    ChangeTiming.NOW: "plan_change_requested",
+    ChangeTiming.PERIOD_END: "plan_change_scheduled",
 }
 _ENDED: Final[Mapping[ChangeState, merchant_events.SubscriptionEvent]] = {
     ChangeState.APPLIED: "plan_changed",
@@ -30,9 +30,9 @@ _ENDED: Final[Mapping[ChangeState, merchant_events.SubscriptionEvent]] = {
 
 async def request(
     tx: Tx,
-    standing: Standing,
+    locked: LockedSubscription,
     plan: Plan,
-    timing: When,
+    timing: ChangeTiming,
     *,
     change_id: str | None = None,
     migration_id: str | None = None,
@@ -42,7 +42,7 @@ async def request(
     """Accepts a change of a subscription that this transaction has locked. Of each timing one may be pending. `notice`
     is what merchants are told beside the change. A scheduled one is applied with the first period that ends at
     `not_before` or later."""
-    subscription = standing.subscription
+    subscription = locked.subscription
     row = await tx.fetchrow(
         """
         insert into subscriptions.plan_changes
@@ -54,20 +54,20 @@ async def request(
         subscription.id,
         subscription.plan_id,
         plan.id,
-        timing is When.PERIOD_END,
+        timing is ChangeTiming.PERIOD_END,
         migration_id,
-        standing.now,
+        locked.now,
         tx.trace_id,
         not_before,
     )
     change = change_from(row)
-    await _tell(tx, standing, change, _REQUESTED[timing], notice)
+    await _announce(tx, locked, change, _REQUESTED[timing], notice)
     return change
 
 
-async def refuse(tx: Tx, standing: Standing, plan: Plan, change_id: str, reason: str) -> PlanChangeRecord:
+async def refuse(tx: Tx, locked: LockedSubscription, plan: Plan, change_id: str, reason: str) -> PlanChangeRecord:
     """A change now that was asked for by its queue and cannot be: on record as failed, like one that was accepted."""
-    subscription = standing.subscription
+    subscription = locked.subscription
     row = await tx.fetchrow(
         """
         insert into subscriptions.plan_changes
@@ -80,17 +80,17 @@ async def refuse(tx: Tx, standing: Standing, plan: Plan, change_id: str, reason:
         subscription.plan_id,
         plan.id,
         reason[:REASON_MAX_LENGTH],
-        standing.now,
+        locked.now,
         tx.trace_id,
     )
     refused = change_from(row)
-    await _tell(tx, standing, refused, _ENDED[ChangeState.FAILED])
+    await _announce(tx, locked, refused, _ENDED[ChangeState.FAILED])
     return refused
 
 
 async def end(
     tx: Tx,
-    standing: Standing,
+    locked: LockedSubscription,
     change: PlanChangeRecord,
     state: ChangeState,
     reason: str | None = None,
@@ -108,17 +108,17 @@ async def end(
         change.id,
         state,
         None if reason is None else reason[:REASON_MAX_LENGTH],
-        standing.now,
+        locked.now,
     )
     if row is None:
         raise AssertionError(f"change {change.id} has ended before, behind the lock of its subscription")
     ended = change_from(row)
     if timeline:
-        await _tell(tx, standing, ended, _ENDED[state])
+        await _announce(tx, locked, ended, _ENDED[state])
     return ended
 
 
-async def pending(tx: Reader | Tx, subscription_id: str) -> dict[When, PlanChangeRecord]:
+async def pending(tx: Reader | Tx, subscription_id: str) -> dict[ChangeTiming, PlanChangeRecord]:
     rows = await tx.fetch(
         "select * from subscriptions.plan_changes where subscription_id = $1 and state = 'pending'", subscription_id
     )
@@ -126,11 +126,11 @@ async def pending(tx: Reader | Tx, subscription_id: str) -> dict[When, PlanChang
 
 
 async def end_scheduled(
-    tx: Tx, standing: Standing, state: ChangeState, reason: str | None = None, *, timeline: bool = True
+    tx: Tx, locked: LockedSubscription, state: ChangeState, reason: str | None = None, *, timeline: bool = True
 ) -> PlanChangeRecord | None:
     """The change at the end of the period, if one is pending."""
-    found = (await pending(tx, standing.subscription.id)).get(When.PERIOD_END)
-    return None if found is None else await end(tx, standing, found, state, reason, timeline=timeline)
+    found = (await pending(tx, locked.subscription.id)).get(ChangeTiming.PERIOD_END)
+    return None if found is None else await end(tx, locked, found, state, reason, timeline=timeline)
 
 
 async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) -> PlanChangeRecord | None:
@@ -165,10 +165,10 @@ async def newest_of(read: Reader | Tx, subscription_id: str, migration_id: str) 
     return None if row is None else change_from(row)
 
 
-async def fail_all(tx: Tx, standing: Standing, reason: str) -> None:
+async def fail_all(tx: Tx, locked: LockedSubscription, reason: str) -> None:
     """The subscription has ended, and with it what was pending."""
-    for change in (await pending(tx, standing.subscription.id)).values():
-        await end(tx, standing, change, ChangeState.FAILED, reason)
+    for change in (await pending(tx, locked.subscription.id)).values():
+        await end(tx, locked, change, ChangeState.FAILED, reason)
 
 
 async def find(read: Reader | Tx, change_id: str) -> PlanChangeRecord | None:
@@ -209,7 +209,7 @@ def change_from(row: Any) -> PlanChangeRecord:
         subscription_id=row["subscription_id"],
         from_plan_id=row["from_plan_id"],
         to_plan_id=row["to_plan_id"],
-        timing=When.PERIOD_END if row["at_period_end"] else When.NOW,
+        timing=ChangeTiming.PERIOD_END if row["at_period_end"] else ChangeTiming.NOW,
         state=ChangeState(row["state"]),
         reason=row["reason"],
         migration_id=row["migration_id"],
@@ -219,14 +219,16 @@ def change_from(row: Any) -> PlanChangeRecord:
     )
 
 
-async def _tell(
+async def _announce(
     tx: Tx,
-    standing: Standing,
+    locked: LockedSubscription,
     change: PlanChangeRecord,
     kind: merchant_events.SubscriptionEvent,
     notice: dict[str, Any] | None = None,
 ) -> None:
-    subscription: Subscription = standing.subscription
+    subscription: Subscription = locked.subscription
     described = merchant_events.described_change(change, subscription)
-    await subscriptions.add_timeline_entry(tx, subscription, kind, standing.now, {**described, **(notice or {})})
-    await merchant_events.tell(tx, kind, subscription, heard=standing.heard, change={**described, **(notice or {})})
+    await subscriptions.add_timeline_entry(tx, subscription, kind, locked.now, {**described, **(notice or {})})
+    await merchant_events.announce_subscription(
+        tx, kind, subscription, has_webhooks=locked.has_webhooks, change={**described, **(notice or {})}
+    )

@@ -16,7 +16,7 @@ LAST_LETTER: Final = "\U0010ffff"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CustomerFilter:
     """Filters; None leaves its field open."""
 
     state: State | None = None
@@ -29,7 +29,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SubscriptionSummary:
     """A subscription as lists and its own page show it."""
 
     id: str
@@ -61,7 +61,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Customer:
+class CustomerSummary:
     id: str
     email: str
     name: str
@@ -71,7 +71,7 @@ class Customer:
     external_id: str | None
     has_password: bool
     created_at: datetime
-    subscription: Seen | None
+    subscription: SubscriptionSummary | None
     """The newest, or the one that was looked for."""
 
     @property
@@ -80,10 +80,10 @@ class Customer:
 
 
 @dataclass(frozen=True)
-class Overdue:
+class OverdueSubscription:
     """A subscription that was not paid for, and what becomes of it."""
 
-    subscription: Seen
+    subscription: SubscriptionSummary
     invoice_id: str
     number: str
     due: Amount
@@ -111,7 +111,7 @@ async def is_used(read: Reads) -> bool:
     return found
 
 
-async def customers(read: Reads, wanted: Wanted, before: str | None, limit: int) -> list[Customer]:
+async def customers(read: Reads, wanted: CustomerFilter, before: str | None, limit: int) -> list[CustomerSummary]:
     """The newest first, each once with its newest subscription; with a filter of those, once for each that fits.
     `before` is the cursor of the last one of the previous page."""
     account_id, _, subscription_id = (before or "").partition("/")
@@ -150,7 +150,7 @@ async def customers(read: Reads, wanted: Wanted, before: str | None, limit: int)
     return [_customer(row) for row in rows]
 
 
-async def totals(read: Reads, wanted: Wanted) -> Mapping[State, int]:
+async def totals(read: Reads, wanted: CustomerFilter) -> Mapping[State, int]:
     """Subscriptions by state, whatever state is wanted itself; in the order of the flow, states that are empty too."""
     where, values = _where(replace(wanted, state=None))
     rows = await read.fetch(
@@ -163,7 +163,7 @@ async def totals(read: Reads, wanted: Wanted) -> Mapping[State, int]:
     return {state: found.get(state, 0) for state in State}
 
 
-async def customer(read: Reads, account_id: str) -> Customer | None:
+async def customer(read: Reads, account_id: str) -> CustomerSummary | None:
     """By id or the whole e-mail address; with the newest subscription."""
     row = await read.fetchrow(
         f"""
@@ -190,7 +190,7 @@ async def credit(read: Reads, account_id: str) -> list[Amount]:
     return [Amount(row["minor"], Asset(row["currency"], row["exponent"])) for row in rows]
 
 
-async def subscriptions_of(read: Reads, account_id: str, limit: int = LISTED_MAX) -> list[Seen]:
+async def subscriptions_of(read: Reads, account_id: str, limit: int = LISTED_MAX) -> list[SubscriptionSummary]:
     """The newest first."""
     rows = await read.fetch(
         f"""
@@ -200,15 +200,15 @@ async def subscriptions_of(read: Reads, account_id: str, limit: int = LISTED_MAX
         account_id,
         min(limit, LISTED_MAX),
     )
-    return [_seen(row) for row in rows]
+    return [_summary(row) for row in rows]
 
 
-async def subscription(read: Reads, subscription_id: str) -> Seen | None:
+async def subscription(read: Reads, subscription_id: str) -> SubscriptionSummary | None:
     row = await read.fetchrow(
         f"select {_COLUMNS}, a.email as email from subscriptions.subscriptions s {_JOINS} where s.id = $1",
         subscription_id,
     )
-    return None if row is None else _seen(row)
+    return None if row is None else _summary(row)
 
 
 async def overdue_totals(read: Reads) -> Mapping[State, int]:
@@ -224,7 +224,7 @@ async def overdue_totals(read: Reads) -> Mapping[State, int]:
     return {state: found.get(state, 0) for state in OVERDUE}
 
 
-async def overdue(read: Reads, state: State | None, after: str | None, limit: int) -> list[Overdue]:
+async def overdue(read: Reads, state: State | None, after: str | None, limit: int) -> list[OverdueSubscription]:
     """Who is past due or unpaid with what is owed, the next try first; `after` is the previous page's last one."""
     states = list(OVERDUE) if state is None else [state]
     rows = await read.fetch(
@@ -245,8 +245,8 @@ async def overdue(read: Reads, state: State | None, after: str | None, limit: in
         min(limit, LISTED_MAX),
     )
     return [
-        Overdue(
-            _seen(row),
+        OverdueSubscription(
+            _summary(row),
             row["invoice_id"],
             row["number"],
             Amount(row["due_minor"], Asset(row["invoice_currency"], row["invoice_exponent"])),
@@ -305,11 +305,11 @@ _NAMED: Final = f"""a.id in (
     union all select account_id from subscriptions.invoices where number = upper({{}}))"""
 
 
-def _of_subscriptions(wanted: Wanted) -> bool:
+def _of_subscriptions(wanted: CustomerFilter) -> bool:
     return wanted.state is not None or wanted.plan is not None
 
 
-def _where(wanted: Wanted) -> tuple[str, list[Any]]:
+def _where(wanted: CustomerFilter) -> tuple[str, list[Any]]:
     """Only what is asked for stands in the statement, so that an index can lead to it."""
     asked = (
         ("s.state = {}", wanted.state),
@@ -322,8 +322,8 @@ def _where(wanted: Wanted) -> tuple[str, list[Any]]:
     return " and ".join(parts) or "true", [value for _, value in given]
 
 
-def _customer(row: Any) -> Customer:
-    return Customer(
+def _customer(row: Any) -> CustomerSummary:
+    return CustomerSummary(
         row["customer_id"],
         row["email"],
         row["name"],
@@ -333,13 +333,13 @@ def _customer(row: Any) -> Customer:
         row["external_id"],
         row["has_password"],
         row["customer_since"],
-        None if row["subscription_id"] is None else _seen(row),
+        None if row["subscription_id"] is None else _summary(row),
     )
 
 
-def _seen(row: Any) -> Seen:
+def _summary(row: Any) -> SubscriptionSummary:
     count, unit = row["interval_count"], row["interval_unit"]
-    return Seen(
+    return SubscriptionSummary(
         row["subscription_id"],
         row["account_id"],
         row["email"],

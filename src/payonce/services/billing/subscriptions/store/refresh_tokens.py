@@ -21,18 +21,18 @@ TOKEN_MAX_CHARS: Final = 200
 
 
 @dataclass(frozen=True)
-class Refreshing:
+class IssuedRefreshToken:
     """The only time that anybody sees the token."""
 
     token: str
     expires_at: datetime
 
 
-async def begin_login(tx: Tx, account_id: str, days: int = REFRESH_DAYS) -> Refreshing:
+async def begin_login(tx: Tx, account_id: str, days: int = REFRESH_DAYS) -> IssuedRefreshToken:
     return await _issue(tx, account_id, str(new_id()), days)
 
 
-async def prolong(tx: Tx, token: str, days: int = REFRESH_DAYS) -> tuple[Account, Refreshing] | None:
+async def rotate(tx: Tx, token: str, days: int = REFRESH_DAYS) -> tuple[Account, IssuedRefreshToken] | None:
     """The account, and the token for the next time; None for whatever is no token of ours that is still good. To be
     committed in either case: that a used one came again is written here."""
     digest = _digest(token)
@@ -74,7 +74,7 @@ async def end_login(tx: Tx, token: str) -> None:
     )
 
 
-async def _issue(tx: Tx, account_id: str, family: str, days: int) -> Refreshing:
+async def _issue(tx: Tx, account_id: str, family: str, days: int) -> IssuedRefreshToken:
     await count_action(tx.connection, "logins of this account", account_id, TOKENS_MAX)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     expires_at: datetime = await tx.fetchval(
@@ -87,7 +87,7 @@ async def _issue(tx: Tx, account_id: str, family: str, days: int) -> Refreshing:
         family,
         days,
     )
-    return Refreshing(token, expires_at)
+    return IssuedRefreshToken(token, expires_at)
 
 
 async def _end_family(tx: Tx, family: str, account_id: str) -> None:

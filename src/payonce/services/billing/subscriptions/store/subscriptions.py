@@ -36,7 +36,7 @@ LISTED_MAX: Final = 200
 
 
 @dataclass(frozen=True)
-class Account:
+class Subscriber:
     """As far as a subscription begins with it."""
 
     id: str
@@ -46,7 +46,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Standing:
+class LockedSubscription:
     """A subscription that is locked, with what decides its next step, all read behind the lock."""
 
     subscription: Subscription
@@ -57,7 +57,7 @@ class Standing:
     """Owed to the customer in the plan's currency."""
     open_invoice: str | None
     """Waits for its payment or for the answer to a charge."""
-    heard: bool = True
+    has_webhooks: bool = True
     """Whether merchants' webhooks want to hear of anything: read here, so that no renewal asks again."""
 
 
@@ -104,7 +104,7 @@ async def events(
     return [{**dict(row), "detail": json.loads(row["detail"])} for row in rows]
 
 
-async def account(tx: Tx, account_id: str) -> Account:
+async def subscriber(tx: Tx, account_id: str) -> Subscriber:
     """Of whoever begins a subscription: until that is there, nobody puts them on a test clock."""
     row = await tx.fetchrow(
         """
@@ -115,10 +115,10 @@ async def account(tx: Tx, account_id: str) -> Account:
     )
     if row is None:
         raise NotFound(f"there is no account {account_id!r}")
-    return Account(row["id"], row["time_zone"], row["test_clock_id"], whole_second(row["now"]))
+    return Subscriber(row["id"], row["time_zone"], row["test_clock_id"], whole_second(row["now"]))
 
 
-async def locked(tx: Tx, subscription_id: str) -> Standing:
+async def locked(tx: Tx, subscription_id: str) -> LockedSubscription:
     """Nobody else moves it until this transaction ends; usage is counted meanwhile. What else decides is read by a
     statement of its own: one that waited for the lock would show it as it was before."""
     row = await tx.fetchrow(
@@ -126,10 +126,10 @@ async def locked(tx: Tx, subscription_id: str) -> Standing:
     )
     if row is None:
         raise NotFound(f"there is no subscription {subscription_id!r}")
-    return await standing(tx, subscription_from(row))
+    return await read_locked(tx, subscription_from(row))
 
 
-async def locked_of_account(tx: Tx, account_id: str) -> Standing | None:
+async def locked_of_account(tx: Tx, account_id: str) -> LockedSubscription | None:
     """The running one, locked."""
     row = await tx.fetchrow(
         """
@@ -138,10 +138,10 @@ async def locked_of_account(tx: Tx, account_id: str) -> Standing | None:
         """,
         account_id,
     )
-    return None if row is None else await standing(tx, subscription_from(row))
+    return None if row is None else await read_locked(tx, subscription_from(row))
 
 
-async def standing(tx: Tx, subscription: Subscription) -> Standing:
+async def read_locked(tx: Tx, subscription: Subscription) -> LockedSubscription:
     """Of one that this transaction has locked or made."""
     row = await tx.fetchrow(
         """
@@ -161,12 +161,12 @@ async def standing(tx: Tx, subscription: Subscription) -> Standing:
     )
     plan = plans.plan_from(row)
     credit = Amount(row["credit_minor"], plan.price.asset)
-    return Standing(subscription, plan, whole_second(row["now"]), credit, row["open_invoice"], row["heard"])
+    return LockedSubscription(subscription, plan, whole_second(row["now"]), credit, row["open_invoice"], row["heard"])
 
 
-def with_subscription(standing: Standing, subscription: Subscription) -> Standing:
+def with_subscription(locked: LockedSubscription, subscription: Subscription) -> LockedSubscription:
     """After a move that leaves plan, credit and invoices as they are."""
-    return replace(standing, subscription=subscription)
+    return replace(locked, subscription=subscription)
 
 
 async def insert(tx: Tx, new: Subscription, at: datetime) -> Subscription | None:

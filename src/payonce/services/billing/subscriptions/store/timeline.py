@@ -9,7 +9,7 @@ from payonce.engine.ledger.model import Reads
 from payonce.engine.monitoring.timeline import POSTINGS_MAX, TimelineEntry, notes_about, postings_about
 from payonce.kit.money import Amount, Asset
 from payonce.kit.words import counted
-from payonce.services.billing.subscriptions.store.queries import Seen
+from payonce.services.billing.subscriptions.store.queries import SubscriptionSummary
 
 EVENTS_MAX: Final = 500
 INVOICES_MAX: Final = 200
@@ -17,7 +17,7 @@ USAGE_MAX: Final = 200
 _SAID_ELSEWHERE: Final = frozenset({"subscription_id", "revision"})
 
 
-async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[TimelineEntry], bool]:
+async def facts(read: Reads, of: SubscriptionSummary, event_ids: Sequence[str]) -> tuple[list[TimelineEntry], bool]:
     """In time order, and whether the oldest were left out. `told` are the events that payments has about it."""
     events = await _events(read, of)
     invoices = await _invoices(read, of)
@@ -27,7 +27,7 @@ async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[Timeli
         *invoices,
         *posted,
         *await _credited(read, of),
-        *await _told(read, told),
+        *await _received(read, event_ids),
         *await _used(read, of),
         *await notes_about(read, [of.id]),
     ]
@@ -35,7 +35,7 @@ async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[Timeli
     return sorted(found, key=lambda fact: fact.at), cut
 
 
-async def _events(read: Reads, of: Seen) -> list[TimelineEntry]:
+async def _events(read: Reads, of: SubscriptionSummary) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.subscription_events where subscription_id = $1
@@ -50,24 +50,24 @@ async def _events(read: Reads, of: Seen) -> list[TimelineEntry]:
 
 
 def _title(row: Any) -> str:
-    said = row["kind"].replace("_", " ").replace(".", " ")
+    title = row["kind"].replace("_", " ").replace(".", " ")
     moved = row["from_state"] is not None and row["to_state"] is not None and row["from_state"] != row["to_state"]
-    return f"{said}, from {row['from_state']} to {row['to_state']}" if moved else said
+    return f"{title}, from {row['from_state']} to {row['to_state']}" if moved else title
 
 
-def _detail(row: Any, of: Seen) -> str | None:
+def _detail(row: Any, of: SubscriptionSummary) -> str | None:
     detail: dict[str, Any] = msgspec.json.decode(row["detail"])
-    said = [
+    title = [
         f"{name.replace('_', ' ')} {value}"
         for name, value in detail.items()
         if name not in _SAID_ELSEWHERE and value is not None
     ]
     if of.test_clock_id is not None:
-        said.insert(0, f"at {row['at']:%Y-%m-%d %H:%M} by the customer's clock")
-    return ", ".join(said) or None
+        title.insert(0, f"at {row['at']:%Y-%m-%d %H:%M} by the customer's clock")
+    return ", ".join(title) or None
 
 
-async def _invoices(read: Reads, of: Seen) -> list[TimelineEntry]:
+async def _invoices(read: Reads, of: SubscriptionSummary) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.invoices where subscription_id = $1 order by created_at desc, id desc
@@ -89,14 +89,14 @@ async def _invoices(read: Reads, of: Seen) -> list[TimelineEntry]:
 
 
 def _for_what(row: Any) -> str:
-    said = f"{row['period_start']:%Y-%m-%d} to {row['period_end']:%Y-%m-%d}"
+    title = f"{row['period_start']:%Y-%m-%d} to {row['period_end']:%Y-%m-%d}"
     if row["failures"]:
         why = row["decline_code"] or "no answer"
-        said += f", not paid {counted(row['failures'], 'time', 'times')}, last because of {why}"
-    return said + (", a charge is under way" if row["charging"] else "")
+        title += f", not paid {counted(row['failures'], 'time', 'times')}, last because of {why}"
+    return title + (", a charge is under way" if row["charging"] else "")
 
 
-async def _credited(read: Reads, of: Seen) -> list[TimelineEntry]:
+async def _credited(read: Reads, of: SubscriptionSummary) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select n.*, i.number as invoice, i.currency, i.exponent from subscriptions.credit_notes n
@@ -118,7 +118,7 @@ async def _credited(read: Reads, of: Seen) -> list[TimelineEntry]:
     ]
 
 
-async def _told(read: Reads, events: Sequence[str]) -> list[TimelineEntry]:
+async def _received(read: Reads, events: Sequence[str]) -> list[TimelineEntry]:
     """What payments told, as it was taken here."""
     rows = await read.fetch(
         """
@@ -139,7 +139,7 @@ async def _told(read: Reads, events: Sequence[str]) -> list[TimelineEntry]:
     ]
 
 
-async def _used(read: Reads, of: Seen) -> list[TimelineEntry]:
+async def _used(read: Reads, of: SubscriptionSummary) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.usage_totals where subscription_id = $1 order by period_start desc, feature
@@ -159,7 +159,7 @@ async def _used(read: Reads, of: Seen) -> list[TimelineEntry]:
     ]
 
 
-async def _posted(read: Reads, of: Seen) -> list[TimelineEntry]:
+async def _posted(read: Reads, of: SubscriptionSummary) -> list[TimelineEntry]:
     rows = await read.fetch(
         f"""
         select id from subscriptions.invoices where subscription_id = $1 order by created_at desc limit {POSTINGS_MAX}

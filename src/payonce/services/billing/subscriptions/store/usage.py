@@ -34,7 +34,7 @@ class Reads(Protocol):
     async def fetchval(self, sql: str, /, *arguments: Any) -> Any: ...
 
 
-class Why(StrEnum):
+class UsageRefusal(StrEnum):
     """Why an event is not counted; the store's words for it."""
 
     REUSED = "reused"
@@ -46,19 +46,19 @@ class Why(StrEnum):
 
 
 STATUS: Final = {
-    Why.REUSED: HTTPStatus.UNPROCESSABLE_ENTITY,
-    Why.NO_SUBSCRIPTION: HTTPStatus.FORBIDDEN,
-    Why.NOT_ENTITLED: HTTPStatus.FORBIDDEN,
-    Why.UNKNOWN_FEATURE: HTTPStatus.NOT_FOUND,
-    Why.NOT_INCLUDED: HTTPStatus.FORBIDDEN,
-    Why.OVER_LIMIT: HTTPStatus.TOO_MANY_REQUESTS,
+    UsageRefusal.REUSED: HTTPStatus.UNPROCESSABLE_ENTITY,
+    UsageRefusal.NO_SUBSCRIPTION: HTTPStatus.FORBIDDEN,
+    UsageRefusal.NOT_ENTITLED: HTTPStatus.FORBIDDEN,
+    UsageRefusal.UNKNOWN_FEATURE: HTTPStatus.NOT_FOUND,
+    UsageRefusal.NOT_INCLUDED: HTTPStatus.FORBIDDEN,
+    UsageRefusal.OVER_LIMIT: HTTPStatus.TOO_MANY_REQUESTS,
 }
 
 
-class NotCounted(PayonceError):
+class UsageRefused(PayonceError):
     """An event that is not counted; nothing of it was written."""
 
-    def __init__(self, why: Why, reason: str, used: int | None = None, limit: int | None = None) -> None:
+    def __init__(self, why: UsageRefusal, reason: str, used: int | None = None, limit: int | None = None) -> None:
         super().__init__(reason)
         self.why = why
         self.status = STATUS[why]
@@ -67,7 +67,7 @@ class NotCounted(PayonceError):
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedUsage:
     """The answer to an event, the same for its repetitions."""
 
     feature: str
@@ -97,7 +97,7 @@ class FeatureUse:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CurrentUsage:
     """What an account may use, and has used in this allowance window."""
 
     subscription_id: str
@@ -119,7 +119,7 @@ class Entitlement:
 
     feature: str
     entitled: bool
-    why_not: Why | None
+    why_not: UsageRefusal | None
     state: State | None
     used: int | None
     limit: int | None
@@ -136,7 +136,7 @@ class PeriodTotal:
     events: int
 
 
-async def use(to: Reads, account_id: str, feature: str, delta: int, event_id: str) -> Counted:
+async def use(to: Reads, account_id: str, feature: str, delta: int, event_id: str) -> CountedUsage:
     """One call that commits by itself or with the caller's transaction. Whoever lost the answer asks again with the
     same event and gets the first answer; NotCounted says what was refused."""
     row = await to.fetchrow(
@@ -149,15 +149,15 @@ async def use(to: Reads, account_id: str, feature: str, delta: int, event_id: st
         delta,
         event_id,
     )
-    return answered(row, feature, delta, event_id)
+    return read_answer(row, feature, delta, event_id)
 
 
-def answered(row: Any, feature: str, delta: int, event_id: str) -> Counted:
+def read_answer(row: Any, feature: str, delta: int, event_id: str) -> CountedUsage:
     """What the store said of an event; raises NotCounted."""
     outcome = row["outcome"]
     if outcome not in ("counted", "repeated"):
-        raise _not_counted(Why(outcome), row, feature, delta, event_id)
-    return Counted(
+        raise _refused(UsageRefusal(outcome), row, feature, delta, event_id)
+    return CountedUsage(
         feature,
         event_id,
         delta,
@@ -169,7 +169,7 @@ def answered(row: Any, feature: str, delta: int, event_id: str) -> Counted:
     )
 
 
-async def standing(read: Reads, account_id: str) -> Standing | None:
+async def current_usage(read: Reads, account_id: str) -> CurrentUsage | None:
     """None for an account without a subscription that has not ended."""
     rows = await read.fetch(
         """
@@ -194,7 +194,7 @@ async def standing(read: Reads, account_id: str) -> Standing | None:
     first = rows[0]
     state = State(first["state"])
     features = tuple(FeatureUse(row["feature"], row["used"], row["allowed"]) for row in rows if row["feature"])
-    return Standing(
+    return CurrentUsage(
         first["id"],
         first["plan_id"],
         state,
@@ -206,18 +206,18 @@ async def standing(read: Reads, account_id: str) -> Standing | None:
 
 
 async def entitlement(read: Reads, account_id: str, feature: str) -> Entitlement:
-    found = await standing(read, account_id)
+    found = await current_usage(read, account_id)
     if found is None:
-        return Entitlement(feature, False, Why.NO_SUBSCRIPTION, None, None, None, None, None)
+        return Entitlement(feature, False, UsageRefusal.NO_SUBSCRIPTION, None, None, None, None, None)
     used = found.of(feature)
-    why: Why | None = None
+    why: UsageRefusal | None = None
     if used is None:
-        why = Why.NOT_INCLUDED if await is_known(read, feature) else Why.UNKNOWN_FEATURE
+        why = UsageRefusal.NOT_INCLUDED if await is_known(read, feature) else UsageRefusal.UNKNOWN_FEATURE
         return Entitlement(feature, False, why, found.state, None, None, None, None)
     if not found.running:
-        why = Why.NOT_ENTITLED
+        why = UsageRefusal.NOT_ENTITLED
     elif used.left == 0:
-        why = Why.OVER_LIMIT
+        why = UsageRefusal.OVER_LIMIT
     return Entitlement(feature, why is None, why, found.state, used.used, used.limit, used.left, found.period_end)
 
 
@@ -281,8 +281,8 @@ async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: s
     )
     given = {row["feature"]: row["used"] for row in sorted(rows, key=lambda row: str(row["feature"]))}
     if given:
-        told = ", ".join(f"{each} from {used}" for each, used in given.items())
-        await note(tx.connection, "billing.usage_reset", account_id, f"{told} to 0: {reason}", actor=by)
+        resets = ", ".join(f"{each} from {used}" for each, used in given.items())
+        await note(tx.connection, "billing.usage_reset", account_id, f"{resets} to 0: {reason}", actor=by)
     return given
 
 
@@ -336,11 +336,11 @@ def left(limit: int | None, used: int) -> int | None:
     return None if limit is None else max(0, limit - used)
 
 
-def _not_counted(why: Why, row: Any, feature: str, delta: int, event_id: str) -> NotCounted:
+def _refused(why: UsageRefusal, row: Any, feature: str, delta: int, event_id: str) -> UsageRefused:
     used, limit = row["used"], row["allowed"]
-    if why is Why.OVER_LIMIT:
+    if why is UsageRefusal.OVER_LIMIT:
         until = row["period_end"].isoformat()
-        return NotCounted(
+        return UsageRefused(
             why,
             f"{feature}: {used} of {limit} are used, {left(limit, used)} are left and {delta} were asked for; "
             f"the allowance begins anew at {until}, a larger plan's at once",
@@ -348,10 +348,10 @@ def _not_counted(why: Why, row: Any, feature: str, delta: int, event_id: str) ->
             limit,
         )
     sentences = {
-        Why.REUSED: f"event_id {event_id!r} was another event; every event has an id of its own",
-        Why.NO_SUBSCRIPTION: "this account has no subscription; create one first",
-        Why.NOT_ENTITLED: f"the subscription is {row['state']}; nothing can be used until it runs again",
-        Why.UNKNOWN_FEATURE: f"no plan has a feature {feature!r}",
-        Why.NOT_INCLUDED: f"the plan of this subscription does not include {feature!r}; one that does can be taken up",
+        UsageRefusal.REUSED: f"event_id {event_id!r} was another event; every event has an id of its own",
+        UsageRefusal.NO_SUBSCRIPTION: "this account has no subscription; create one first",
+        UsageRefusal.NOT_ENTITLED: f"the subscription is {row['state']}; nothing can be used until it runs again",
+        UsageRefusal.UNKNOWN_FEATURE: f"no plan has a feature {feature!r}",
+        UsageRefusal.NOT_INCLUDED: f"the plan does not include {feature!r}; change to one that does",
     }
-    return NotCounted(why, sentences[why])
+    return UsageRefused(why, sentences[why])

@@ -10,21 +10,21 @@ from payonce.services.billing.payments.model import State, Transaction
 from payonce.services.billing.payments.store import transactions
 
 WAIT_S: Final = 10.0
-LOOK_FIRST_S: Final = 0.05
-LOOK_MAX_S: Final = 0.5
+POLL_FIRST_S: Final = 0.05
+POLL_MAX_S: Final = 0.5
 WAITING_MAX: Final = 100
 """Requests of one process that wait; whoever comes on top hears at once that it is pending."""
 _PREFERRED: Final = re.compile(r"\bwait=(\d{1,3})\b", re.ASCII)
 
 
-class Waiting:
+class CompletionWaiter:
     def __init__(self) -> None:
         self._waiting = 0
 
     async def ended(self, read: Reader, transaction_id: str, wait_s: float) -> Transaction | None:
         """The transaction once it has ended, or as it stands when the time is over."""
         until = time.monotonic() + (wait_s if self._waiting < WAITING_MAX else 0.0)
-        look_s = LOOK_FIRST_S
+        look_s = POLL_FIRST_S
         self._waiting += 1
         try:
             while True:
@@ -33,7 +33,7 @@ class Waiting:
                 if found is None or found.state is not State.PENDING or left_s <= 0:
                     return found
                 await asyncio.sleep(min(look_s, left_s))
-                look_s = min(look_s * 2, LOOK_MAX_S)
+                look_s = min(look_s * 2, POLL_MAX_S)
         finally:
             self._waiting -= 1
 
