@@ -40,7 +40,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the events of customers": (
-        patched(customers, "tell_customer", _nothing),
+        patched(customers, "announce_customer", _nothing),
         [given(test_customers.test_webhooks_hear_of_every_new_and_edited_customer)],
     ),
     "the role that customers have": (
@@ -52,7 +52,7 @@ ABLATIONS: Ablations = {
         [given(GOOD_UNTIL_USED, how) for how in ("expired", "a password was set since", "became an operator")],
     ),
     "the end of logins with a new password": (
-        patched(password_tokens, "end_refreshing", _nothing),
+        patched(password_tokens, "revoke_refresh_tokens", _nothing),
         [given(test_password_tokens.test_a_new_password_ends_every_login)],
     ),
 }

@@ -174,12 +174,12 @@ async def test_what_is_described_is_what_is_read(counter: OpenCounter) -> None:
     async with counter() as c:
         described = (await c.get("/openapi.json")).json
         operation = described["paths"][USE]["post"]
-        assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/UseAsked")
+        assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/UsageEvent")
         assert {"200", "401", "403", "404", "422", "429"} <= set(operation["responses"])
         assert operation["security"]
         # Answered before all others are looked at, and by its method alone.
         assert c.web.router.routes[0].path == USE  # type: ignore[attr-defined]
         assert (await c.as_account("anna").get(USE)).status == 405
-        fields = described["components"]["schemas"]["UseAsked"]
+        fields = described["components"]["schemas"]["UsageEvent"]
         assert set(fields["properties"]) == set(UsageEvent.model_fields)
         assert fields["required"] == ["feature_name", "event_id"]

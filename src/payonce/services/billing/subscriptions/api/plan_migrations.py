@@ -82,7 +82,7 @@ class PreviewDocument(BaseModel):
     choosing: int = Field(description="They have chosen another plan, and are moved if that is taken back.")
     price: Money
     new_price: Money
-    config: TermsDocument
+    terms: TermsDocument
     new_terms: TermsDocument
     total: Money = Field(description="What one period of all of them costs now.")
     new_total: Money
@@ -101,7 +101,7 @@ class PreviewDocument(BaseModel):
             choosing=preview.choosing,
             price=Money.of(preview.older.price),
             new_price=Money.of(preview.newer.price),
-            config=TermsDocument.of(preview.older, preview.newer),
+            terms=TermsDocument.of(preview.older, preview.newer),
             new_terms=TermsDocument.of(preview.newer, preview.older),
             total=Money.of(preview.before),
             new_total=Money.of(preview.after),
