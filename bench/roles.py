@@ -30,7 +30,7 @@ async def until_up(url: str, children: Mapping[str, Child]) -> None:
                 pass
             for name, child in children.items():
                 if not child.running:
-                    raise BenchFailed(f"{name} ended by itself: {child.last_words()}")
+                    raise BenchFailed(f"{name} ended by itself: {child.last_lines()}")
             if time.monotonic() > deadline:
                 raise BenchFailed(f"the roles did not answer within {START_S:g} s")
             await asyncio.sleep(LOOK_S)

@@ -131,7 +131,7 @@ def test_a_machine_that_cannot_make_a_standby_is_told(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run_command(["crash", *arguments]) == EXIT_FAILED
     [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
-    assert said.startswith("error: no PostgreSQL with pg_basebackup was found, which makes a standby: install ")
+    assert said.startswith("error: no PostgreSQL with pg_basebackup was found, which a standby needs: install ")
 
 
 @needs_a_standby

@@ -11,7 +11,7 @@ from payonce.testing import OpenStage, ScratchServer
 from payonce.testing.crash import BUILT_IN, PROCESS_MODES, Mode, explore, explore_without, parse_point
 from payonce.testing.crash.on_redis import OnRedis
 from payonce.testing.crash.redis_ablations import REDIS_ABLATIONS
-from payonce.testing.crash.redis_crossings import only_looks
+from payonce.testing.crash.redis_crossings import only_reads
 from payonce.testing.crash.scenarios import ON_REDIS_ALONE, payments
 from payonce.testing.crash.scenarios.bank_scenario import BankScenario
 from payonce.testing.redis_clock import EPOCH
@@ -85,9 +85,9 @@ async def test_what_waits_in_redis_is_due_at_the_very_microsecond(stage: OpenSta
 
 
 def test_only_what_surely_changes_nothing_counts_as_a_look() -> None:
-    assert only_looks(("LLEN", "q:payments"))
-    assert not only_looks(("EVALSHA", "0" * 40, 1, "q:payments"))
-    assert not only_looks(("LPUSH", "q:payments", "{}"))
+    assert only_reads(("LLEN", "q:payments"))
+    assert not only_reads(("EVALSHA", "0" * 40, 1, "q:payments"))
+    assert not only_reads(("LPUSH", "q:payments", "{}"))
 
 
 @pytest.mark.full

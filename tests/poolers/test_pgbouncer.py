@@ -42,7 +42,7 @@ async def test_a_worker_behind_session_pooling_handles_every_message_once(
         await testbed.drained()
         await testbed.each_applied_once()
         worker.terminate()
-        assert await worker.ended() == 0, worker.last_words()
+        assert await worker.ended() == 0, worker.last_lines()
 
 
 @pytest.mark.parametrize("ignored", ["", IGNORED], ids=["refusing", "ignoring"])
@@ -77,7 +77,7 @@ async def test_a_worker_stopped_inside_a_commit_behind_a_pooler_cannot_hold_up_i
         await testbed.put([2])
         await testbed.drained()
         await testbed.each_applied_once()
-        assert stopped.running, stopped.last_words()
+        assert stopped.running, stopped.last_lines()
 
 
 async def test_notifications_arrive_through_session_pooling(scratch: ScratchDatabase, pgbouncer: OpenPgBouncer) -> None:

@@ -41,7 +41,7 @@ async def test_payonce_run_killed_and_stopped_in_mid_load_applies_each_change_on
             await eventually(lambda: nothing_left(read), 60, "every change is applied")
             stopped.resume()
             survivor.terminate()
-            assert await survivor.ended() == 0, survivor.last_words()
+            assert await survivor.ended() == 0, survivor.last_lines()
             outcome = await store.outcome(read)
             assert (outcome.applied, outcome.doubled, outcome.lost, outcome.parked) == (CHANGES_ASKED, 0, 0, 0)
     assert [await owner.fetch(query) for query in INVARIANTS.values()] == [[]] * len(INVARIANTS)

@@ -14,7 +14,7 @@ async def test_a_worker_told_to_stop_finishes_what_runs_and_claims_nothing_more(
     await testbed.noted("draining", 0)
     for row in range(4):
         testbed.journal.let_go(row)
-    assert await worker.ended() == 0, worker.last_words()
+    assert await worker.ended() == 0, worker.last_lines()
     assert await testbed.applied() == 4
     assert await testbed.ask("select count(*) from payonce.messages where state = 'ready' and attempts = 0") == 16
     await testbed.worker(LONG_LEASE)
@@ -29,7 +29,7 @@ async def test_a_run_longer_than_the_grace_is_cancelled_and_finished_by_another_
         await testbed.put([1], LONG_LEASE, deed="hold")
         await testbed.noted("holding", 1)
         worker.terminate()
-        assert await worker.ended() == 0, worker.last_words()
+        assert await worker.ended() == 0, worker.last_lines()
         await testbed.noted("CancelledError", 1)
         assert await testbed.ask("select attempts from payonce.messages") == 1
         assert await testbed.ask("select ready_at > payonce.due_now() + interval '100 s' from payonce.messages")
@@ -53,7 +53,7 @@ async def test_claims_that_arrive_after_the_order_to_stop_do_not_outlive_the_gra
     worker.terminate()
     await testbed.noted("draining", 0)
     claims.let_through.set()
-    assert await worker.ended() == 0, worker.last_words()
+    assert await worker.ended() == 0, worker.last_lines()
 
 
 async def test_a_suspect_waiting_to_run_alone_is_not_begun_after_the_order_to_stop(testbed: ProcessTestbed) -> None:
@@ -70,7 +70,7 @@ async def test_a_suspect_waiting_to_run_alone_is_not_begun_after_the_order_to_st
     )
     await eventually(lambda: suspect_is_held(testbed), what="the suspect waits to run alone")
     worker.terminate()
-    assert await worker.ended() == 0, worker.last_words()
+    assert await worker.ended() == 0, worker.last_lines()
     assert not testbed.journal.notes("began", 2)
 
 

@@ -27,7 +27,7 @@ async def test_a_worker_stopped_inside_a_handler_is_replaced_and_wakes_up_stale(
     await testbed.put([2])
     await testbed.drained()
     await testbed.each_applied_once()
-    assert stopped.running, stopped.last_words()
+    assert stopped.running, stopped.last_lines()
 
 
 async def test_a_worker_stopped_inside_an_open_commit_cannot_hold_up_its_successor(testbed: ProcessTestbed) -> None:
@@ -45,7 +45,7 @@ async def test_a_worker_stopped_inside_an_open_commit_cannot_hold_up_its_success
     await testbed.put([2])
     await testbed.drained()
     await testbed.each_applied_once()
-    assert stopped.running, stopped.last_words()
+    assert stopped.running, stopped.last_lines()
 
 
 async def test_a_worker_stopped_while_idle_holds_up_nobody(testbed: ProcessTestbed) -> None:

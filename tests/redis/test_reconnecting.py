@@ -60,7 +60,7 @@ async def test_a_worker_that_is_told_to_stop_ends_although_the_server_stands_sti
     testbed.server.stop_running()
     try:
         worker.terminate()
-        assert await worker.ended(60) == 0, worker.last_words()
+        assert await worker.ended(60) == 0, worker.last_lines()
     finally:
         testbed.server.go_on()
 
@@ -138,4 +138,4 @@ async def said(worker: Child, words: str, times: int) -> None:
     await eventually(
         lambda: worker.output.count(words) >= times or not worker.running, 60, f"{worker.name} says {words} again"
     )
-    assert worker.running, worker.last_words()
+    assert worker.running, worker.last_lines()

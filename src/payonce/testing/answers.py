@@ -1,6 +1,6 @@
-"""Simulators on the loopback, behind a server that does no more than they need: whole requests, whole answers.
+"""A minimal HTTP server on the loopback for simulators: complete requests, complete responses.
 
-What streams, or is not ours, is served by `payonce.testing.server`.
+Streaming and foreign applications are served by `payonce.testing.server`.
 """
 
 import asyncio
@@ -27,25 +27,25 @@ log = get_logger(__name__)
 
 @asynccontextmanager
 async def answering(application: Application) -> AsyncIterator[str]:
-    """Serves in this loop until the block ends; answers with the address."""
-    doors: set[_Door] = set()
+    """Serves in this event loop until the block ends; yields the address."""
+    connections: set[_Connection] = set()
     listener = await asyncio.get_running_loop().create_server(
-        lambda: _Door(application, doors), "127.0.0.1", 0, backlog=BACKLOG
+        lambda: _Connection(application, connections), "127.0.0.1", 0, backlog=BACKLOG
     )
     try:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     finally:
         listener.close()
-        await asyncio.gather(*(door.close() for door in list(doors)))
+        await asyncio.gather(*(connection.close() for connection in list(connections)))
         await listener.wait_closed()
 
 
-class _Door(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, application: Application, doors: "set[_Door]") -> None:
+    def __init__(self, application: Application, connections: "set[_Connection]") -> None:
         self._application = application
-        self._doors = doors
+        self._connections = connections
         self._parser = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self._running: asyncio.Task[None] | None = None
@@ -59,10 +59,10 @@ class _Door(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._doors.add(self)
+        self._connections.add(self)
 
     def connection_lost(self, problem: Exception | None) -> None:
-        self._doors.discard(self)
+        self._connections.discard(self)
         self._gone.set()
 
     def data_received(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class _Door(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._running is not None and not self._running.done():
-            # Our clients wait for an answer before they ask again.
+            # Clients wait for a response before the next request.
             self._transport.abort()
             return
         path, _, query = self._url.partition(b"?")
@@ -110,32 +110,32 @@ class _Door(asyncio.Protocol):
             self._answer(scope, b"".join(self._body), bool(self._parser.should_keep_alive()))
         )
 
-    async def _answer(self, scope: dict[str, Any], body: bytes, goes_on: bool) -> None:
-        asked = [{"type": "http.request", "body": body, "more_body": False}]
-        said: list[Any] = []
+    async def _answer(self, scope: dict[str, Any], body: bytes, keep_alive: bool) -> None:
+        requests = [{"type": "http.request", "body": body, "more_body": False}]
+        events: list[Any] = []
 
         async def receive() -> Any:
-            if asked:
-                return asked.pop()
+            if requests:
+                return requests.pop()
             await self._gone.wait()
             return {"type": "http.disconnect"}
 
         async def send(event: Any) -> None:
-            said.append(event)
+            events.append(event)
 
         try:
             await self._application(scope, receive, send)
         except Exception:
             log.exception("simulator_failed", path=scope["path"])
-            said = [{"status": 500, "headers": [(b"content-length", b"0")]}, {}]
-        if len(said) > 1:
-            self._transport.write(_written(said[0], b"".join(each.get("body", b"") for each in said[1:]), scope))
-        if len(said) < 2 or not goes_on:
-            # Of an answer that was promised and not given nothing is heard.
+            events = [{"status": 500, "headers": [(b"content-length", b"0")]}, {}]
+        if len(events) > 1:
+            self._transport.write(_encoded(events[0], b"".join(each.get("body", b"") for each in events[1:]), scope))
+        if len(events) < 2 or not keep_alive:
+            # An incomplete response is not sent.
             self._transport.close()
 
 
-def _written(start: Any, body: bytes, scope: dict[str, Any]) -> bytes:
+def _encoded(start: Any, body: bytes, scope: dict[str, Any]) -> bytes:
     lines = [_first_lines(start["status"], int(time.time())), *(b"%b: %b\r\n" % each for each in start["headers"])]
     return b"".join([*lines, b"\r\n", b"" if scope["method"] == "HEAD" else body])
 

@@ -1,7 +1,7 @@
-"""The store's two clocks in a test's hands. Every process on the database follows, since it asks the database.
+"""Moves the store's two clocks in tests. All processes on the database follow, since they read its clocks.
 
-The due clock says when messages and schedules fall due, the lease clock when leases end: advancing the first by an
-hour does not end the leases of healthy workers.
+The due clock decides when messages and schedules fall due, the lease clock when leases end: advancing the due clock by
+an hour does not end the leases of healthy workers.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,14 +17,14 @@ from payonce.engine.database.notifier import CHANNEL, EVERYBODY
 from payonce.engine.database.sessions import connect
 
 HOPS_MAX: Final = 10_000
-"""A drain that makes new work due at every hop would otherwise never arrive."""
+"""Bounds a drain that makes new work due at every hop."""
 
 Drain = Callable[[], Awaitable[object]]
 
 
 @dataclass
 class MovedClock:
-    """The clock of simulated vendors, moved together with the store's."""
+    """The clock of simulated vendors, which moves with the store's."""
 
     ahead: timedelta = timedelta()
 
@@ -36,7 +36,7 @@ class MovedClock:
 
 
 class Clock:
-    """Moves the clocks of one database, over an owner's connection of its own."""
+    """Moves the clocks of one database, over a separate connection of its owner."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
@@ -44,7 +44,7 @@ class Clock:
     @classmethod
     @asynccontextmanager
     async def open(cls, owner_url: str) -> AsyncIterator["Clock"]:
-        """Marks the database as a test database and makes its clocks movable; they run on until moved."""
+        """Marks the database as a test database and makes its clocks movable; they run until moved."""
         connection = await connect(owner_url)
         try:
             async with connection.transaction():
@@ -60,11 +60,11 @@ class Clock:
         return cast(datetime, await self._connection.fetchval("select payonce.lease_now()"))
 
     async def freeze(self, at: datetime | None = None) -> datetime:
-        """Stops both clocks, the due clock `at` the given moment; leases then end only by advance_leases()."""
+        """Stops both clocks, the due clock `at` the given time; leases then end only by advance_leases()."""
         return await self._move("due_frozen = coalesce($3, payonce.due_now()), lease_frozen = payonce.lease_now()", at)
 
     async def thaw(self) -> None:
-        """Lets both clocks run on from where they stand."""
+        """Restarts both clocks from their current times."""
         await self._move(
             """
             due_offset = payonce.due_now() - statement_timestamp(), due_frozen = null,
@@ -73,7 +73,7 @@ class Clock:
         )
 
     async def advance(self, due_s: float) -> datetime:
-        """Moves the due clock and wakes every waiter. Leases are not touched."""
+        """Advances the due clock and wakes every waiter. Leases are not affected."""
         return await self._move(
             """
             due_frozen = due_frozen + make_interval(secs => $3), due_offset = due_offset + make_interval(secs => $3)
@@ -82,7 +82,7 @@ class Clock:
         )
 
     async def advance_leases(self, lease_s: float) -> None:
-        """Moves the lease clock: leases that were not renewed within that time have ended."""
+        """Advances the lease clock: leases not renewed within that time end."""
         await self._move(
             """
             lease_frozen = lease_frozen + make_interval(secs => $3),
@@ -92,7 +92,7 @@ class Clock:
         )
 
     async def step(self, by_s: float) -> None:
-        """Sets both clocks forward, or back, at one moment: as somebody does who corrects the server's wall clock."""
+        """Sets both clocks forward or back at once, like a correction of the server's wall clock."""
         await self._move(
             """
             due_frozen = due_frozen + make_interval(secs => $3), due_offset = due_offset + make_interval(secs => $3),
@@ -103,13 +103,13 @@ class Clock:
         )
 
     async def run_to(self, at: datetime, drain: Drain) -> int:
-        """Hops from one due time to the next up to `at`, draining at each, and stands still there.
+        """Advances from one due time to the next up to `at`, draining at each, and stops there.
 
-        So a year yields twelve renewals, each run at its own time. Answers the number of hops.
+        A year yields twelve monthly renewals, each run at its own time. Returns the number of hops.
         """
         now = await self.freeze()
         if at < now:
-            raise ValueError(f"run_to {at.isoformat()} lies before {now.isoformat()}; clocks run forwards")
+            raise ValueError(f"run_to {at.isoformat()} is before {now.isoformat()}; pass a later time")
         await drain()
         for hop in range(HOPS_MAX):
             following = await self.next_due()
@@ -120,23 +120,23 @@ class Clock:
             await self.freeze(following)
             await drain()
         raise AssertionError(
-            f"run_to made {HOPS_MAX} hops and reached only {await self.now()}; something falls due for ever"
+            f"run_to made {HOPS_MAX} hops and reached only {await self.now()}; something falls due again and again"
         )
 
     async def next_due(self) -> datetime | None:
-        """When the next message, schedule or entry of the outbox falls due. What is paused holds nothing up."""
+        """The time at which the next message, schedule or outbox entry falls due, except paused ones."""
         return cast(datetime | None, await self._connection.fetchval(_NEXT_DUE))
 
     async def due_queues(self) -> set[str]:
-        """Those with a message that could be claimed now, as far as rates and limits allow it."""
+        """Queues with a message that could be claimed now, rates and limits aside."""
         return {row["queue"] for row in await self._connection.fetch(_DUE_QUEUES)}
 
     async def idle(self) -> bool:
-        """Whether nothing runs and nothing that could run is due: what a drain waits for."""
+        """Whether nothing runs, and nothing that could run is due: the end of a drain."""
         return cast(bool, await self._connection.fetchval(_IDLE))
 
     async def _move(self, change: str, *by: object) -> datetime:
-        """Every waiter is woken, and the due clock answered."""
+        """Moves the clocks, wakes every waiter, and returns the due clock's time."""
         moved = f"""
             update payonce.test_clock set {change}
             returning coalesce(due_frozen, statement_timestamp() + due_offset), pg_notify($1, $2)
@@ -145,7 +145,7 @@ class Clock:
 
 
 async def make_production_again(owner_url: str) -> None:
-    """The opposite of Clock.open: genuine clocks, and a database that production code accepts."""
+    """Reverts Clock.open: real clocks, and a database that production code accepts."""
     connection = await connect(owner_url)
     try:
         async with connection.transaction():

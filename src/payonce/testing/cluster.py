@@ -1,4 +1,4 @@
-"""A primary and a streaming standby for tests: real servers that are crashed, promoted and joined again.
+"""A primary and a streaming standby for tests: real servers that can be crashed, promoted and rejoined.
 
     with Cluster.make(migrations, synchronous=True) as cluster:
         database = cluster.database()       # its URLs name both servers
@@ -6,7 +6,7 @@
         cluster.promote()
         cluster.rejoin()                    # a fresh standby in place of the dead server
 
-Its methods block: inside an event loop call them in a thread.
+The methods block: inside an event loop call them in a thread.
 """
 
 import asyncio
@@ -46,16 +46,16 @@ FOLDER_PREFIX: Final = "payonce-cluster-"
 SETTINGS: Final = {
     **QUICK_SETTINGS,
     "synchronous_commit": "on",
-    # In the data folder, which is deleted: what a killed server leaves among the system's shared memory stays for good.
+    # In the data folder, which is deleted: a killed server's shared memory would remain.
     "dynamic_shared_memory_type": "mmap",
-    # A standby that waits five seconds between two tries to reach its primary makes every test five seconds longer.
+    # The default of five seconds between attempts to reach the primary would make every test that much longer.
     "wal_retrieve_retry_interval": "100ms",
 }
 
 
 @dataclass
 class Cluster:
-    """`primary` serves; `standby` follows it, and is None between a promotion and a rejoin."""
+    """A primary and its standby, which is None between a promotion and a rejoin."""
 
     folder: Path
     installation: Installation
@@ -79,11 +79,11 @@ class Cluster:
         folder: Path | None = None,
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> "Cluster":
-        """Two servers in a folder of their own. A synchronous primary answers a COMMIT only when the standby has it."""
+        """Starts two servers in a new folder. A synchronous primary answers a COMMIT only once the standby has it."""
         chosen = installation or replicating_installation()
-        place, all_settings = folder or make_folder(FOLDER_PREFIX), {**SETTINGS, **settings}
-        primary = start(place / NODES[0], binaries=chosen, settings=all_settings, tie_to_parent=True)
-        cluster = cls(place, chosen, migrations, synchronous, primary, all_settings)
+        chosen_folder, all_settings = folder or make_folder(FOLDER_PREFIX), {**SETTINGS, **settings}
+        primary = start(chosen_folder / NODES[0], binaries=chosen, settings=all_settings, tie_to_parent=True)
+        cluster = cls(chosen_folder, chosen, migrations, synchronous, primary, all_settings)
         try:
             cluster.rejoin()
         except BaseException:
@@ -98,41 +98,41 @@ class Cluster:
         self.close()
 
     def database(self) -> ScratchDatabase:
-        """A migrated database. Its URLs name both servers and lead to whichever of them takes writes."""
+        """A migrated database. Its URLs name both servers and lead to the one that accepts writes."""
         return self.urls(self._scratch.database().name)
 
     def empty_database(self) -> ScratchDatabase:
-        """A database without payonce in it."""
+        """A database without payonce's schema."""
         name = f"scratch_{uuid4().hex}"
         self.execute(f"create database {name} owner {OWNER} template template0")
         return self.urls(name)
 
     def urls(self, name: str) -> ScratchDatabase:
-        """Of a database of this name, at both servers."""
+        """The URLs of a database, which name both servers."""
         at = self._scratch.urls(name)
         return ScratchDatabase(name, *map(self._at_both, (at.owner_url, at.service_url, at.superuser_url)))
 
     def execute(self, statement: str) -> None:
-        """As superuser, outside any scratch database."""
+        """Runs a statement as superuser, outside any scratch database."""
         _ask(self.primary, statement)
 
     def drop(self, database: ScratchDatabase) -> None:
         self._scratch.drop(database)
 
     def hold_replication(self) -> None:
-        """Stops the process that sends to the standby: what is committed from here on is lost with the primary. A
-        synchronous primary answers no further COMMIT."""
+        """Stops the process that sends to the standby: later commits are lost with the primary. A synchronous primary
+        answers no further COMMIT."""
         self._signal_senders(signal.SIGSTOP)
 
     def resume_replication(self) -> None:
         self._signal_senders(signal.SIGCONT)
 
     def crash_primary(self) -> None:
-        """Kills every process of the primary at once, as a power failure would."""
+        """Kills every process of the primary at once, like a power failure."""
         _kill(self.primary)
 
     def promote(self) -> None:
-        """Makes the standby the primary. It returns when that takes writes; the old primary must be dead."""
+        """Promotes the standby; returns when it accepts writes. The old primary must be dead."""
         promoted, self.standby = self.standby, None
         if promoted is None:
             raise AssertionError("the cluster has no standby to promote: call rejoin() first")
@@ -143,14 +143,14 @@ class Cluster:
         self._scratch = replace(self._scratch, server=promoted)
 
     def rejoin(self) -> None:
-        """Makes a fresh standby of the primary, in place of the server that is dead."""
+        """Replaces the dead server with a fresh standby of the primary."""
         name = next(each for each in NODES if self.folder / each != self.primary.data_dir)
         reset(self.folder / name)
         self._copy_primary(name)
         source = f"host={_socket_folder(self.primary)} user={SUPERUSER} application_name={name}"
         settings = {**self.settings, "primary_conninfo": source}
         self.standby = start(self.folder / name, binaries=self.installation, settings=settings, tie_to_parent=True)
-        # In the configuration file, not on the command line: a promoted server has no standby yet to wait for.
+        # In the configuration file, not on the command line: after a promotion there is no standby to wait for.
         _ask(self.primary, f"alter system set synchronous_standby_names = '{name if self.synchronous else ''}'")
         _ask(self.primary, "select pg_reload_conf()")
         wanted = "sync" if self.synchronous else "async"
@@ -159,7 +159,7 @@ class Cluster:
     def close(self) -> None:
         self._scratch.close()
         for server in (self.primary, self.standby):
-            # Not stopped: a primary whose replication is held would wait for its standby.
+            # Killed, not stopped: a primary whose replication is held would wait for its standby.
             if server is not None and is_alive(server.pid):
                 _kill(server)
         delete_nodes(self.folder)
@@ -169,7 +169,7 @@ class Cluster:
             os.kill(pid, how)
 
     def _replication(self) -> list[str]:
-        """How each standby that streams is followed: sync or async."""
+        """The state of each streaming standby: sync or async."""
         found = _ask(self.primary, "select array_agg(sync_state) from pg_stat_replication where state = 'streaming'")
         return found or []
 
@@ -181,16 +181,16 @@ class Cluster:
         home.account.take(home.cluster)
         command: list[str | Path] = [programs.program("pg_basebackup"), "-D", home.cluster, "-c", "fast", "--no-sync"]
         command += ["-h", _socket_folder(self.primary), "-U", SUPERUSER]
-        said = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, timeout=BACKUP_LIMIT_S, check=False, **home.account.spawn_options()
         )
-        if said.returncode != 0:
-            raise AssertionError(f"pg_basebackup failed: {said.stderr.strip()}")
+        if completed.returncode != 0:
+            raise AssertionError(f"pg_basebackup failed: {completed.stderr.strip()}")
         (home.cluster / "standby.signal").touch()
         home.account.take(home.cluster / "standby.signal")
 
     def _at_both(self, url: str) -> str:
-        """In the same order for as long as the cluster lives, as an operator's setting would be."""
+        """The URL with both servers, always in the same order, as in an operator's setting."""
         parts = urlsplit(url)
         folders = [str(make_socket_folder(find_home(self.folder / name))) for name in NODES]
         ports = ",".join([str(PORT)] * len(NODES))
@@ -199,23 +199,24 @@ class Cluster:
 
 
 def delete_nodes(folder: Path) -> None:
-    """Ends the servers in the folder of a cluster, if they run, and deletes it."""
+    """Stops the servers in a cluster's folder, if they run, and deletes it."""
     for name in NODES:
         reset(folder / name)
     folder.rmdir()
 
 
 def replicating_installation() -> Installation:
-    """The preferred one that can make a standby."""
+    """The preferred installation that can create a standby; raises Unavailable if there is none."""
     for found in replicating_installations():
         return found
     raise Unavailable(
-        "no PostgreSQL with pg_basebackup was found, which makes a standby: install the distribution's postgresql"
+        "no PostgreSQL with pg_basebackup was found, which a standby needs: install the distribution's package "
+        "postgresql"
     )
 
 
 def replicating_installations() -> list[Installation]:
-    """Those that can make a standby, the preferred one first."""
+    """Installations that can create a standby, the preferred one first."""
     return [found for found in find_installations() if (found.bin / "pg_basebackup").exists()]
 
 
@@ -224,11 +225,11 @@ def _socket_folder(server: Server) -> str:
 
 
 def _kill(server: Server) -> None:
-    # A postmaster that stands still forks nobody, and cannot restart the server when its children die.
+    # A stopped postmaster cannot restart the server when its children die.
     os.kill(server.pid, signal.SIGSTOP)
     victims = [*_children_of(server.pid), server.pid]
     for pid in victims:
-        # A backend whose client has left may end by itself meanwhile.
+        # A backend whose client has disconnected may end by itself.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     _wait_until(lambda: not any(map(is_alive, victims)), DEATH_LIMIT_S, f"the processes of {server.data_dir} end")
@@ -243,7 +244,7 @@ def _ask(server: Server, statement: str, limit_s: float = ANSWER_LIMIT_S) -> Any
         finally:
             connection.terminate()
 
-    # In a thread of its own, because the caller may stand inside a running event loop.
+    # In a separate thread, because the caller may be inside a running event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="payonce-testing") as thread:
         return thread.submit(asyncio.run, ask()).result()
 
@@ -251,7 +252,7 @@ def _ask(server: Server, statement: str, limit_s: float = ANSWER_LIMIT_S) -> Any
 def _children_of(parent: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        # One that has ended meanwhile is nobody's child. The name in brackets may hold spaces and brackets itself.
+        # Processes may end meanwhile. The name in brackets may contain spaces and brackets.
         with suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(stat.parent.name))

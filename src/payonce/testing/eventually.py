@@ -1,4 +1,4 @@
-"""Bounded waiting for what another process does in its own time."""
+"""Bounded waiting for other processes."""
 
 import asyncio
 import inspect
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, overload
 
 POLL_S: Final = 0.01
 DEFAULT_WITHIN_S: Final = 30.0
-"""Far off: it only bounds a hang, and a busy machine may stand still for seconds."""
+"""Generous: it only bounds a hang, and a busy machine may pause for seconds."""
 
 Answer = TypeVar("Answer")
 
@@ -24,7 +24,7 @@ async def eventually(condition: Callable[[], Answer], within_s: float = ..., wha
 
 
 async def eventually(condition: Callable[[], Any], within_s: float = DEFAULT_WITHIN_S, what: str = "") -> Any:
-    """Asks until the answer is truthy and returns it; fails when it does not become so in time."""
+    """Polls the condition until its result is truthy and returns that. Raises AssertionError after `within_s`."""
     deadline = time.monotonic() + within_s
     while True:
         answer = condition()

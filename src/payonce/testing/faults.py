@@ -1,10 +1,10 @@
-"""What may go wrong between a client and a vendor, and a plan that draws it: the same for the same seed and call.
+"""Faults between a client and a vendor, and plans that draw them reproducibly.
 
     plan = FaultPlan(seed=7, share=0.2, routes={"GET /": Odds(0.05)})
     bank = Faulty(BankSimulator(), plan)
 
-The draw depends on the seed, the route, the call's identity and how often that call was made before: neither the order
-in which workers come along nor the clock changes it.
+A draw depends on the seed, the route, the call's identity and how often that call was made: neither the order of
+workers nor the clock changes it.
 """
 
 import hashlib
@@ -18,32 +18,33 @@ from payonce.kit.outcomes import Invalid
 
 
 class Fault(StrEnum):
-    """Before, the vendor has done nothing; after, it has done what was asked and the client does not hear so."""
+    """ "Before": the vendor has done nothing. "After": it has carried out the call, but the client does not learn of
+    it."""
 
     REFUSED_CONNECTION = "refused_connection"
-    """Before. Nobody listens."""
+    """Before. The connection is refused."""
     TOO_MANY_REQUESTS = "too_many_requests"
     """Before. 429 with Retry-After."""
     ERROR_BEFORE = "error_before"
-    """503, and nothing was done."""
+    """Before. 503."""
     ERROR_AFTER = "error_after"
-    """502 from a proxy, and it was done."""
+    """After. 502 from a proxy."""
     TIMEOUT_BEFORE = "timeout_before"
-    """No answer, and nothing was done."""
+    """Before. No response."""
     TIMEOUT_AFTER = "timeout_after"
-    """No answer, and it was done."""
+    """After. No response."""
     ANSWER_LOST = "answer_lost"
-    """The connection drops, and it was done."""
+    """After. The connection drops."""
     LATE = "late"
-    """The connection drops; the request lies somewhere and is carried out later."""
+    """The connection drops; the request is delayed and carried out later."""
     DUPLICATE = "duplicate"
-    """Something on the way delivers the request twice; the client hears the first answer."""
+    """The network delivers the request twice; the client gets the first response."""
     SLOW = "slow"
-    """Done and answered, after a while."""
+    """Carried out and answered, after a delay."""
     WRONG_ANSWER = "wrong_answer"
-    """Done, and answered in good form with other figures than the true ones: each digit is the next one."""
+    """Carried out, and answered in valid form with wrong figures: each digit is incremented."""
     MALFORMED_ANSWER = "malformed_answer"
-    """Done, and answered with half of a body."""
+    """Carried out, and answered with half of the body."""
 
 
 EVENLY: Final[Mapping[Fault, int]] = MappingProxyType(dict.fromkeys(Fault, 1))
@@ -55,25 +56,25 @@ def _evenly() -> Mapping[Fault, int]:
 
 @dataclass(frozen=True)
 class Odds:
-    """How many calls go wrong, and in what proportion how. A fault without a weight does not occur."""
+    """The share of faulty calls and the weights of faults. A fault without a weight does not occur."""
 
     share: float
     weights: Mapping[Fault, int] = field(default_factory=_evenly)
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise Invalid(f"the share of faults is {self.share}; it lies between 0 and 1")
+            raise Invalid(f"the share of faults is {self.share}; it must be between 0 and 1")
         if any(weight < 0 for weight in self.weights.values()) or (self.share and not any(self.weights.values())):
-            raise Invalid("the weights of faults are whole numbers from 0 on, and not all of them 0")
+            raise Invalid("the weights of faults are invalid; use whole numbers from 0 on, and not only zeros")
 
     def without(self, *faults: Fault) -> "Odds":
-        """The same share, of other faults."""
+        """The same share without these faults."""
         return Odds(self.share, {fault: weight for fault, weight in self.weights.items() if fault not in faults})
 
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """Draws what becomes of each call. `routes` has other odds for routes that begin so; the longest beginning wins."""
+    """Draws a fault for each call. `routes` has other odds by route prefix; the longest matching prefix wins."""
 
     seed: int
     share: float = 0.2
@@ -88,7 +89,7 @@ class FaultPlan:
         return self.routes[max(fitting, key=len)] if fitting else Odds(self.share, self.weights)
 
     def draw(self, route: str, call: str, number: int) -> Fault | None:
-        """What happens to the `number`-th time (from 1) that this call is made on this route."""
+        """The fault of the `number`-th call (from 1) with this identity on this route; None for no fault."""
         odds = self.odds(route)
         text = f"{self.seed}\x00{route}\x00{call}\x00{number}"
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
@@ -104,7 +105,7 @@ class FaultPlan:
 
 @dataclass(frozen=True)
 class Script:
-    """Faults in the order in which calls come, for a test that wants a certain one; None lets a call pass."""
+    """A fixed sequence of faults, for a test that needs certain ones; None lets a call pass."""
 
     faults: list[Fault | None]
 

@@ -1,7 +1,7 @@
-"""Enacts a fault plan around any simulator: an ASGI application that looks to its client like the vendor on a bad day.
+"""Applies a fault plan to a simulator: an ASGI application that behaves like a failing vendor.
 
-It serves under the in-process transport of `payonce.kit.http` and, with `over_sockets`, behind a real server. There
-nobody can refuse a connection that already stands: such a one is dropped, and its client cannot know that nothing left.
+It runs behind the in-process transport of `payonce.kit.http` and, with `over_sockets`, behind a real server. There an
+open connection cannot be refused: it is dropped, and the client cannot know that nothing was carried out.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from payonce.kit.http import AnswerLost, Application, ConnectionRefused, TimedOu
 from payonce.testing.faults import Fault
 
 SILENCE_MAX_S: Final = 60.0
-"""How long a client behind a socket is left without an answer, if it does not hang up before."""
+"""How long a client behind a socket waits for a response, unless it disconnects before."""
 RETRY_AFTER_S: Final = 1
 DIGITS: Final = bytes.maketrans(b"0123456789", b"1234567890")
 
@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 class Draws(Protocol):
-    """A FaultPlan, or a Script."""
+    """Draws faults: a FaultPlan, or a Script."""
 
     def draw(self, route: str, call: str, number: int) -> Fault | None: ...
 
@@ -42,7 +42,7 @@ class Request:
 
     @property
     def identity(self) -> str:
-        """The same for a call that is made again. Of the headers only the vendor's key belongs to it."""
+        """Equal for repeated calls. Of the headers it includes only the vendor's idempotency key."""
         key = next((value for name, value in self.scope["headers"] if name == b"idempotency-key"), b"")
         parts = (self.scope["query_string"], key, self.body)
         return hashlib.blake2b(b"\x00".join(parts), digest_size=16).hexdigest()
@@ -56,8 +56,8 @@ class Answer:
 
 
 class Faulty:
-    """`enacted` counts what was done to calls; what is late lies in `held` until `late_s` are over or deliver() is
-    called."""
+    """A simulator with faults. `enacted` counts them; late calls are in `held` until `late_s` have passed or deliver()
+    is called."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Faulty:
         self.enacted: Counter[Fault] = Counter()
         self.held: list[Request] = []
         self.silent = asyncio.Event()
-        """Set when a client behind a socket is left without an answer; whoever waits for that clears it."""
+        """Set when a client behind a socket gets no response; the waiting test clears it."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -93,21 +93,21 @@ class Faulty:
         self._calls[call] += 1
         fault = self._plan.draw(request.route, request.identity, self._calls[call])
         if fault is None:
-            await _say(send, await self._carried_out(request))
+            await _respond(send, await self._carry_out(request))
             return
         self.enacted[fault] += 1
         await self._enact(fault, request, receive, send)
 
     async def deliver(self) -> int:
-        """Carries out what was held back, in the order of arrival. Answers how many there were."""
+        """Carries out delayed calls in the order of arrival; returns their number."""
         count = 0
         while self.held:
-            await self._carried_out(self.held.pop(0))
+            await self._carry_out(self.held.pop(0))
             count += 1
         return count
 
     async def close(self) -> None:
-        """Carries out what is still held back: late is not never."""
+        """Carries out all delayed calls."""
         for timer in list(self._timers):
             timer.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
@@ -118,9 +118,9 @@ class Faulty:
             case Fault.REFUSED_CONNECTION:
                 await self._drop(send, ConnectionRefused())
             case Fault.TOO_MANY_REQUESTS:
-                await _say(send, Answer(429, ((b"retry-after", self._retry_after),), b"slow down"))
+                await _respond(send, Answer(429, ((b"retry-after", self._retry_after),), b"slow down"))
             case Fault.ERROR_BEFORE:
-                await _say(send, Answer(503, (), b"out of order"))
+                await _respond(send, Answer(503, (), b"out of order"))
             case Fault.TIMEOUT_BEFORE:
                 await self._be_silent(receive)
             case Fault.LATE:
@@ -128,31 +128,31 @@ class Faulty:
                 await self._drop(send, AnswerLost())
             case Fault.SLOW:
                 await self._wait(self._slow_s)
-                await _say(send, await self._carried_out(request))
+                await _respond(send, await self._carry_out(request))
             case Fault.DUPLICATE:
-                answer = await self._carried_out(request)
-                await self._carried_out(request)
-                await _say(send, answer)
+                answer = await self._carry_out(request)
+                await self._carry_out(request)
+                await _respond(send, answer)
             case _:
-                await self._enact_after(fault, await self._carried_out(request), receive, send)
+                await self._enact_after(fault, await self._carry_out(request), receive, send)
 
     async def _enact_after(self, fault: Fault, answer: Answer, receive: Any, send: Any) -> None:
         match fault:
             case Fault.ERROR_AFTER:
-                await _say(send, Answer(502, (), b"bad gateway"))
+                await _respond(send, Answer(502, (), b"bad gateway"))
             case Fault.TIMEOUT_AFTER:
                 await self._be_silent(receive)
             case Fault.ANSWER_LOST:
                 await self._drop(send, AnswerLost())
             case Fault.WRONG_ANSWER:
-                await _say(send, Answer(answer.status, answer.headers, answer.body.translate(DIGITS)))
+                await _respond(send, Answer(answer.status, answer.headers, answer.body.translate(DIGITS)))
             case Fault.MALFORMED_ANSWER:
-                await _say(send, Answer(answer.status, answer.headers, answer.body[: len(answer.body) // 2]))
+                await _respond(send, Answer(answer.status, answer.headers, answer.body[: len(answer.body) // 2]))
             case _:
                 raise AssertionError(f"{fault} is not enacted")
 
-    async def _carried_out(self, request: Request) -> Answer:
-        """The application's answer, kept back: whether the client hears it is decided here."""
+    async def _carry_out(self, request: Request) -> Answer:
+        """Calls the application and captures its response; the fault decides whether the client gets it."""
         answer, parts = Answer(), []
         body = [{"type": "http.request", "body": request.body, "more_body": False}]
 
@@ -181,12 +181,12 @@ class Faulty:
         await self._wait(late_s)
         if request in self.held:
             self.held.remove(request)
-            await self._carried_out(request)
+            await self._carry_out(request)
 
     async def _drop(self, send: Any, fault: Exception) -> None:
         if not self._over_sockets:
             raise fault
-        # A server hangs up on an application that promised more than it said.
+        # A server closes the connection when an application sends less than it declared.
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
 
     async def _be_silent(self, receive: Any) -> None:
@@ -202,7 +202,8 @@ class Faulty:
 
 
 def faulty_over_sockets(application: Application, plan: Draws) -> Faulty:
-    """For other processes: late calls land by themselves, and whoever is turned away may come back at once."""
+    """A faulty simulator for other processes: late calls arrive by themselves, and refused clients may retry at
+    once."""
     return Faulty(application, plan, over_sockets=True, retry_after_s=0, late_s=LATE_S)
 
 
@@ -215,7 +216,7 @@ async def _body(receive: Any) -> bytes:
             return b"".join(parts)
 
 
-async def _say(send: Any, answer: Answer) -> None:
+async def _respond(send: Any, answer: Answer) -> None:
     headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})

@@ -1,16 +1,16 @@
-"""The pytest plugin: async tests run in a loop of their own, and every test that asks gets a database of its own.
+"""The pytest plugin: async tests run in an event loop each, and tests get databases of their own.
 
 Fixtures, the outermost first:
 
     payonce_components  the (name, package) pairs whose migrations are applied; override it to test your own services
     servers             the session's PostgreSQL servers
     postgres            one of them; parametrise it indirectly with an Installation to run on another version
-    scratch             a migrated database for this test alone
+    scratch             a migrated database for this test
     stage               opens the engine on it: `async with stage() as s:`
-    redis_server        the session's Redis server, for this test alone and empty; restarted if a test killed it
+    redis_server        the session's Redis server, empty at the start of each test; restarted if a test killed it
 
-There are no async fixtures. Instead, a fixture of an async test may return an async context manager: it is entered
-in the test's own loop, and the test gets what it yields.
+There are no async fixtures. Instead, a fixture of an async test may return an async context manager: it is entered in
+the test's event loop, and the test gets the yielded value.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from payonce.testing.servers import MEMORY, ScratchDatabase, ScratchServer, Serv
 from payonce.testing.stage import OpenStage, open_stage
 
 ASYNC_LIMIT_S: Final = 90.0
-"""The bound of one async test; below pytest-timeout's, so that the test and not the session is ended."""
+"""Time limit of an async test; below pytest-timeout's, so that it ends the test and not the session."""
 ASYNC_SHARE: Final = 0.75
-"""Of the time that a test's own `timeout` mark gives it."""
+"""Share of the time in a test's own `timeout` mark."""
 
 
 def pytest_configure() -> None:
     if MEMORY is None:
-        # The tests' servers are not durable then, and processes must be told, as an operator would tell them.
+        # The test servers are then not durable, which processes must be told explicitly.
         os.environ.setdefault(ACCEPT_DATA_LOSS, "true")
 
 
@@ -73,9 +73,9 @@ def _limit_s(test: pytest.Function) -> float:
 
 
 def _close(runner: asyncio.Runner) -> list[str]:
-    """Closes the loop and answers what was still open in it.
+    """Closes the event loop; returns descriptions of what was still open in it.
 
-    uvloop warns of that while it closes, and never comes back if warnings are errors then.
+    uvloop warns of that while it closes, and would hang if warnings were errors then.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)

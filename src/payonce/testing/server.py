@@ -1,4 +1,4 @@
-"""A simulator behind a real server on the loopback, for clients in other processes."""
+"""Serves a simulator on the loopback, for clients in other processes."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ BACKLOG: Final = 1_024
 
 @asynccontextmanager
 async def serving(application: Application, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serves in this loop until the block ends; answers with the address, whose port the system chose if it is 0."""
+    """Serves in this event loop until the block ends; yields the address. Port 0 takes any free one."""
     config = uvicorn.Config(
         application,
         lifespan="off",

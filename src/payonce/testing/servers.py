@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for one test session, and databases cloned from a migrated template for single tests."""
+"""PostgreSQL servers for a test session, and databases copied from a migrated template for single tests."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ MEMORY_WANTED_BYTES: Final = 2 * 1024**3
 
 
 def _memory() -> Path | None:
-    """Where there is enough of it, a copy of a database takes a tenth of the time."""
+    """A folder in memory, if there is enough: copying a database there takes a tenth of the time."""
     if MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK):
         space = os.statvfs(MEMORY_FOLDER)
         if space.f_bavail * space.f_frsize >= MEMORY_WANTED_BYTES:
@@ -36,8 +36,8 @@ def _memory() -> Path | None:
 MEMORY: Final = _memory()
 NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off"}
 QUICK_SETTINGS: Final = {"shared_buffers": "64MB", **({} if MEMORY else NOT_DURABLE)}
-"""In memory durability costs 3 ms of a copy's 20, so tests run with it. On a disk it costs 0.5 s of each, measured, and
-what is lost with the machine is nothing a test would miss."""
+"""In memory, durability takes 3 ms of a copy's 20, so tests run with it. On a disk it takes 0.5 s of each, measured,
+and tests need no data after a crash of the machine."""
 
 BROKEN: Final = (
     OSError,
@@ -51,7 +51,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class ScratchDatabase:
-    """A database of one test. `service` is the role that services run as, `owner` the one that migrates."""
+    """The database of one test. `service` is the role that services use, `owner` the one that migrates."""
 
     name: str
     owner_url: str
@@ -66,23 +66,23 @@ class ScratchServer:
     server: Server
     migrations: Sequence[Migration]
     _has_template: bool = False
-    _line: "_Line" = field(init=False)
+    _admin: "_AdminConnection" = field(init=False)
 
     def __post_init__(self) -> None:
-        self._line = _Line(self.server.superuser_url)
+        self._admin = _AdminConnection(self.server.superuser_url)
 
     def database(self) -> ScratchDatabase:
-        """A migrated database that nobody else uses: copied, so it takes milliseconds."""
+        """A new migrated database, copied from the template within milliseconds."""
         if not self._has_template:
-            self._line.wait_for(self._make_template())
+            self._admin.wait_for(self._make_template())
             self._has_template = True
         name = f"scratch_{uuid4().hex}"
-        # Copying files is the quicker way where nothing waits for a disk.
+        # Copying files is faster where nothing waits for a disk.
         self.execute(f"create database {name} owner {OWNER} template {TEMPLATE} strategy file_copy")
         return self.urls(name)
 
     def empty_database(self) -> ScratchDatabase:
-        """A database without payonce in it: for tests of migrations."""
+        """A database without payonce's schema, for tests of migrations."""
         name = f"scratch_{uuid4().hex}"
         self.execute(f"create database {name} owner {OWNER} template template0")
         return self.urls(name)
@@ -99,11 +99,11 @@ class ScratchServer:
             self.drop(database)
 
     def execute(self, statement: str) -> None:
-        """As superuser, outside any scratch database."""
-        self._line.execute(statement)
+        """Runs a statement as superuser, outside any scratch database."""
+        self._admin.execute(statement)
 
     def close(self) -> None:
-        self._line.close()
+        self._admin.close()
 
     def urls(self, name: str) -> ScratchDatabase:
         server = self.server
@@ -112,7 +112,7 @@ class ScratchServer:
         )
 
     async def _make_template(self) -> None:
-        await self._line.send(f"create database {TEMPLATE} owner {OWNER} template template0")
+        await self._admin.send(f"create database {TEMPLATE} owner {OWNER} template template0")
         connection = await asyncpg.connect(self.urls(TEMPLATE).owner_url)
         try:
             await migrate(connection, self.migrations)
@@ -122,7 +122,7 @@ class ScratchServer:
 
 @dataclass
 class Servers:
-    """The servers of one session, each started when first asked for and ended with the process, however that ends."""
+    """The servers of one session, each started on first use and ended with the process, however it ends."""
 
     migrations: Sequence[Migration]
     settings: Mapping[str, str] = field(default_factory=lambda: QUICK_SETTINGS)
@@ -146,9 +146,9 @@ class Servers:
 
 
 def make_folder(prefix: str) -> Path:
-    """A new folder for servers, where they are quickest."""
+    """A new folder for servers, in memory if possible."""
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=MEMORY))
-    # The server runs under an account of its own when the tests run as root.
+    # As root, the server runs under another account.
     folder.chmod(0o755)
     return folder
 
@@ -159,11 +159,11 @@ def _with_path(url: str, database: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/{database}" + (f"?{parts.query}" if parts.query else "")
 
 
-class _Line:
-    """One superuser's connection for all the databases of a server: opening one for each costs as much as a test.
+class _AdminConnection:
+    """A superuser connection for all databases of a server: opening one for each costs as much as a test.
 
-    It lives in a thread of its own, because callers may stand inside a running event loop. The thread begins with the
-    first use: a process that forks others should have none.
+    It lives in a separate thread, because callers may be inside a running event loop. The thread starts on first use: a
+    process that forks should have none.
     """
 
     def __init__(self, url: str) -> None:
@@ -195,11 +195,11 @@ class _Line:
 
     def close(self) -> None:
         if self._loop is not None and self._thread is not None:
-            self.wait_for(self._hang_up())
+            self.wait_for(self._disconnect())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.terminate()

@@ -1,4 +1,4 @@
-"""Everything one test needs of the engine, opened on one database and closed behind it."""
+"""The engine for one test, opened on one database and closed after it."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,7 +23,7 @@ from payonce.testing.servers import ScratchDatabase
 
 @dataclass(frozen=True)
 class Stage:
-    """One process' worth of the engine, in the service role, with the owner's connection and the clocks beside it."""
+    """The engine as in one process, in the service role, with the owner's connection and the clocks."""
 
     scratch: ScratchDatabase
     database: Database
@@ -32,10 +32,10 @@ class Stage:
     admin: PostgresAdmin
     clock: Clock
     owner: asyncpg.Connection
-    """For what services may not do: triggers, other schemas, looking at everything."""
+    """For operations that services may not do: triggers, other schemas, reading everything."""
 
     async def queue(self, policy: Policy, worker: str = "worker-1") -> PostgresQueue:
-        """The queue as a worker of that name sees it, declared."""
+        """Declares the queue; returns it for a worker of that name."""
         await self.feed.declare([policy])
         return PostgresQueue(self.database, self.notifier, policy, worker)
 
@@ -44,36 +44,37 @@ class Stage:
         return Reader(self.database)
 
     def begin(self) -> AbstractAsyncContextManager[Tx]:
-        """A transaction outside any run, as an HTTP request would have one."""
+        """A transaction outside any run, as in an HTTP request."""
         return begin(self.database, self.feed)
 
     async def worker(self, *handlers: Handler, resources: Sequence[object] = ()) -> Worker:
-        """The handlers with what they need, their queues declared; nothing runs until run() or step()."""
+        """A worker with these handlers and resources, whose queues are declared; nothing runs until run() or step()."""
         await self.feed.declare(list({handler.policy.queue: handler.policy for handler in handlers}.values()))
         return Worker(handlers, self.database, self.feed, self._open_queue, resources)
 
     async def drain(self, worker: Worker) -> int:
-        """Lets the worker do all that is due now. Answers in how many steps."""
+        """Runs all due work; returns the number of steps."""
         steps = 0
-        # A worker that is asked to step at large looks into each of its queues, twice, and most of them are empty.
+        # Without queue names a step would check each of the worker's queues twice, and most are empty.
         while (due := await self.clock.due_queues()) and await worker.step(due):
             steps += 1
         return steps
 
     async def run(self, worker: Worker, for_s: float = 3_600.0) -> None:
-        """Lets the worker do all that falls due within that time, from one due time to the next; the clock stands."""
+        """Runs all work that falls due within that time, from one due time to the next; the clock then stays
+        stopped."""
         await self.clock.run_to(await self.clock.now() + timedelta(seconds=for_s), partial(self.drain, worker))
 
     def _open_queue(self, policy: Policy) -> PostgresQueue:
         return PostgresQueue(self.database, self.notifier, policy, "worker-1")
 
     async def drained(self) -> bool:
-        """Whether workers, wherever they run, have nothing left that is due."""
+        """Whether no work is due, in any process."""
         return await self.clock.idle()
 
 
 _settings_by_server: Final[dict[str, dict[str, str]]] = {}
-"""Of sessions. A server is looked at once: to do it for every test takes a connection more of each."""
+"""Session settings by server: reading them for every test would take another connection each."""
 
 
 @asynccontextmanager
@@ -94,4 +95,4 @@ async def open_stage(scratch: ScratchDatabase) -> AsyncIterator[Stage]:
 
 
 OpenStage = Callable[[], AbstractAsyncContextManager[Stage]]
-"""What the fixture `stage` is: call it, and enter what it answers. Several at once are several processes' worth."""
+"""The type of the fixture `stage`: call it and enter the result. Several at once act like several processes."""

@@ -47,7 +47,7 @@ class Running:
     async def ready(self) -> None:
         async def answers() -> bool:
             assert self.child is not None
-            assert self.child.running, self.child.last_words()
+            assert self.child.running, self.child.last_lines()
             try:
                 return (await self.http.request("GET", "/readyz")).status == 200
             except PayonceError:

@@ -1,10 +1,10 @@
-"""The crash explorer: kills or stops a process at every crossing of a scenario, or crashes its database server there
-or fails over to a standby, and compares both sides' books.
+"""The crash explorer: kills or stops a process at every crossing of a scenario, or crashes its database server there or
+fails over to a standby, and compares both sides' records.
 
     report = explore([MyScenario()])
     assert report.sound, report.summary()
 
-A scenario is a class with the members of `Scenario`; `PlainScenario` has what most need not say.
+A scenario is a class with the members of `Scenario`; `PlainScenario` has defaults for most of them.
 """
 
 from payonce.testing.crash.ablations import ABLATIONS, Ablation

@@ -1,6 +1,6 @@
-"""Safeguards taken out, one at a time: each must be missed, or the explorer proves nothing about it.
+"""Safeguards removed one at a time: without each, the explorer must find damage, or it proves nothing about it.
 
-An ablation is applied inside a forked child and dies with it; the explorer and its books stay as they are.
+An ablation is applied inside a forked child and ends with it; the explorer and its records are unaffected.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -48,29 +48,29 @@ DAMAGE: Final = frozenset({"happened twice", "books differ", "ledger", "invarian
 
 @dataclass(frozen=True)
 class Ablation:
-    """A safeguard, how it is taken out of this process, and where to look for the damage first."""
+    """A safeguard, a function that removes it from this process, and where to look for damage first."""
 
     name: str
     apply: Callable[[], object]
     scenario: str
     mode: Mode
     shows: frozenset[str] = DAMAGE
-    """The kinds of violation that count: an ablation that merely breaks the run would prove nothing."""
+    """The kinds of violation that count: an ablation that merely breaks the run proves nothing."""
     near: str = ""
-    """Part of the site to look at first."""
+    """Part of the site to try first."""
 
 
 def put(target: object, name: str, replacement: Any) -> None:
-    """Refuses to take out what is not there: an ablation of nothing would be caught by nothing."""
-    assert hasattr(target, name), f"{target!r} has no {name} any more: the ablation takes nothing out"
+    """Replaces an attribute. Fails if it does not exist: the ablation would remove nothing."""
+    assert hasattr(target, name), f"{target!r} has no {name} any more: the ablation removes nothing"
     setattr(target, name, replacement)
 
 
 def no_intent_on_record() -> None:
-    """The statements of an intent run, and nothing of them is there when the process dies."""
+    """The statements of an intent run, but are rolled back."""
 
     @asynccontextmanager
-    async def intent_that_is_not_kept(run: Run) -> AsyncIterator[Tx]:
+    async def intent_rolled_back(run: Run) -> AsyncIterator[Tx]:
         async with run.database.handlers.acquire() as connection:
             transaction = connection.transaction()
             await transaction.start()
@@ -79,7 +79,7 @@ def no_intent_on_record() -> None:
             finally:
                 await transaction.rollback()
 
-    put(Run, "intent", intent_that_is_not_kept)
+    put(Run, "intent", intent_rolled_back)
     put(Run, "record", _record_nowhere)
 
 
@@ -88,10 +88,10 @@ async def _record_nowhere(run: Run, stored: EffectRecord, result: Result) -> Eff
 
 
 def no_fence_in_the_commit() -> None:
-    """A run that lost its message commits all the same."""
+    """A run that lost its message commits nevertheless."""
     refusing = "payonce.refuse_stale($1, $7)"
-    assert refusing in statements.SETTLE_WITHIN, "the fence refuses in another way: the ablation takes nothing out"
-    # Every parameter stays in use: PostgreSQL refuses a statement with one that is not, and no run could commit at all.
+    assert refusing in statements.SETTLE_WITHIN, "the fence has changed: the ablation removes nothing"
+    # Every parameter stays in use: PostgreSQL refuses statements with unused ones, and no run could commit.
     put(
         statements,
         "SETTLE_WITHIN",
@@ -100,7 +100,7 @@ def no_fence_in_the_commit() -> None:
 
 
 def acknowledged_before_the_work() -> None:
-    """At most once: what is claimed is gone from the queue."""
+    """At most once: a claimed message is gone from the queue."""
     exchange = PostgresQueue.exchange
 
     async def claim_and_forget(queue: PostgresQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
@@ -118,7 +118,7 @@ def acknowledged_before_the_work() -> None:
 
 
 def message_after_the_commit() -> None:
-    """The next message in a second transaction, as with any queue that lives elsewhere."""
+    """The next message is sent in a second transaction, as with any queue outside the database."""
     send_within, commit = Tx.send, Work.commit
     waiting: list[Callable[[Tx], Awaitable[object]]] = []
 
@@ -131,7 +131,7 @@ def message_after_the_commit() -> None:
 
 
 def posting_after_the_commit() -> None:
-    """The ledger in a second transaction."""
+    """The ledger is written in a second transaction."""
     post_within, commit = Tx.post, Work.commit
     waiting: list[Callable[[Tx], Awaitable[object]]] = []
 
@@ -144,7 +144,7 @@ def posting_after_the_commit() -> None:
 
 
 def event_after_the_commit() -> None:
-    """The event in a second transaction, as when a broker is told after the database."""
+    """The event is published in a second transaction, as with a broker."""
     publish_within, commit = Tx.publish, Work.commit
     waiting: list[Callable[[Tx], Awaitable[object]]] = []
 
@@ -170,7 +170,7 @@ def _then(commit: Any, waiting: list[Callable[[Tx], Awaitable[object]]]) -> Any:
 
 
 def unknown_taken_for_not_sent() -> None:
-    """The naive retry: no answer, so it did not happen."""
+    """The naive retry: no response is taken for no effect."""
     result_of = send._result_of
 
     def hopeful(error: BaseException, timeout_s: float) -> Result:
@@ -181,7 +181,7 @@ def unknown_taken_for_not_sent() -> None:
 
 
 def blind_effects_repeated() -> None:
-    """What can neither be asked for nor repeated is repeated."""
+    """An effect that can be neither queried nor repeated is repeated."""
 
     def again(stored: EffectRecord, *arguments: Any) -> NextAction:
         move = next_action(stored, *arguments)
@@ -191,12 +191,12 @@ def blind_effects_repeated() -> None:
 
 
 def horizon_ignored() -> None:
-    """What the vendor does not show did not happen."""
+    """An effect that the vendor does not show yet is taken as not happened."""
     put(store, "did_not_counts", lambda stored, horizon_s: 0.0)
 
 
 def vendors_fence_skipped() -> None:
-    """Sent again while an earlier send may still land."""
+    """An effect is sent again while an earlier request may still arrive."""
     fence_and_send = resolve._fence_and_send
 
     async def believe(request: object) -> None:
@@ -211,7 +211,7 @@ def vendors_fence_skipped() -> None:
 
 
 def new_key_with_every_try() -> None:
-    """The vendor is given another key each time, and so cannot recognise the request."""
+    """The vendor gets another key each time, and cannot recognise the request."""
 
     async def charge_anew(client: BankClient, order: Order) -> Receipt:
         answer = await client._http.request(
@@ -223,7 +223,7 @@ def new_key_with_every_try() -> None:
 
 
 def outcomes_fenced_away() -> None:
-    """What nearly everybody does: a run that lost its lease is not listened to."""
+    """The usual design: results of a run that lost its lease are ignored."""
 
     async def fenced(run: Run, stored: EffectRecord, result: Result) -> EffectRecord:
         try:
@@ -238,7 +238,7 @@ def outcomes_fenced_away() -> None:
 
 
 def contradictions_dropped() -> None:
-    """Once an effect has ended, what comes late changes nothing."""
+    """Late results of a finished effect are ignored."""
 
     def ended_is_ended(stored: EffectRecord, attempt: int, result: Result) -> State:
         return state_after(stored, attempt, result) if stored.state in OPEN else stored.state
@@ -247,7 +247,7 @@ def contradictions_dropped() -> None:
 
 
 def answers_wake_nothing() -> None:
-    """What waits for its next attempt, or is parked, hears of an answer when its time comes, or never."""
+    """A waiting or parked message is not woken by an answer."""
 
     async def asleep(connection: Any, message_id: UUID) -> str | None:
         return None
@@ -256,7 +256,7 @@ def answers_wake_nothing() -> None:
 
 
 def dead_leases_kept() -> None:
-    """Nobody looks after those who died."""
+    """The leases of dead workers are not released."""
 
     async def nothing(queue: PostgresQueue) -> int:
         return 0
@@ -265,8 +265,8 @@ def dead_leases_kept() -> None:
 
 
 def commit_looked_up_by_its_id() -> None:
-    """The server is asked what became of the transaction with the lost one's id, which may be somebody else's by then.
-    Where the id comes from makes no difference: here the explorer has told it."""
+    """A lost COMMIT is looked up by transaction id, which may belong to another transaction by then. How the id is
+    learned makes no difference: here the explorer provides it."""
 
     async def status_of_the_id(database: Database, *arguments: object) -> bool | None:
         try:
@@ -283,7 +283,7 @@ def commit_looked_up_by_its_id() -> None:
 
 
 def sent_in_quarantine() -> None:
-    """Whoever has connected to the new primary goes on as if nothing could be lost."""
+    """After a failover, processes continue as if nothing could be lost."""
     put(child, "SEND_CHECKS", controls.CHECKS)
 
 

@@ -1,4 +1,4 @@
-"""What the explorer needs of a queue backend: its parts in a child, and a view of its messages from outside."""
+"""A queue backend for the explorer: its components in a child, and access to its messages from outside."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,41 +22,41 @@ from payonce.testing.crash.model import Violation
 
 @dataclass(frozen=True)
 class EngineParts:
-    """The engine's parts in one child, each to be moved on its own."""
+    """The engine's components in one child, each driven separately."""
 
     feed: NotifyingFeed
     admin: Admin
     open_queue: Callable[[Policy], PullQueue]
     relays: Sequence[Relay] = ()
-    """What feeds the queues, beside the scenario's own."""
+    """The backend's relays, in addition to the scenario's."""
     janitors: Sequence[Janitor] = ()
     steps: Mapping[str, Callable[[Worker], Awaitable[bool]]] = field(default_factory=dict)
-    """How a step is taken in queues that nobody claims from, by their names."""
+    """Step functions of queues whose messages are pushed instead of claimed, by queue."""
 
 
 @dataclass(frozen=True)
 class PendingWork:
-    """What could be done next."""
+    """Pending work of each kind."""
 
     dead: Sequence[str] = ()
-    """Queues with leases that have ended."""
+    """Queues with expired leases."""
     due: Sequence[str] = ()
-    """Queues with something to claim."""
+    """Queues with claimable messages."""
     relays: Sequence[str] = ()
-    """Relays with something to hand over."""
+    """Relays with due entries."""
     leased: bool = False
-    """Somebody holds something, by a lease that has not ended."""
+    """Whether an unexpired lease exists."""
     janitors: Sequence[str] = ()
-    """Janitors that have something to mend, by name; they tick when nothing else is due."""
+    """Janitors with something to repair, by name; they tick when nothing else is due."""
 
 
 class QueueProbe(Protocol):
-    """Where the messages of one run lie, seen by the explorer."""
+    """Access to the messages of one run, for the explorer."""
 
     async def pending(self) -> PendingWork: ...
 
     async def freeze(self, at: datetime) -> datetime:
-        """Both clocks stand still, the due clock at that moment."""
+        """Stops both clocks, the due clock at that time."""
         ...
 
     async def advance_leases(self, lease_s: float) -> None: ...
@@ -64,36 +64,36 @@ class QueueProbe(Protocol):
     async def next_due(self) -> datetime | None: ...
 
     async def waiting(self) -> str:
-        """What is not at rest, in one line."""
+        """Describes unfinished messages in one line."""
         ...
 
     async def wipe(self) -> None:
-        """What lies outside PostgreSQL is gone."""
+        """Deletes everything outside PostgreSQL."""
         ...
 
     async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
-        """As somebody does by hand."""
+        """Pushes bodies directly into a queue's list."""
         ...
 
     async def parked(self) -> tuple[str, UUID] | None:
-        """A message that rests parked."""
+        """A parked message."""
         ...
 
     async def parked_in_review(self) -> tuple[str, UUID] | None:
-        """A parked message whose effect waits for a person."""
+        """A parked message whose effect waits for an operator."""
         ...
 
     async def left_over(self, expected_parked: int) -> list[Violation]:
-        """What should not be there when all is at rest."""
+        """Unexpected remains when everything has finished."""
         ...
 
 
 class DriverStorage(Protocol):
-    """One driver's own part of the backend, emptied before every run."""
+    """The storage of one driver process, emptied before every run."""
 
     @property
     def address(self) -> str:
-        """For the children."""
+        """The address for the children."""
         ...
 
     def probe(
@@ -106,13 +106,13 @@ class Backend(Protocol):
     def name(self) -> str: ...
 
     async def declare(self, database: Database, policies: Sequence[Policy]) -> NotifyingFeed:
-        """In the template of a scenario: its queues, and what its first messages are put by."""
+        """Declares queues in a scenario's template database; returns the feed for its first messages."""
         ...
 
     def storage(self, folder: Path) -> DriverStorage:
-        """Opened once in every driver, in a process without an event loop; `folder` is the whole exploration's."""
+        """Opens a driver's storage, in a process without an event loop; `folder` belongs to the whole exploration."""
         ...
 
     def parts(self, database: Database, address: str, worker: str) -> AbstractAsyncContextManager[EngineParts]:
-        """In a child."""
+        """Opens the engine's components in a child."""
         ...

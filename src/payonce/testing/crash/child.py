@@ -1,4 +1,4 @@
-"""A forked process with the engine in it: does one thing after the other, as the explorer says, and nothing beside."""
+"""A forked process with the engine: executes one command of the explorer at a time, and nothing else."""
 
 import asyncio
 import gc
@@ -45,40 +45,40 @@ from payonce.testing.crash.wire import (
 )
 
 SHORTEST_LEASE_S: Final = 1.0
-"""The server ends a session that idles in a transaction after half of it: a stopped child holds up nobody for long."""
+"""The server ends sessions idle in a transaction after half of it: a stopped child does not block others for long."""
 POOL_SIZE: Final = 4
 _MILLISECONDS_APART: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class ChildConfig:
-    """What a child is told at its birth."""
+    """The configuration of a child."""
 
     name: str
     number: int
     service_url: str
     backend: Backend
     address: str
-    """Of the backend's place."""
+    """Of the backend's storage."""
     seed: int
     settings: dict[str, str]
-    """Of its sessions, but for their name."""
+    """Settings of its sessions, except their name."""
     ablate: Callable[[], object] | None = None
 
 
 def live(scenario: Scenario, config: ChildConfig, connection: socket.socket) -> None:
-    """The whole life of a child that is not struck: too short for a garbage collection to be worth it."""
+    """Runs a child until it leaves. It lives too briefly for garbage collection to be worth it."""
     gc.disable()
     if config.ablate is not None:
         config.ablate()
-    _draw_the_same_ids(config)
+    _make_ids_reproducible(config)
     explorer = ChildEnd(connection)
     report_to(explorer)
     with asyncio.Runner() as runner:
-        runner.run(_obey(scenario, config, explorer))
+        runner.run(_execute_commands(scenario, config, explorer))
 
 
-async def _obey(scenario: Scenario, config: ChildConfig, explorer: ChildEnd) -> None:
+async def _execute_commands(scenario: Scenario, config: ChildConfig, explorer: ChildEnd) -> None:
     async with (
         Database.open(
             config.service_url,
@@ -96,7 +96,7 @@ async def _obey(scenario: Scenario, config: ChildConfig, explorer: ChildEnd) -> 
 
 
 class ChildEngine:
-    """The engine's parts, each moved when the explorer says so."""
+    """The engine's components in a child, driven by the explorer's commands."""
 
     def __init__(self, scenario: Scenario, database: Database, parts: EngineParts) -> None:
         self._scenario = scenario
@@ -113,7 +113,7 @@ class ChildEngine:
         self._relays = {relay.name: relay for relay in (*parts.relays, *scenario.relays(ForwardingTransport))}
         ticking = {janitor.name: janitor for janitor in scenario.janitors(database, self._feed)}
         self.janitors = list(ticking)
-        """Those that tick once; the backend's own tick when they have something to mend."""
+        """Janitors that tick once; the backend's tick when they have something to repair."""
         self._janitors: dict[str, Janitor] = {**ticking, **{janitor.name: janitor for janitor in parts.janitors}}
 
     async def execute(self, command: Command) -> CommandDone:
@@ -122,7 +122,7 @@ class ChildEngine:
         except Exception as error:
             if not (is_transient(error) or isinstance(error, (asyncpg.PostgresError, Stale))):
                 raise
-            # As the worker's own loops do: what could not be done now is left to be done later.
+            # As in the worker's own loops: what fails now is retried later.
             return CommandDone(False, redact(f"{type(error).__name__}: {error}"))
 
     async def _execute(self, command: Command) -> object:
@@ -151,24 +151,25 @@ class ChildEngine:
 def _by_queue(handlers: Sequence[Handler]) -> dict[str, list[Handler]]:
     found: dict[str, list[Handler]] = {}
     for handler in handlers:
-        found.setdefault(handler.policy.queue, []).append(_noting_its_message(handler))
+        found.setdefault(handler.policy.queue, []).append(_labelled(handler))
     return found
 
 
-def _noting_its_message(handler: Handler) -> Handler:
-    """The handler, with its message's name kept for the labels of crossings, until the next command."""
+def _labelled(handler: Handler) -> Handler:
+    """A handler that records its message's name for the labels of crossings, until the next command."""
     function = handler.function
 
-    async def noting(work: Work, **needs: Any) -> None:
+    async def labelled(work: Work, **needs: Any) -> None:
         message = work.message
         in_hand.set(message.correlation_id or message.idempotency_key or message.queue)
         await function(work, **needs)
 
-    return replace(handler, function=noting)
+    return replace(handler, function=labelled)
 
 
-def _draw_the_same_ids(config: ChildConfig) -> None:
-    """Ids decide the order of messages and the jitter of retries: each child draws its own, the same in every run."""
+def _make_ids_reproducible(config: ChildConfig) -> None:
+    """Makes ids reproducible, since they decide the order of messages and the jitter of retries. Each child has its
+    own, the same in every run."""
     drawn = random.Random(f"{config.seed} {config.number}")
     moment = _first_moment_ns(config)
     drawing: Any = ids
@@ -182,9 +183,9 @@ def _first_moment_ns(config: ChildConfig) -> int:
 
 
 def quiet() -> None:
-    """Nothing of what a child says belongs to the explorer's output."""
-    nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    sys.stdout = sys.stderr = nowhere
+    """Discards a child's output, which does not belong to the explorer's."""
+    devnull = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    sys.stdout = sys.stderr = devnull
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     for standard in (1, 2):
-        os.dup2(nowhere.fileno(), standard)
+        os.dup2(devnull.fileno(), standard)

@@ -1,4 +1,4 @@
-"""Children under the explorer's control: forked, listened to, stopped, woken, exited."""
+"""Child processes of the explorer: forked, served, stopped, resumed, reaped."""
 
 import asyncio
 import ctypes
@@ -35,7 +35,7 @@ _KILL_WITH_PARENT: Final = 1
 _EXIT_FAILED: Final = 70
 
 CrossingHandler = Callable[[AtCrossing], Awaitable[Verdict]]
-"""Says what a child does at the crossing that it stands before."""
+"""Decides what a child does at the crossing that it has reached."""
 
 
 class TurnEnd(StrEnum):
@@ -47,7 +47,7 @@ class TurnEnd(StrEnum):
 
 
 class ChildStartError(AssertionError):
-    """A child ended before it had opened the engine."""
+    """A child ended before it opened the engine."""
 
 
 @dataclass
@@ -59,33 +59,33 @@ class Child:
     explorer: ParentEnd
     exited: bool = False
     failed: bool = False
-    """It ended by itself, and not because it was told to."""
+    """Whether it ended on its own, with an error."""
 
     async def ready(self) -> list[str]:
-        """Returns the names of its janitors when it has opened the engine."""
-        said = await self.explorer.receive()
-        if not isinstance(said, ChildReady):
+        """Waits until it has opened the engine; returns the names of its janitors."""
+        message = await self.explorer.receive()
+        if not isinstance(message, ChildReady):
             self.kill()
-            raise ChildStartError(f"{self.name} did not come to life")
-        return said.janitors
+            raise ChildStartError(f"{self.name} ended while it started")
+        return message.janitors
 
     async def turn(
         self, command: Command | None, judge: CrossingHandler, simulators: Simulators
     ) -> tuple[TurnEnd, CommandDone]:
-        """Gives a command and serves the child until it has done it, stands still, or is gone.
+        """Sends a command and serves the child until it is done, stopped, or gone.
 
-        Without a command it goes on with the one that it was stopped in.
+        Without a command it continues the one that it was stopped in.
         """
         if command is not None:
             await self.explorer.send(command)
-        while (said := await self.explorer.receive()) is not None:
-            match said:
+        while (message := await self.explorer.receive()) is not None:
+            match message:
                 case CommandDone():
-                    return TurnEnd.DONE, said
+                    return TurnEnd.DONE, message
                 case VendorRequest():
-                    await self.explorer.send(await _exchange(said, simulators))
+                    await self.explorer.send(await _exchange(message, simulators))
                 case AtCrossing():
-                    verdict = await judge(said)
+                    verdict = await judge(message)
                     await self.explorer.send(verdict)
                     if verdict.stop:
                         self._wait_until_stopped()
@@ -94,7 +94,7 @@ class Child:
         return TurnEnd.GONE, CommandDone()
 
     def _wait_until_stopped(self) -> None:
-        """Returns when it does, which is at once; WNOWAIT leaves one that died instead for kill()."""
+        """Waits until it is stopped; with WNOWAIT, one that died instead is left to kill()."""
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """Waits for its end; kills it if it lives."""
+        """Kills it if it lives, and waits for its end."""
         if not self.exited:
             self.exited = True
             os.kill(self.pid, signal.SIGKILL)
@@ -121,7 +121,7 @@ class Child:
 
 
 def fork(scenario: Scenario, config: ChildConfig, *, loud: bool = False) -> Child:
-    """A child that has everything imported. Call it while no event loop runs, in a process without threads."""
+    """Forks a child with all modules imported. Call it while no event loop runs, in a process without threads."""
     ours, theirs = socket.socketpair()
     parent = os.getpid()
     pid = os.fork()
@@ -135,20 +135,20 @@ def fork(scenario: Scenario, config: ChildConfig, *, loud: bool = False) -> Chil
             live(scenario, config, theirs)
             code = 0
         except BaseException:
-            # Heard only where it is run aloud; behind os._exit nobody else would tell.
+            # Shown only when the child's output is; after os._exit nothing else would report it.
             traceback.print_exc()
         finally:
-            # Nothing that the parent has open is closed or flushed from here.
+            # Does not close or flush the parent's files.
             os._exit(code)
     theirs.close()
     return Child(config.name, pid, ParentEnd(ours))
 
 
 async def _exchange(sent: VendorRequest, simulators: Simulators) -> VendorResponse:
-    """Carries a child's request to the simulator, also when the child will never hear of the answer."""
+    """Forwards a child's request to the simulator, even if the child will not receive the response."""
     application = simulators.get(sent.host)
     if application is None:
-        return VendorResponse(0, [], b"", False, f"nobody simulates {sent.host}")
+        return VendorResponse(0, [], b"", False, f"no simulator for {sent.host}")
     transport = InProcessTransport(application, allow_private=True, resolve=None)
     attempt = Attempt(ANSWER_MAX_BYTES)
     try:
@@ -158,13 +158,13 @@ async def _exchange(sent: VendorRequest, simulators: Simulators) -> VendorRespon
         return VendorResponse(0, [], b"", attempt.may_have_left, error.reason)
     finally:
         await asyncio.shield(transport.close())
-    # The body is handed on as unpacked.
+    # The body is decoded already.
     plain = [(str(name), str(value)) for name, value in headers.items() if name.lower() != "content-encoding"]
     return VendorResponse(attempt.status, plain, body, True)
 
 
 def die_with(parent: int) -> None:
-    """Nothing that is forked here outlives the one who forked it, however that ends."""
+    """Ends this process with its parent, however that ends."""
     ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if os.getppid() != parent:

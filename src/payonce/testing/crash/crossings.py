@@ -1,6 +1,6 @@
-"""Where a child can be struck: every statement outside a transaction, every COMMIT, every request to a vendor.
+"""The crossings of a child: every statement outside a transaction, every COMMIT, every request to a vendor.
 
-Statements inside a transaction are none: whatever happens there, what counts is whether its COMMIT arrived.
+Statements inside a transaction are not crossings: only whether the COMMIT arrived matters.
 """
 
 import asyncio
@@ -49,34 +49,35 @@ PLUMBING: Final = (
     "payonce.testing.crash.tasks_wire",
     "payonce.engine.effects.writes",
 )
-"""Modules that carry other modules' statements and requests: a crossing is named for whoever wanted it."""
+"""Modules that forward other modules' statements and requests: a crossing is named after its originator."""
 NOBODY: Final = "-"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Answer = TypeVar("Answer")
 
 in_hand: ContextVar[str] = ContextVar("in_hand", default=NOBODY)
-"""The message that is being worked on, by a name that is the same in every run."""
+"""A name of the current message that is the same in every run."""
 
 
 transaction_id: int | None = None
-"""Of the transaction that was open when the server crashed. For ablations: nothing else in a child may know it."""
+"""The id of the transaction open at a server crash. For ablations: nothing else in a child may know it."""
 _explorer: ChildEnd | None = None
 _asleep_s = 0.0
 
 
 def report_to(explorer: ChildEnd) -> None:
-    """From now on every crossing of this process asks the explorer first."""
+    """Makes every crossing of this process ask the explorer first."""
     global _explorer
     _explorer = explorer
     awake = time.monotonic
-    # A stopped process finds its own clock gone on when it wakes; here it slept for milliseconds, and is told how long.
+    # A stopped process's clock normally advances; here it is stopped for milliseconds only, so the explorer tells it
+    # how far to advance.
     time.monotonic = lambda: awake() + _asleep_s
 
 
 async def learn_types(connection: PlainConnection) -> None:
-    """What a driver asks the server on every new connection, asked once: children are forked with the answer.
-    A third of what a point cost the server, measured."""
+    """Runs the driver's type queries for new connections once: children are forked with the result. They were a third
+    of a point's cost on the server, measured."""
     rows = await connection.fetch(
         "select oid from pg_type where typcategory = 'A' and typnamespace = 'pg_catalog'::regnamespace"
     )
@@ -89,31 +90,31 @@ async def cross(
     act: Callable[[], Awaitable[Answer]],
     act_again: Callable[[], Awaitable[object]] | None = None,
 ) -> Answer:
-    """Acts, unless the explorer wants the process to end or to stand still first.
+    """Calls `act`, unless the explorer ends or stops the process first.
 
-    `act_again` sends something without effect on the same connection: it raises what the loss of an answer raises.
+    `act_again` sends something harmless on the same connection: it raises what the loss of a response raises.
     """
     global transaction_id
     assert _explorer is not None, "a crossing before report_to()"
-    message, wanted_by = in_hand.get(), site()
-    _explorer.send(AtCrossing(message, wanted_by, channel, reads))
+    message, originator = in_hand.get(), site()
+    _explorer.send(AtCrossing(message, originator, channel, reads))
     verdict = _explorer.receive()
-    assert isinstance(verdict, Verdict), f"a verdict was wanted, not {verdict}"
+    assert isinstance(verdict, Verdict), f"expected a verdict, not {verdict}"
     if verdict.stop:
-        _stand_still(verdict.asleep_s)
+        _stop_self(verdict.asleep_s)
     if verdict.end is CrossingAction.DIE:
         die()
     if verdict.transaction_id is not None:
         transaction_id = verdict.transaction_id
     if verdict.end is CrossingAction.LOSE_ANSWER:
-        assert act_again is not None, "only what goes to the store can lose its answer in a crash of the server"
-        # Whatever the answer is: an error is lost as well.
+        assert act_again is not None, "only statements can lose their result in a crash of the server"
+        # Any result is lost, errors included.
         with suppress(Exception):
             await act()
-        _explorer.send(AtCrossing(message, wanted_by, channel, reads, carried_out=True))
+        _explorer.send(AtCrossing(message, originator, channel, reads, carried_out=True))
         _explorer.receive()
         await act_again()
-        raise AssertionError("the server still answers on a connection that its crash should have ended")
+        raise AssertionError("the server still responds on a connection that its crash should have ended")
     try:
         return await act()
     finally:
@@ -122,12 +123,12 @@ async def cross(
 
 
 def die() -> None:
-    """No `finally` runs after this, no buffer is flushed: a crash."""
+    """Ends the process by SIGKILL: no `finally` runs, no buffer is flushed."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def site() -> str:
-    """Module and function of whoever wanted the crossing."""
+    """Module and function that the crossing originates from."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_plumbing(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
@@ -136,7 +137,7 @@ def site() -> str:
 
 
 def only_reads(statement: str) -> bool:
-    """Whether it surely changes nothing. A select may call a function that does, so only known ones count."""
+    """Whether a statement surely changes nothing. A select may call a function that does, so only known ones count."""
     text = statement.strip().lower()
     if not text.startswith("select") or _LOCKS.search(text):
         return False
@@ -144,7 +145,7 @@ def only_reads(statement: str) -> bool:
 
 
 class WatchedConnection(PlainConnection):
-    """Asks before everything that changes or shows what is committed."""
+    """Asks the explorer before every statement that writes or reads committed data."""
 
     async def execute(self, query: str, *arguments: Any, **options: Any) -> Any:
         return await self._carry(query, lambda: PlainConnection.execute(self, query, *arguments, **options))
@@ -175,14 +176,14 @@ class WatchedConnection(PlainConnection):
 
 
 class ForwardingTransport:
-    """Carries requests to the vendor's simulator in the explorer, which lives on when this process is killed."""
+    """Forwards requests to the vendor's simulator in the explorer, which survives this process."""
 
     def __init__(self, host: str) -> None:
         self._host = host
 
     async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
-        # A client waits for a connection before it sends: what ran out while the process stood still ends it here.
-        # Two turns of the loop: the first lets a timer fire, the second lets its cancellation arrive.
+        # A client waits for a connection before it sends: a timeout that expired while the process was stopped ends it
+        # here. Two turns of the event loop: one lets the timer fire, one delivers the cancellation.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await cross(Channel.VENDOR, outgoing.method in SAFE_METHODS, lambda: self._send(outgoing, attempt))
@@ -196,7 +197,7 @@ class ForwardingTransport:
         url = f"{target.origin}{target.path}" + (f"?{target.query}" if target.query else "")
         _explorer.send(VendorRequest(self._host, outgoing.method, url, _plain(outgoing.headers), outgoing.body))
         answer = _explorer.receive()
-        assert isinstance(answer, VendorResponse), f"a vendor's answer was wanted, not {answer}"
+        assert isinstance(answer, VendorResponse), f"expected a vendor's response, not {answer}"
         attempt.may_have_left = answer.may_have_left
         if answer.broken is not None:
             raise Broken(answer.broken)
@@ -204,7 +205,7 @@ class ForwardingTransport:
         attempt.feed(answer.body)
 
 
-def _stand_still(asleep_s: float) -> None:
+def _stop_self(asleep_s: float) -> None:
     global _asleep_s
     os.kill(os.getpid(), signal.SIGSTOP)
     _asleep_s += asleep_s
@@ -215,7 +216,7 @@ def _is_plumbing(module: str) -> bool:
 
 
 def _plain(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """As plain text, which names of headers are not while they are compared without regard to case."""
+    """Plain strings: header names are case-insensitive types here."""
     return [(str(name), str(value)) for name, value in headers]
 
 

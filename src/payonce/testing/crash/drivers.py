@@ -1,4 +1,4 @@
-"""Processes side by side that take tasks from one pile, so that every core has something to do until the end."""
+"""Parallel processes that take tasks from a shared pipe, so that every core stays busy until the end."""
 
 import os
 import selectors
@@ -14,13 +14,13 @@ import msgspec
 from payonce.testing.crash.children import die_with
 
 TASKS_MAX: Final = 15_000
-"""The pile is a pipe of numbers, and this is what a pipe holds."""
+"""Capacity of the pipe of task numbers."""
 _NUMBER_BYTES: Final = 4
 _READ_BYTES: Final = 1 << 16
 
 Work = Callable[[int], bytes]
 OpenWork = Callable[[int], AbstractContextManager[Work]]
-"""By the number of the process that it is for."""
+"""Opens the work of a process, by its number."""
 
 
 class _TaskResult(msgspec.Struct, frozen=True):
@@ -30,21 +30,21 @@ class _TaskResult(msgspec.Struct, frozen=True):
 
 
 def in_parallel(tasks: int, processes: int, open_work: OpenWork) -> Iterator[tuple[int, bytes]]:
-    """Forks processes that each open their own work by their number, and yields the answer to every task as it comes.
-    Work is closed when there is no further task, but not in a process that is killed because another one failed.
+    """Forks processes that open their work by number, and yields each task's answer as it arrives. Work is closed after
+    the last task, but not in a process that is killed because another one failed.
 
     No thread may run here: a fork copies none.
     """
     if tasks > TASKS_MAX:
         raise ValueError(f"{tasks:,} tasks are more than {TASKS_MAX:,}; explore fewer scenarios at a time")
-    pile, top = os.pipe()
+    task_pipe, top = os.pipe()
     os.write(top, b"".join(task.to_bytes(_NUMBER_BYTES, "big") for task in range(tasks)))
     os.close(top)
     with ExitStack() as stack:
-        stack.callback(os.close, pile)
+        stack.callback(os.close, task_pipe)
         selector = stack.enter_context(selectors.DefaultSelector())
         for number in range(max(1, min(processes, tasks))):
-            driver = stack.enter_context(_driver(pile, number, open_work))
+            driver = stack.enter_context(_driver(task_pipe, number, open_work))
             selector.register(driver, selectors.EVENT_READ, bytearray())
         yield from _answers(selector, tasks)
 
@@ -59,11 +59,11 @@ def _answers(selector: selectors.BaseSelector, tasks: int) -> Iterator[tuple[int
             if not part:
                 selector.unregister(connection)
             buffer += part
-            for said in _frames(buffer):
-                if said.error:
-                    raise RuntimeError(f"the crash explorer itself failed:\n{said.error}")
+            for result in _frames(buffer):
+                if result.error:
+                    raise RuntimeError(f"the crash explorer itself failed:\n{result.error}")
                 answered += 1
-                yield said.task, said.answer
+                yield result.task, result.answer
     if answered != tasks:
         raise RuntimeError(f"{tasks - answered} of {tasks} tasks were not answered: a driver was killed")
 
@@ -78,14 +78,14 @@ def _frames(buffer: bytearray) -> Iterator[_TaskResult]:
 
 
 @contextmanager
-def _driver(pile: int, number: int, open_work: OpenWork) -> Iterator[socket.socket]:
+def _driver(task_pipe: int, number: int, open_work: OpenWork) -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
         try:
             die_with(parent)
             ours.close()
-            _drive(pile, theirs, lambda: open_work(number))
+            _drive(task_pipe, theirs, lambda: open_work(number))
         finally:
             os._exit(0)
     theirs.close()
@@ -97,17 +97,17 @@ def _driver(pile: int, number: int, open_work: OpenWork) -> Iterator[socket.sock
         os.waitpid(pid, 0)
 
 
-def _drive(pile: int, connection: socket.socket, open_work: Callable[[], AbstractContextManager[Work]]) -> None:
+def _drive(task_pipe: int, connection: socket.socket, open_work: Callable[[], AbstractContextManager[Work]]) -> None:
     task = 0
     try:
         with open_work() as work:
-            while number := os.read(pile, _NUMBER_BYTES):
+            while number := os.read(task_pipe, _NUMBER_BYTES):
                 task = int.from_bytes(number, "big")
                 _send(connection, _TaskResult(task, work(task)))
     except BaseException:
         _send(connection, _TaskResult(task, b"", traceback.format_exc()))
 
 
-def _send(connection: socket.socket, said: _TaskResult) -> None:
-    body = msgspec.msgpack.encode(said)
+def _send(connection: socket.socket, result: _TaskResult) -> None:
+    body = msgspec.msgpack.encode(result)
     connection.sendall(len(body).to_bytes(_NUMBER_BYTES, "big") + body)

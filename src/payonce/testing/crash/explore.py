@@ -1,4 +1,4 @@
-"""The whole exploration: a run without a crash, every crossing in every mode, and the same without safeguards."""
+"""A whole exploration: a run without a crash, every crossing in every mode, and the same without safeguards."""
 
 import os
 import tempfile
@@ -30,9 +30,9 @@ from payonce.testing.servers import ScratchServer, Servers
 
 PROCESSES_MAX: Final = 8
 SPARE: Final = 1
-"""One more than there are cores: a run also waits, for sessions to end and databases to be copied."""
+"""Processes beyond the number of cores: runs also wait, for sessions to end and databases to be copied."""
 POINTS_PER_SERVER: Final = 20
-"""To start and prepare one more server to crash takes as long as about so many points."""
+"""Starting and preparing another server takes as long as about this many points."""
 WITHOUT_A_CRASH: Final = "the run without a crash"
 
 ON_POSTGRES: Final = OnPostgres()
@@ -40,7 +40,7 @@ ON_POSTGRES: Final = OnPostgres()
 Answer = TypeVar("Answer")
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""Called with the current activity, the number done, and the total."""
 
 
 def explore(
@@ -56,11 +56,12 @@ def explore(
     backend: Backend = ON_POSTGRES,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
-    """Strikes every scenario at every crossing in these modes. Blocks; call it where no event loop and no thread runs.
+    """Crashes every scenario at every crossing in these modes. Blocks; call it without an event loop or threads.
 
-    `only` runs that one point, with the children's own output shown; `every` leaves points out as `thinned` says. The
+    `only` runs that one point and shows the children's output; `every` thins points out as described in `thinned`. The
     same seed takes the same steps. An ablation is tried if `modes` has its mode. `server` is never crashed: the modes
-    that crash a server start their own. Unavailable if a failover is among the modes and nothing can make a standby.
+    that crash a server start their own. Raises Unavailable if a failover is among the modes and no standby can be
+    created.
     """
     began_at = time.monotonic()
     _check(scenarios, only, ablations)
@@ -71,7 +72,7 @@ def explore(
             found = exploration.results("point", [only], progress)
         return Report(seed, [], found, [], [only], 0, time.monotonic() - began_at)
     if set(FAILOVER) & set(modes):
-        # Refused before anything else is done, which takes minutes.
+        # Checked first: the other work takes minutes.
         replicating_installation()
     tried = [ablation for ablation in ablations if ablation.mode in modes]
     with factory.exploration(count) as exploration:
@@ -103,7 +104,7 @@ def explore_without(
     server: ScratchServer | None = None,
     backend: Backend = ON_POSTGRES,
 ) -> list[AblationResult]:
-    """Takes out one safeguard after the other, and looks in its scenario for the first damage."""
+    """Removes one safeguard after the other, and looks for the first damage in its scenario."""
     _check(scenarios, None, ablations)
     count = processes or _cores()
     factory = _ExplorationFactory(scenarios, seed, server, backend, loud=False)
@@ -116,12 +117,12 @@ def explore_without(
 
 
 def plan(recording: Result) -> list[Point]:
-    """Every crossing of a recorded run in every mode that can show something there."""
+    """Every crossing of a recorded run, in every mode that can reveal something there."""
     return [Point(recording.scenario, each.label, mode) for each in recording.crossings for mode in each.modes]
 
 
 def thinned(points: Sequence[Point], every: int) -> list[Point]:
-    """The first point of each site and mode, and every nth after it: no site is left without one."""
+    """The first point of each site and mode, and every nth after it, so that every site keeps one."""
     met: Counter[tuple[str, Mode]] = Counter()
     kept = []
     for point in points:
@@ -134,7 +135,7 @@ def thinned(points: Sequence[Point], every: int) -> list[Point]:
 
 _HasMode = TypeVar("_HasMode", Point, Ablation)
 _Templates = Callable[[str], tuple[Scenario, DatabaseTemplate]]
-"""By the scenarios' names."""
+"""By scenario name."""
 
 
 def _of(modes: Sequence[Mode], these: Sequence[_HasMode]) -> list[_HasMode]:
@@ -143,7 +144,7 @@ def _of(modes: Sequence[Mode], these: Sequence[_HasMode]) -> list[_HasMode]:
 
 @dataclass(frozen=True)
 class _Driver:
-    """One process that runs points, and the templates that it runs them on."""
+    """One process that runs points, and its template databases."""
 
     explorer: Explorer
     templates: _Templates
@@ -154,13 +155,13 @@ class _Driver:
 
 @dataclass(frozen=True)
 class _Exploration:
-    """What every driver takes along from its parent when it is forked."""
+    """The state that every driver inherits from its parent."""
 
     scenarios: Sequence[Scenario]
     open_templates: Callable[[int], AbstractContextManager[_Templates]]
-    """In a driver, by its number."""
+    """Called in a driver, with its number."""
     modes: Sequence[Mode]
-    """What may happen on these templates."""
+    """The modes possible on these databases."""
     processes: int
     backend: Backend
     folder: Path
@@ -183,10 +184,10 @@ class _Exploration:
         def ablate(driver: _Driver, task: int) -> AblationResult:
             return self._find_damage(driver, ablations[task])
 
-        return self._each("safeguards taken out", len(ablations), progress, ablate, AblationResult)
+        return self._each("safeguards removed", len(ablations), progress, ablate, AblationResult)
 
     def _find_damage(self, driver: _Driver, ablation: Ablation) -> AblationResult:
-        """Until the first violation that shows what the safeguard is for."""
+        """Runs points until the first violation that shows what the safeguard is for."""
         recording = driver.run(ablation.scenario, None, ablation)
         if damage := [each for each in recording.violations if each.kind in ablation.shows]:
             return AblationResult(ablation.name, WITHOUT_A_CRASH, damage[0], 0)
@@ -206,7 +207,7 @@ class _Exploration:
         act: Callable[[_Driver, int], Answer],
         answer_type: type[Answer],
     ) -> list[Answer]:
-        """The answers in the order of their tasks, whoever gave them first."""
+        """The answers in the order of their tasks."""
 
         @contextmanager
         def open_work(number: int) -> Iterator[Work]:
@@ -230,7 +231,7 @@ def _cores() -> int:
 def _check(scenarios: Sequence[Scenario], only: Point | None, ablations: Sequence[Ablation]) -> None:
     names = [scenario.name for scenario in scenarios]
     if len(set(names)) != len(names):
-        raise Invalid(f"two scenarios have one name; they are: {', '.join(sorted(names))}")
+        raise Invalid(f"two scenarios have the same name; the names are: {', '.join(sorted(names))}")
     for wanted in [*(ablation.scenario for ablation in ablations), *([only.scenario] if only is not None else [])]:
         if wanted not in names:
             raise Invalid(f"there is no scenario {wanted!r} here; known are: {', '.join(names)}")
@@ -238,7 +239,7 @@ def _check(scenarios: Sequence[Scenario], only: Point | None, ablations: Sequenc
 
 @dataclass(frozen=True)
 class _ExplorationFactory:
-    """Opens what is hunted on; all points of one exploration begin from the same templates."""
+    """Opens explorations; all points of one begin from the same templates."""
 
     scenarios: Sequence[Scenario]
     seed: int
@@ -247,7 +248,7 @@ class _ExplorationFactory:
     loud: bool
 
     def exploration_for(self, mode: Mode) -> Callable[[int], AbstractContextManager[_Exploration]]:
-        """Where a point in this mode can be struck."""
+        """The exploration in which this mode is possible."""
         if mode in FAILOVER:
             return self.failover_exploration
         return self.server_crash_exploration if mode in SERVER_CRASH else self.exploration
@@ -259,13 +260,13 @@ class _ExplorationFactory:
 
     @contextmanager
     def server_crash_exploration(self, processes: int) -> Iterator[_Exploration]:
-        """A server for each driver: a crash ends the sessions of every point that runs on the same one."""
+        """One server per driver: a crash ends all sessions on it."""
         with crashable_servers(processes) as running, self._on(running, SERVER_CRASH, processes) as exploration:
             yield exploration
 
     @contextmanager
     def failover_exploration(self, processes: int) -> Iterator[_Exploration]:
-        """A cluster for each driver, made in it: whoever promotes a standby has to know which server is which."""
+        """One cluster per driver, created in it: the process that promotes a standby has to track its servers."""
 
         @contextmanager
         def open_templates(number: int) -> Iterator[_Templates]:
@@ -278,7 +279,7 @@ class _ExplorationFactory:
 
     @contextmanager
     def _on(self, servers: Sequence[ScratchServer], modes: Sequence[Mode], processes: int) -> Iterator[_Exploration]:
-        """One server for each driver, or one for all."""
+        """One server per driver, or one for all."""
         templates: list[Mapping[str, tuple[Scenario, DatabaseTemplate]]] = [
             {each.name: (each, prepare(server, self.backend, each)) for each in self.scenarios} for server in servers
         ]

@@ -1,7 +1,7 @@
-"""Failovers under a process that lives on: the primary is killed, and its synchronous standby is promoted.
+"""Failovers under a running process: the primary is killed, and its synchronous standby is promoted.
 
-What the standby does not have is lost, and so is any trace of its transaction's id: the new primary hands that id out
-again to the next writer. payonce is in quarantine afterwards, and a person releases it.
+Commits that the standby lacks are lost, and so is any trace of their transaction ids: the new primary assigns those to
+the next writers. payonce is in quarantine afterwards, until an operator releases it.
 """
 
 from collections.abc import Iterator
@@ -18,23 +18,23 @@ from payonce.testing.crash.server_crash import OTHERS_TABLE, QUIET, Session
 from payonce.testing.servers import make_folder
 
 RELEASED_AFTER_S: Final = LOOK_AGAIN_S + 5.0
-"""When the person comes: every message that wants to send has been held by then, also one that waited for a retry."""
+"""Delay of the release: by then every message that wants to send is held, also one that waited for a retry."""
 
 
 @dataclass
 class Failover:
-    """One that has happened, as the explorer follows it up."""
+    """A failover that has happened, and its follow-up."""
 
     at: datetime
-    """By the due clock."""
+    """Time by the due clock."""
     started: int
-    """The newest send that is on record on the new primary."""
+    """The newest recorded send on the new primary."""
     noticed: bool = False
     sent_in_quarantine: bool = False
     released: bool = False
 
     def release_comes_before(self, following: datetime | None) -> bool:
-        """Whether the person comes before that moment, at which the next thing is due."""
+        """Whether the release comes before the next due time."""
         return following is None or following > self.at + timedelta(seconds=RELEASED_AFTER_S)
 
 
@@ -46,7 +46,7 @@ async def newest_start(owner: Session) -> int:
 
 
 async def waits_for_standby(superuser: Session, application_name: str) -> bool:
-    """Whether a COMMIT of this process is on the primary and not answered, because the standby does not have it."""
+    """Whether a COMMIT of this process waits for the standby."""
     found: bool = await superuser.fetchval(
         "select exists (select from pg_stat_activity where application_name = $1 and wait_event = 'SyncRep')",
         application_name,
@@ -56,7 +56,7 @@ async def waits_for_standby(superuser: Session, application_name: str) -> bool:
 
 @contextmanager
 def folder_of_clusters() -> Iterator[Path]:
-    """Where drivers make their clusters. What a driver left behind that was killed ends and is deleted with this."""
+    """The folder for the drivers' clusters. Deletes it at the end, with servers that killed drivers left behind."""
     replicating_installation()
     folder = make_folder(FOLDER_PREFIX)
     try:
@@ -72,6 +72,6 @@ def failover_cluster(folder: Path) -> Iterator[Cluster]:
     folder.mkdir(mode=0o755)
     with Cluster.make((), synchronous=True, folder=folder, settings=QUIET) as cluster:
         cluster.execute(OTHERS_TABLE)
-        # A database is there for its users once it is on both: drivers ask the standby first if it is named first.
+        # Databases must exist on both servers: drivers try the standby first if it is named first.
         cluster.execute(f"alter role {SUPERUSER} set synchronous_commit = 'remote_apply'")
         yield cluster

@@ -1,4 +1,4 @@
-"""The explorer's words: where a process is struck, how, and what came of it."""
+"""The explorer's vocabulary: crossings, modes, points and results."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -15,31 +15,31 @@ class Mode(StrEnum):
     BEFORE = "before"
     """Killed before it sends."""
     AFTER = "after"
-    """What it sent is carried out; it is killed before it sees the answer."""
+    """Killed after its request is carried out, before it gets the result."""
     LATE = "late"
-    """What it sent arrives behind the next thing that its successor sends the same way; it is dead by then."""
+    """Its request arrives after its successor's next request on the same channel; it is dead by then."""
     STOPPED = "stopped"
-    """It stands still before it sends, its lease ends, others finish everything, and it goes on."""
+    """It is stopped before it sends, its lease ends, others finish everything, and it continues."""
     SERVER_CRASH_BEFORE = "server-crash-before"
-    """The database server crashes before the process sends, which lives on. Its transaction is lost, and the server
-    gives the transaction's id to somebody else's."""
+    """The database server crashes before the process sends. Its transaction is lost, and the server assigns the
+    transaction id to another one. The process survives."""
     SERVER_CRASH_AFTER = "server-crash-after"
-    """The database server commits what the process sent and crashes; the process lives on without the answer."""
+    """The database server commits and crashes; the process survives without the result."""
     FAILOVER_BEFORE = "failover-before"
     """The primary dies before the process sends, and its standby is promoted. The transaction is lost, and the new
-    primary gives its id to somebody else's."""
+    primary assigns its id to another one."""
     FAILOVER_AFTER = "failover-after"
-    """Primary and standby commit what the process sent; the primary dies before it answers."""
+    """Primary and standby commit; the primary dies before it responds."""
     FAILOVER_UNREPLICATED = "failover-unreplicated"
-    """The primary commits what the process sent, and dies while it waits for the standby, which never has it."""
+    """The primary commits, and dies while it waits for the standby, which never gets the commit."""
 
 
 PROCESS_MODES: Final = (Mode.BEFORE, Mode.AFTER, Mode.LATE, Mode.STOPPED)
-"""What happens to a process; its server goes on."""
+"""Modes that affect a process; its server keeps running."""
 SERVER_CRASH: Final = (Mode.SERVER_CRASH_BEFORE, Mode.SERVER_CRASH_AFTER)
 FAILOVER: Final = (Mode.FAILOVER_BEFORE, Mode.FAILOVER_AFTER, Mode.FAILOVER_UNREPLICATED)
 USUAL_MODES: Final = (*PROCESS_MODES, *SERVER_CRASH)
-"""Those of an exploration that names none: failovers take the longest, and not every PostgreSQL can make a standby."""
+"""Modes of an exploration that names none: failovers take longest, and not every PostgreSQL can create a standby."""
 ALL_MODES: Final = (*USUAL_MODES, *FAILOVER)
 MODES_BY_NAME: Final[Mapping[str, tuple[Mode, ...]]] = {
     **{mode.value: (mode,) for mode in ALL_MODES},
@@ -49,7 +49,7 @@ MODES_BY_NAME: Final[Mapping[str, tuple[Mode, ...]]] = {
 
 
 def parse_modes(names: Sequence[str]) -> tuple[Mode, ...]:
-    """The modes of these names in their usual order; the usual ones when no name is given."""
+    """Modes by name, in their usual order; the usual ones without names. Raises Invalid for an unknown name."""
     for name in names:
         if name not in MODES_BY_NAME:
             raise Invalid(f"there is no mode {name!r}; there are: {', '.join(MODES_BY_NAME)}")
@@ -58,12 +58,12 @@ def parse_modes(names: Sequence[str]) -> tuple[Mode, ...]:
 
 
 class Label(msgspec.Struct, frozen=True, order=True):
-    """One crossing of a scenario, by a name that is the same in every run."""
+    """The label of a crossing, which is the same in every run."""
 
     message: str
     site: str
     ordinal: int
-    """How often this message had crossed at this site, counted from 1."""
+    """The number of crossings of this message at this site so far, from 1."""
 
     def __str__(self) -> str:
         return f"{self.message} {self.site} #{self.ordinal}"
@@ -77,15 +77,15 @@ class Crossing(msgspec.Struct, frozen=True):
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Killing a process at a read leaves the same world as killing it at the crossing before or after. One that is
-        stopped there goes on with half of what it knows from before, which nothing else shows."""
+        """The modes that can reveal something. Killing a process at a read equals killing it at a neighbouring
+        crossing; stopping it there makes it continue with outdated data."""
         if self.reads:
             return (Mode.STOPPED,)
         return ALL_MODES if self.commits else PROCESS_MODES
 
 
 class Point(msgspec.Struct, frozen=True, order=True):
-    """A crossing of a scenario and what happens to the process there."""
+    """A crossing of a scenario, and the mode in which its process crashes there."""
 
     scenario: str
     label: Label
@@ -96,7 +96,7 @@ class Point(msgspec.Struct, frozen=True, order=True):
 
 
 def parse_point(text: str) -> Point:
-    """What str() of a point says, read back: how a violation is run again."""
+    """Parses str() of a point, to repeat a run with a violation."""
     try:
         scenario, crossing, mode = text.split(SEPARATOR)
         message, site, ordinal = crossing.rsplit(" ", 2)
@@ -114,19 +114,19 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 SENT_IN_QUARANTINE: Final = "sent in quarantine"
-"""The kind of violation of a failover after which somebody sends before a person has released the quarantine."""
+"""Kind of violation: something was sent after a failover before the quarantine was released."""
 UNREACHED: Final = "not reached again"
-"""The kind of violation that says nothing about money: the scenario does not run the same way twice."""
+"""Kind of violation: the scenario does not run the same way twice. It says nothing about money."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one run came to; `point` is None for the run without a crash."""
+    """The result of one run; `point` is None for the run without a crash."""
 
     scenario: str
     point: Point | None
     violations: list[Violation]
     seconds: float
     crossings: list[Crossing] = []
-    """Every crossing of the first child, in order."""
+    """The first child's crossings, in order."""
     id_reused: bool = False
-    """The id of the transaction that a server crash or a failover undid was given to another that committed."""
+    """Whether the id of the lost transaction was assigned to another one that committed."""

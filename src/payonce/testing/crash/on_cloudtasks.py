@@ -1,6 +1,5 @@
-"""The explorer on queues that a task service brings, beside queues in PostgreSQL: every call and every dispatch is a
-crossing, and so is every statement of our own task server, which runs in the same process as the roles.
-"""
+"""The explorer with pushed queues beside queues in PostgreSQL. Every call and every dispatch is a crossing, and so is
+every statement of our own task server, which runs in the same process as the roles."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -53,18 +52,18 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class OnCloudTasks:
-    """`pushed` are brought by our own task server; every other queue lies in PostgreSQL. A scenario names
-    `payonce.taskserver` among its components: the server's tables are there."""
+    """A backend with pushed queues on our own task server; all other queues are in PostgreSQL. A scenario names
+    `payonce.taskserver` among its components, for the server's tables."""
 
     pushed: Sequence[PushedQueue]
     name: str = "cloudtasks"
     tokens: TokenMaker = field(default_factory=TokenMaker)
-    """Made once: a key takes longer than a run, and every child is forked with it."""
+    """Created once, as generating a key takes longer than a run; children are forked with it."""
 
     async def declare(self, database: Database, policies: Sequence[Policy]) -> NotifyingFeed:
         async with AsyncExitStack() as stack:
             notifier = Notifier(database)
-            cloud = CloudTasks(database, notifier, _service(database, _at_once), self._of(policies), stack)
+            cloud = CloudTasks(database, notifier, _service(database, _immediately), self._of(policies), stack)
             feed = _backend(database, notifier, cloud).feed
             await feed.declare(policies)
             await declare_relays(database, [cloud.relay])
@@ -78,7 +77,7 @@ class OnCloudTasks:
     @asynccontextmanager
     async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[EngineParts]:
         async with AsyncExitStack() as stack:
-            # The notifier stays closed: it would ring from a task of its own.
+            # The notifier stays closed: it would notify from a background task.
             notifier = Notifier(database)
             cloud = CloudTasks(database, notifier, _service(database, _call), self.pushed, stack)
             backend = _backend(database, notifier, cloud)
@@ -95,7 +94,7 @@ class OnCloudTasks:
                 backend.admin,
                 open_queue,
                 [cloud.relay],
-                # As for Redis: what is lost is looked for at once.
+                # As with Redis, lost messages are searched for at once.
                 [Janitor(REFILL, REFILL_EVERY_S, lambda: cloud.maintenance.refill(0.0))],
                 {each.queue: driver.step_of(each) for each in self.pushed},
             )
@@ -106,7 +105,7 @@ class OnCloudTasks:
 
 
 class PushDriver:
-    """The task server's hand: brings one task to its endpoint, and lets the run that it begins come to its end."""
+    """Drives the task server: delivers one task to its endpoint, and completes the run that it begins."""
 
     def __init__(self, database: Database, notifier: Notifier, cloud: CloudTasks, tokens: TokenMaker) -> None:
         self.queues: dict[str, CloudTasksQueue] = {}
@@ -155,13 +154,13 @@ class PushDriver:
             self._wake_all()
 
     def _wake_all(self) -> None:
-        """One less to wait for."""
+        """Wakes every queue after a request has ended."""
         for queue in self.queues.values():
             buffer: Any = queue._buffer
             buffer.wakeup.set()
 
     def _answering_in_order(self, endpoint: Application) -> Application:
-        """Behind the last statement of the run, or the two would cross in an order that nobody decides."""
+        """Sends responses after the run's last statement: otherwise the order of the two crossings would vary."""
 
         async def answering(scope: Any, receive: Any, send: Any) -> None:
             async def in_order(event: Any) -> None:
@@ -175,7 +174,7 @@ class PushDriver:
 
 @dataclass(frozen=True)
 class CloudTasksStorage:
-    """Every run has a database of its own already, and the server's tables are in it."""
+    """No storage of its own: every run has a database, which includes the server's tables."""
 
     pushed: Sequence[PushedQueue]
     address: str = ""
@@ -191,7 +190,7 @@ class CloudTasksProbe:
     owner: asyncpg.Connection
     home: PostgresProbe
     names: Mapping[str, str]
-    """Our queues by their names at the task service."""
+    """Queues by their names at the task service."""
 
     async def pending(self) -> PendingWork:
         home, [row] = await self.home.pending(), await self.owner.fetch(_PENDING, RELAY)
@@ -207,7 +206,7 @@ class CloudTasksProbe:
         await self.home.advance_leases(lease_s)
 
     async def next_due(self) -> datetime | None:
-        """Of tasks, and of messages whose task may have been lost."""
+        """Includes tasks, and messages whose task may have been lost."""
         brought = await self.owner.fetchval(_NEXT_DUE, RELAY)
         return min((each for each in (brought, await self.home.next_due()) if each is not None), default=None)
 
@@ -217,7 +216,7 @@ class CloudTasksProbe:
         return "; ".join([*texts, *await self._tasks()]) or "nothing waits"
 
     async def wipe(self) -> None:
-        """A task service that has lost its tasks, and what it knew of their names."""
+        """Deletes all tasks and reserved names, as a task service may lose them."""
         await self.owner.execute("delete from cloudtasks.tasks; delete from cloudtasks.tombstones")
 
     async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
@@ -248,7 +247,7 @@ class CloudTasksProbe:
 
 
 def _service(database: Database, intercept: Interceptor) -> TaskService:
-    """Google's client on one end, our server on the other."""
+    """Google's client connected to our server."""
     tasks = TaskStore(database)
     wakeups = Wakeups(lambda: None, lambda queue: None, lambda queue: None)
     server = Service(QueueStore(database), tasks, Operations(database, tasks), wakeups, 0.0)
@@ -273,7 +272,7 @@ def _address(pushed: PushedQueue) -> str:
     return reached[1]
 
 
-async def _at_once(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
+async def _immediately(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
     return await act()
 
 

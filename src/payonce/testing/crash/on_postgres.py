@@ -1,4 +1,4 @@
-"""The explorer on queues in PostgreSQL."""
+"""The explorer with queues in PostgreSQL."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -37,7 +37,7 @@ class OnPostgres:
 
     @asynccontextmanager
     async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[EngineParts]:
-        # The notifier stays closed: it would ring from a task of its own.
+        # The notifier stays closed: it would notify from a background task.
         notifier = Notifier(database)
         yield EngineParts(
             PostgresFeed(database, notifier),
@@ -48,7 +48,7 @@ class OnPostgres:
 
 @dataclass(frozen=True)
 class PostgresStorage:
-    """Every run has a database of its own already."""
+    """No storage of its own: every run has a database."""
 
     address: str = ""
 
@@ -80,10 +80,12 @@ class PostgresProbe:
         return "; ".join(f"{row['queue']} {row['state']} ({row['last_error']})" for row in rows) or "nothing waits"
 
     async def wipe(self) -> None:
-        """Nothing lies outside."""
+        """Does nothing: all messages are in PostgreSQL."""
 
     async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
-        raise Invalid(f"{queue} lies in PostgreSQL, and nobody pushes there by hand; explore this scenario on redis")
+        raise Invalid(
+            f"queue {queue} is in PostgreSQL, where bodies cannot be pushed directly; explore this scenario on redis"
+        )
 
     async def parked(self) -> tuple[str, UUID] | None:
         row = await self.owner.fetchrow(
@@ -100,7 +102,7 @@ class PostgresProbe:
 
 
 async def left_in_postgres(owner: asyncpg.Connection, expected_parked: int) -> list[Violation]:
-    """Of messages that PostgreSQL has, or keeps for queues elsewhere: what is not at its end."""
+    """Unfinished messages in PostgreSQL, including durable copies of other backends' queues."""
     rows = await owner.fetch("select queue, state, last_error from payonce.live_messages order by id")
     found = [
         Violation("stuck", f"a message of {row['queue']} is {row['state']}: {row['last_error']}")

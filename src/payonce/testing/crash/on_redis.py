@@ -1,4 +1,4 @@
-"""The explorer on queues in Redis that are fed from the outbox: every command to Redis is a crossing too."""
+"""The explorer with queues in Redis that are fed from the outbox: every command to Redis is a crossing, too."""
 
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -49,7 +49,7 @@ class OnRedis:
     name: str = "redis"
 
     async def declare(self, database: Database, policies: Sequence[Policy]) -> NotifyingFeed:
-        """In PostgreSQL alone: every run begins with a Redis that knows nothing, and is told."""
+        """Declares in PostgreSQL alone: every run begins with an empty Redis, which gets its declarations then."""
         async with database.transaction() as connection:
             await declare_queues(connection, policies, self.name)
         await declare_relays(database, [RedisRelay(RedisStore(NOWHERE, database, test=True))])
@@ -78,13 +78,13 @@ class OnRedis:
 
 
 async def _log_parked(store: RedisStore, worker: str) -> None:
-    """As the sweep of every queue does."""
+    """Writes missing job-log rows, like the sweep of every queue."""
     for queue in await queue_names(store.database.engine):
         await log_unreadable(store, queue, worker)
 
 
 class OutboxFeed:
-    """Puts into the outbox; there is no Redis yet that anybody could ring for."""
+    """Puts into the outbox, while there is no Redis to notify."""
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         assert within is not None, "a scenario's first messages are put with its rows"
@@ -96,7 +96,7 @@ class OutboxFeed:
 
 @dataclass(frozen=True)
 class RedisStorage:
-    """A server of this driver alone, which ends with it."""
+    """A server of this driver, which ends with it."""
 
     server: RedisServer
 
@@ -121,36 +121,37 @@ class RedisProbe:
     policies: Sequence[Policy]
 
     async def wipe(self) -> None:
-        """What a server without durability is after its death; only the test's clocks are known to it."""
+        """Empties the server, except for the test clocks, like the death of one without durability."""
         await self.client.execute_command("FLUSHALL")
         await self.clock.advance(0)
 
     async def pending(self) -> PendingWork:
         [row] = await self.owner.fetch(_PENDING, RELAY)
-        # As the clock computes the next due moment: one that differs in the last digit is neither due nor to come.
+        # Computed like the clock's next due time: a difference in the last digit would make a message neither due nor
+        # pending.
         due_ms, lease_ms = ((row[name] - EPOCH) / timedelta(milliseconds=1) for name in ("due_now", "lease_now"))
         dead, due, leased, unlogged = [], [], bool(row["leased"]), False
         for policy in self.policies:
             key = main_key(policy.queue)
-            async with self.client.pipeline(transaction=False) as asking:
-                asking.llen(key)
-                asking.zcount(f"{key}:delayed", "-inf", due_ms)
-                asking.zcount(f"{key}:alone", "-inf", due_ms)
-                asking.zcount(f"{key}:leases", "-inf", lease_ms)
-                asking.zcard(f"{key}:leases")
-                asking.llen(unlogged_key(policy.queue))
-                waiting, delayed, alone, ended, held, told = await asking.execute()
+            async with self.client.pipeline(transaction=False) as pipeline:
+                pipeline.llen(key)
+                pipeline.zcount(f"{key}:delayed", "-inf", due_ms)
+                pipeline.zcount(f"{key}:alone", "-inf", due_ms)
+                pipeline.zcount(f"{key}:leases", "-inf", lease_ms)
+                pipeline.zcard(f"{key}:leases")
+                pipeline.llen(unlogged_key(policy.queue))
+                waiting, delayed, alone, ended, held, unlogged_count = await pipeline.execute()
             if ended:
                 dead.append(policy.queue)
             if (waiting or delayed or alone) and policy.queue not in row["paused"]:
                 due.append(policy.queue)
-            leased, unlogged = leased or held > 0, unlogged or told > 0
+            leased, unlogged = leased or held > 0, unlogged or unlogged_count > 0
         lost = await self._lost(row["delivered"])
         mending = [name for name, needed in ((REFILL, lost), (LOG, unlogged)) if needed]
         return PendingWork(dead, due, row["relays"], leased, mending)
 
     async def _lost(self, delivered: Sequence[str]) -> bool:
-        """Whether Redis does not know what PostgreSQL has handed over to it."""
+        """Whether Redis lacks a message that was delivered to it."""
         if not delivered:
             return False
         known: set[str] = set()
@@ -165,7 +166,7 @@ class RedisProbe:
         await self.clock.advance_leases(lease_s)
 
     async def next_due(self) -> datetime | None:
-        """Also of what was handed over: it may have been lost since."""
+        """Includes delivered messages, which may have been lost since."""
         kept = await self.owner.fetchval(
             """
             select min(ready_at) from payonce.outbox
@@ -197,13 +198,13 @@ class RedisProbe:
         return found + [Violation("stuck", f"left in Redis: {text}") for text in await self._contents(expected_parked)]
 
     async def _parked_here_alone(self) -> int:
-        """Bodies that were put straight into Redis have no row in PostgreSQL."""
+        """Bodies pushed directly into Redis have no row in PostgreSQL."""
         here: int = sum([await self.client.llen(f"{main_key(policy.queue)}:failed") for policy in self.policies])
         kept: int = await self.owner.fetchval("select count(*) from payonce.live_messages where state = 'parked'")
         return here - min(here, kept)
 
     async def _contents(self, parked: int = 0) -> list[str]:
-        """What is in Redis beside `parked` messages and what is known of them."""
+        """The contents of Redis, except `parked` messages and their metadata."""
         found = []
         for policy in self.policies:
             key = main_key(policy.queue)

@@ -1,4 +1,4 @@
-"""What must hold when all is at rest, whatever happened to the processes on the way."""
+"""The invariants that must hold when everything has finished, whatever happened to the processes."""
 
 from typing import Final
 
@@ -15,7 +15,8 @@ SHOWN_ROWS: Final = 3
 async def judge(
     scenario: Scenario, simulators: Simulators, read: asyncpg.Connection, probe: QueueProbe
 ) -> list[Violation]:
-    """Empty when nothing was lost, nothing happened twice, and both sides' books agree."""
+    """Checks a finished run. Returns no violations if nothing was lost, nothing happened twice, and both sides' records
+    agree."""
     found = [
         Violation("happened twice", f"{reference} is in the vendor's books {times} times")
         for reference, times in sorted(scenario.happened(simulators).items())
@@ -56,7 +57,7 @@ RULES: Final = {
         select kind, key, count(*) from payonce.effects
         where state = 'performed' and safety <> 'harmless' group by kind, key having count(*) > 1
     """,
-    # The clock stands still, so the ids of the transactions tell what came first.
+    # The clock is stopped, so transaction ids give the order.
     "an answer wakes its message, whatever state that is in": """
         select e.kind, e.key, e.generation, a.created_at from payonce.effect_attempts a
         join payonce.effects e on e.id = a.effect_id
@@ -74,4 +75,4 @@ RULES: Final = {
         group by message_id having count(*) > 1
     """,
 }
-"""Of the engine itself, on top of the services' own invariants."""
+"""Invariants of the engine, in addition to the services'."""

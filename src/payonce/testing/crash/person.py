@@ -1,5 +1,4 @@
-"""The person before the screen: answers what effects ask, redrives what is parked, and releases the quarantine after a
-failover."""
+"""The operator: answers reviews of effects, redrives parked messages, and releases the quarantine after a failover."""
 
 from typing import Final
 from uuid import UUID
@@ -22,18 +21,18 @@ IN_SYNC: Final = "synchronous standby, in sync when the primary died"
 async def answer(
     scenario: Scenario, database: Database, feed: NotifyingFeed, admin: Admin, decided: AnswerReview
 ) -> bool:
-    """By the action of console, command line and API, which also wakes the message."""
+    """Answers a review by the same action as console, command line and API, which also wakes the message."""
     async with begin(database, feed) as tx:
         row = await tx.fetchrow(
             "select *, payonce.due_now() as now from payonce.effects where id = $1", decided.effect_id
         )
-        shown, said = store.as_stored(row), Answer(decided.answer)
+        shown, chosen = store.as_stored(row), Answer(decided.answer)
         given = ReviewAnswer(
-            decided.effect_id, decided.revision, said, BY_THE_BOOKS, decided.outcome, decided.vendor_ref
+            decided.effect_id, decided.revision, chosen, BY_THE_BOOKS, decided.outcome, decided.vendor_ref
         )
         end = await submit(tx, answer_review_action(admin), given, PERSON, BY_THE_BOOKS)
         assert isinstance(end, Executed), "a scenario has no thresholds"
-        await scenario.answered(tx, shown, said)
+        await scenario.answered(tx, shown, chosen)
     return True
 
 
@@ -42,7 +41,8 @@ async def redrive(admin: Admin, queue: str, message_id: UUID) -> bool:
 
 
 async def release_quarantine(database: Database, feed: NotifyingFeed) -> bool:
-    """As reconciled as the vendors' statements allow; a vendor without one is accepted unreconciled."""
+    """Releases an open quarantine, accepting vendors without statements as unreconciled. Returns False if there is
+    none."""
     async with begin(database, feed) as tx:
         quarantine = await open_quarantine(tx)
         if quarantine is None:

@@ -1,4 +1,4 @@
-"""Safeguards of queues in Redis taken out, one at a time, as `ablations` does it for the engine."""
+"""Removes safeguards of queues in Redis, one at a time, as `ablations` does for the engine."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,7 +17,7 @@ STUCK: Final = frozenset({"stuck"})
 
 
 def no_fence_in_the_commit() -> None:
-    """A run that lost its message commits all the same."""
+    """A run that lost its message commits nevertheless."""
     settle_within = RedisQueue.settle_within
 
     async def settled_anyway(queue: RedisQueue, connection: Any, settlement: Settlement) -> bool:
@@ -28,8 +28,8 @@ def no_fence_in_the_commit() -> None:
 
 
 def redis_alone_is_asked() -> None:
-    """No row and no id in PostgreSQL stops a run, as with any queue that only has its own leases. The look before a run
-    is taken out too: by itself it saves runs that would come to nothing, since whatever they send or end is refused."""
+    """Neither a row nor an id in PostgreSQL stops a run, as in a queue with leases alone. The check before a run is
+    removed as well: it only saves useless runs, whose effects and settlement are refused anyway."""
 
     async def all_of_them(database: Any, claims: Sequence[Any]) -> durable_copy.CheckedClaims:
         return durable_copy.CheckedClaims(claims, (), ())
@@ -44,7 +44,7 @@ def redis_alone_is_asked() -> None:
 
 
 def acknowledged_before_the_work() -> None:
-    """At most once: what is claimed is gone from the queue."""
+    """At most once: a claimed message is gone from the queue."""
     exchange = RedisQueue.exchange
 
     async def claim_and_forget(queue: RedisQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
@@ -62,7 +62,7 @@ def acknowledged_before_the_work() -> None:
 
 
 def moved_by_two_commands() -> None:
-    """The seed's pump: what is due is removed from the one list, and then pushed to the other."""
+    """Two steps instead of one script: due messages are removed from one list and then pushed to the other."""
     exchange = RedisQueue.exchange
 
     async def pump_first(queue: RedisQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
@@ -77,7 +77,7 @@ def moved_by_two_commands() -> None:
 
 
 def dead_leases_kept() -> None:
-    """Nobody looks after those who died."""
+    """The leases of dead workers are not released."""
 
     async def nothing(queue: RedisQueue) -> int:
         return 0
@@ -86,7 +86,7 @@ def dead_leases_kept() -> None:
 
 
 def nothing_is_put_back() -> None:
-    """What Redis has lost stays lost."""
+    """Messages lost by Redis stay lost."""
 
     async def nothing(store: Any, late_s: float = 0.0) -> Refilled:
         return Refilled()

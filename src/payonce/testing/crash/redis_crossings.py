@@ -1,4 +1,4 @@
-"""Where a child can be struck on its way to Redis: every command and every script, which is one step there."""
+"""Crossings to Redis: every command and every script, which is a single step there."""
 
 from collections.abc import Awaitable, Callable
 from functools import cache
@@ -15,7 +15,7 @@ from payonce.testing.crash.crossings import cross
 from payonce.testing.crash.wire import Channel
 
 PLUMBING: Final = frozenset({"CLIENT", "HELLO", "INFO", "PING", "SCRIPT", "SELECT"})
-"""Commands that neither change nor show a message."""
+"""Commands that neither change nor return messages."""
 READING: Final = frozenset(
     {"EXISTS", "GET", "HGET", "HGETALL", "HKEYS", "HMGET", "LLEN", "LRANGE", "MGET", "ZCARD", "ZCOUNT", "ZRANGE"}
 )
@@ -23,43 +23,43 @@ READING_SCRIPTS: Final = (scripts.CLOCK, scripts.DEAD, scripts.DEPTH, scripts.LI
 
 
 def watch_redis() -> None:
-    """From now on every command of this process asks the explorer first."""
+    """Makes every Redis command of this process ask the explorer first."""
     execute_all: Any = Pipeline.execute
 
     async def all_watched(pipeline: Any, *arguments: Any, **options: Any) -> Any:
-        """As one: what is sent in a transaction is carried out together."""
+        """A transaction is one crossing: its commands are carried out together."""
         return await cross(Channel.REDIS, False, lambda: execute_all(pipeline, *arguments, **options))
 
     known: set[str] = set()
     for each in (Redis, ConnectionPool):
-        speaker: Any = each
-        speaker.execute_command = _watched(speaker.execute_command, known)
+        client_class: Any = each
+        client_class.execute_command = _watched(client_class.execute_command, known)
     replaced: Any = Pipeline
     replaced.execute = all_watched
 
 
 def _watched(execute: Callable[..., Awaitable[Any]], known: set[str]) -> Callable[..., Awaitable[Any]]:
-    async def watched(speaker: Any, *words: Any, **options: Any) -> Any:
-        if str(words[0]).upper() in PLUMBING:
-            return await execute(speaker, *words, **options)
-        if words[0] == "EVALSHA" and words[1] not in known:
-            # A script that the server does not know is asked for twice, but crossed once: labels stay the same.
-            [there] = await execute(speaker, "SCRIPT", "EXISTS", words[1])
-            if not there:
+    async def watched(client: Any, *arguments: Any, **options: Any) -> Any:
+        if str(arguments[0]).upper() in PLUMBING:
+            return await execute(client, *arguments, **options)
+        if arguments[0] == "EVALSHA" and arguments[1] not in known:
+            # A script unknown to the server is sent twice, but crosses once, so that labels stay the same.
+            [loaded] = await execute(client, "SCRIPT", "EXISTS", arguments[1])
+            if not loaded:
                 raise NoScriptError
-            known.add(words[1])
-        return await cross(Channel.REDIS, only_looks(words), lambda: execute(speaker, *words, **options))
+            known.add(arguments[1])
+        return await cross(Channel.REDIS, only_reads(arguments), lambda: execute(client, *arguments, **options))
 
     return watched
 
 
-def only_looks(words: tuple[Any, ...]) -> bool:
-    word = str(words[0]).upper()
-    return word in READING or (word == "EVALSHA" and words[1] in _looking())
+def only_reads(arguments: tuple[Any, ...]) -> bool:
+    word = str(arguments[0]).upper()
+    return word in READING or (word == "EVALSHA" and arguments[1] in _reading_digests())
 
 
 @cache
-def _looking() -> frozenset[str]:
+def _reading_digests() -> frozenset[str]:
     texts = map(text_under_test, READING_SCRIPTS)
     return frozenset(sha1(text.encode(), usedforsecurity=False).hexdigest() for text in texts)
 

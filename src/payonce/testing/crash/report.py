@@ -1,4 +1,4 @@
-"""What an exploration came to: figures for machines, and for people what was struck where and what went wrong."""
+"""The result of an exploration: figures, and texts about points and violations."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from payonce.testing.crash.model import UNREACHED, Mode, Point, Result, Violatio
 
 
 class AblationResult(msgspec.Struct, frozen=True):
-    """A safeguard taken out, and the first point at which it was missed; None when it was not."""
+    """A removed safeguard, and the first point at which damage was found; None if there was none."""
 
     name: str
     at: str | None
@@ -27,18 +27,18 @@ class Report:
     ablation_results: Sequence[AblationResult]
     planned: Sequence[Point]
     left_out: int
-    """Points that are known, and were not to be struck this time."""
+    """Known points left out of this exploration."""
     seconds: float
 
     @property
     def violations(self) -> list[tuple[str, Violation]]:
-        """With the name of the run in which each was found."""
+        """Violations with the name of their run."""
         runs = [*self.recordings, *self.results]
         return [(name_of(run), violation) for run in runs for violation in run.violations]
 
     @property
     def uncovered(self) -> list[Point]:
-        """Points that were planned and not struck."""
+        """Planned points that were not reached."""
         struck = {run.point for run in self.results if all(each.kind != UNREACHED for each in run.violations)}
         return [point for point in self.planned if point not in struck]
 
@@ -48,7 +48,7 @@ class Report:
         return bool(self.results) and not (self.violations or self.uncovered or missed)
 
     def coverage(self) -> Mapping[str, Counter[Mode]]:
-        """By site, how many points were struck in each mode."""
+        """The number of points reached, by site and mode."""
         missing = set(self.uncovered)
         counts: dict[str, Counter[Mode]] = {}
         for point in sorted(self.planned, key=lambda point: point.label.site):
@@ -72,12 +72,12 @@ class Report:
         }
 
     def summary(self) -> str:
-        """For the message of a failed assertion."""
+        """All violations as text, for a failed assertion."""
         lines = [f"{name}: {violation.kind}: {violation.text}" for name, violation in self.violations]
         lines += [
-            f"{each.name} was taken out, and nothing was missed" for each in self.ablation_results if each.at is None
+            f"{each.name} was removed, and no damage was found" for each in self.ablation_results if each.at is None
         ]
-        return "\n".join(lines) or "all is well"
+        return "\n".join(lines) or "no violations"
 
 
 def name_of(run: Result) -> str:

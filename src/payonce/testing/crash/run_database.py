@@ -1,4 +1,4 @@
-"""Databases to strike processes on: one template per scenario, with its first messages in it, and a copy per point."""
+"""Databases for runs: one template per scenario, with its first messages, and a copy per run."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,21 +34,21 @@ BACKENDS_GONE_WITHIN_S: Final = 60.0
 
 @dataclass(frozen=True)
 class DatabaseTemplate:
-    """A server and a template on it, which nobody connects to any more."""
+    """A server and a template database on it without connections."""
 
     server: ScratchServer | Cluster
     database_name: str
     settings: dict[str, str]
-    """Of the children's sessions: the server is looked at once, and not by every child."""
+    """Settings of the children's sessions, read once instead of by every child."""
 
     @property
     def cluster(self) -> Cluster | None:
-        """With a standby that can be promoted, if it is one."""
+        """The cluster, if the server is one."""
         return self.server if isinstance(self.server, Cluster) else None
 
 
 def prepare(server: ScratchServer | Cluster, backend: Backend, scenario: Scenario) -> DatabaseTemplate:
-    """Migrates and sets up once; every point begins from a copy of it."""
+    """Migrates and sets up the template; every run begins from a copy."""
     database = server.empty_database()
     asyncio.run(_set_up(database, backend, scenario))
     settings = asyncio.run(session_settings(database.service_url, SHORTEST_LEASE_S, "child"))
@@ -77,7 +77,7 @@ async def _set_up(database: ScratchDatabase, backend: Backend, scenario: Scenari
 
 @dataclass
 class RunDatabase:
-    """One copy, seen by the explorer: over the owner's connection, with both clocks in hand."""
+    """The database of one run, for the explorer: with the owner's connection and both clocks."""
 
     database: ScratchDatabase
     owner: Session
@@ -94,7 +94,7 @@ class RunDatabase:
         self.now = await self.probe.freeze(to)
 
     async def end_sessions(self, application_name: str) -> None:
-        """Whoever held them is dead; what they had open is over once they are."""
+        """Ends the sessions of a dead process, and with them its open transactions."""
         await self.superuser.fetch(
             "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", application_name
         )
@@ -107,7 +107,7 @@ class RunDatabase:
         await eventually(gone, BACKENDS_GONE_WITHIN_S, f"the end of the sessions of {application_name}")
 
     async def nobody_idles_in_a_transaction(self) -> None:
-        """The server itself ends sessions that do, as in production; until then their locks hold others up."""
+        """Waits until no session idles in a transaction; the server ends those itself, as in production."""
 
         async def none() -> bool:
             return not await self.superuser.fetchval(
@@ -118,8 +118,8 @@ class RunDatabase:
         await eventually(none, BACKENDS_GONE_WITHIN_S, "the end of sessions that idle in a transaction")
 
     async def crash_server(self, lost_id: int | None) -> bool:
-        """Crashes the server, or the primary of a cluster, whose standby is then promoted. Returns when it takes
-        writes and others have written; answers whether one of them was given that id."""
+        """Crashes the server, or a cluster's primary and promotes the standby. Returns when the server accepts writes
+        and others have written: whether one of them got `lost_id`."""
         if self.cluster is None:
             await crash_server(self.superuser)
         else:
@@ -160,13 +160,13 @@ async def open_run_database(
         for queue, bodies in options_of(scenario).pushed.items():
             await probe.push(queue, bodies)
         if template.cluster is not None:
-            # As every process does when it starts: another server is noticed only by who knows the one before.
+            # As every process does at its start: only one that knows the previous server notices a new one.
             await owner.execute("select payonce.notice_identity('the explorer')")
         closing = stack.pop_all()
         return RunDatabase(
             database, owner, superuser, probe, storage.address, template.settings, closing, template.cluster
         )
-    raise AssertionError("a stack of exits never swallows an error")
+    raise AssertionError("an exit stack swallows no errors")
 
 
 async def close_run_database(run_database: RunDatabase) -> None:

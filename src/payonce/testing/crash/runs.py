@@ -1,4 +1,4 @@
-"""One run of a scenario in which at most one process is struck, at one crossing, in one way; and its judgement."""
+"""Runs of a scenario in which at most one process crashes, at one crossing, in one mode, and their verdict."""
 
 import asyncio
 import gc
@@ -43,9 +43,9 @@ from payonce.testing.crash.wire import (
 from payonce.testing.eventually import eventually
 
 RUN_LIMIT_S: Final = 40.0
-"""Of one run with all its children; below the time that a child waits for the explorer."""
+"""Time limit of a run with all its children; below the time that a child waits for the explorer."""
 TRIES_MAX: Final = 5
-"""Of a point whose lost transaction left a trace: the server writes its log out at moments of its own, if seldom."""
+"""Attempts at a point whose lost transaction left a trace: the server sometimes flushes its log by itself."""
 WAITS_WITHIN_S: Final = 30.0
 FIRST, SUCCESSOR = 1, 2
 
@@ -54,10 +54,10 @@ Ablate = Callable[[], object]
 
 
 class Explorer:
-    """One process that strikes others, one run at a time. Has an event loop, but forks only while that stands."""
+    """Runs points in one process, one at a time. It has an event loop, but forks only while that is stopped."""
 
     def __init__(self, seed: int, backend: Backend, storage: DriverStorage, *, loud: bool = False) -> None:
-        # What is here now is shared with every child; collecting it would copy its pages, once per fork.
+        # Existing objects are shared with every child; collecting them would copy their pages once per fork.
         gc.freeze()
         self._seed = seed
         self._backend = backend
@@ -74,7 +74,7 @@ class Explorer:
     def run(
         self, scenario: Scenario, template: DatabaseTemplate, point: Point | None, ablate: Ablate | None = None
     ) -> Result:
-        """Never raises for what the scenario does: whatever goes wrong in it is a violation."""
+        """Runs one point. Does not raise for errors of the scenario: they are violations."""
         began_at = time.monotonic()
         for _ in range(TRIES_MAX):
             run = self._run_once(scenario, template, point, ablate)
@@ -92,7 +92,7 @@ class Explorer:
             run.violations = run.whole()
         finally:
             run.kill_all()
-            run.let_replication_go_on()
+            run.resume_replication()
             self._runner.run(close_run_database(run_database))
         return run
 
@@ -111,8 +111,8 @@ class Explorer:
 
     def fork(self, scenario: Scenario, run_database: RunDatabase, number: int, ablate: Ablate | None) -> Child:
         name = f"{run_database.database.name[:24]} {number}"
-        place = (run_database.database.service_url, self._backend, run_database.address)
-        config = ChildConfig(name, number, *place, self._seed, run_database.settings, ablate)
+        address = (run_database.database.service_url, self._backend, run_database.address)
+        config = ChildConfig(name, number, *address, self._seed, run_database.settings, ablate)
         return fork(scenario, config, loud=self._loud)
 
     def schedule(
@@ -141,12 +141,12 @@ class _Run:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     struck: AtCrossing | None = None
     lost_id: int | None = None
-    """Of the transaction that the crash of the server undid."""
+    """The id of the transaction that the server crash undid."""
     id_reused: bool = False
     failing_over: asyncio.Task[None] | None = None
-    """While the first process commits, and the standby does not have it."""
+    """Runs while the first process's commit waits for the standby."""
     went_on: bool = False
-    """The first process has got past the COMMIT at which it was to be struck."""
+    """Whether the first process has passed the COMMIT at which it was to fail over."""
     sweeping: bool = False
     violations: list[Violation] = field(default_factory=list)
 
@@ -157,34 +157,37 @@ class _Run:
         try:
             self._strike_and_recover()
         except ChildStartError as error:
-            return [Violation("child failed", f"{error}; run it alone to see why")]
+            return [Violation("child failed", f"{error}; run this point by itself to see its output")]
         except (StuckError, TimeoutError) as error:
             return [Violation("stuck", str(error) or f"no end within {RUN_LIMIT_S:g} s")]
         self.kill_all()
         if failed := [child for child in self.children if child.failed]:
             return [
-                Violation("child failed", f"{child.name} ended by itself; run it alone to see why") for child in failed
+                Violation("child failed", f"{child.name} ended on its own; run this point by itself to see its output")
+                for child in failed
             ]
         if self.point is not None and self.struck is None:
-            return [Violation(UNREACHED, f"the first process came to its end without crossing {self.point.label}")]
+            return [Violation(UNREACHED, f"the first process finished without crossing {self.point.label}")]
         if self.left_a_trace:
-            return [Violation(UNREACHED, f"transaction {self.lost_id} left a trace, and nobody was given its id again")]
+            return [Violation(UNREACHED, f"transaction {self.lost_id} left a trace: its id was not assigned again")]
         if self.run_database.failover is not None and self.run_database.failover.sent_in_quarantine:
-            return [Violation(SENT_IN_QUARANTINE, "a send began after the failover, and nobody had released it")]
+            return [
+                Violation(SENT_IN_QUARANTINE, "a send began after the failover, before the quarantine was released")
+            ]
         read = cast(asyncpg.Connection, self.run_database.owner)
         return self.explorer.wait(judge(self.scenario, self.simulators, read, self.run_database.probe))
 
     @property
     def left_a_trace(self) -> bool:
-        """The id of the lost transaction did not come up again, so the run shows less than it should."""
+        """Whether the lost transaction's id was not assigned again, so that the run shows less than it should."""
         return self.lost_id is not None and not self.id_reused
 
     def kill_all(self) -> None:
         for child in self.children:
             child.kill()
 
-    def let_replication_go_on(self) -> None:
-        """After a run that broke off while it was held: nobody else could commit."""
+    def resume_replication(self) -> None:
+        """Resumes replication after an aborted run: other processes could not commit."""
         if self.failing_over is not None and self.run_database.cluster is not None:
             self.failing_over.cancel()
             if self.run_database.failover is None:
@@ -218,7 +221,7 @@ class _Run:
             self._wait(child.leave())
 
     def _land_late(self, first: Child, successor: Child) -> None:
-        """The first child's words arrive behind the next ones that its successor sends the same channel."""
+        """The first child's request arrives after its successor's next one on the same channel."""
         schedule, overtaken = self.schedules[SUCCESSOR], False
 
         async def land() -> None:
@@ -233,7 +236,7 @@ class _Run:
             if overtaken:
                 await land()
             assert self.struck is not None
-            # Whoever frees the message for the successor is no successor yet.
+            # The sweep that frees the message does not count as the successor.
             overtaken = overtaken or (at.channel is self.struck.channel and not self.sweeping)
             return Verdict()
 
@@ -263,7 +266,7 @@ class _Run:
     def _note(self, schedule: Schedule, command: Command, done: CommandDone) -> None:
         match command:
             case Tick() if not done.worked:
-                # A janitor that could not reach its server comes by again.
+                # A janitor that could not reach its server ticks again.
                 schedule.ticked.discard(command.janitor)
             case Notice() if self.run_database.failover is not None:
                 self.run_database.failover.noticed = done.worked
@@ -297,22 +300,22 @@ class _Run:
             case Mode.SERVER_CRASH_AFTER | Mode.FAILOVER_AFTER:
                 return Verdict(CrossingAction.LOSE_ANSWER, transaction_id=await self._open_transaction_id())
             case Mode.FAILOVER_UNREPLICATED:
-                assert self.run_database.cluster is not None, "a failover wants a cluster"
+                assert self.run_database.cluster is not None, "a failover needs a cluster"
                 self.run_database.cluster.hold_replication()
                 self.lost_id = await self._open_transaction_id()
                 self.failing_over = asyncio.create_task(self._fail_over_in_commit(self.children[0]))
                 return Verdict(transaction_id=self.lost_id)
 
     async def _fail_over_in_commit(self, first: Child) -> None:
-        """When its COMMIT waits for the standby; or, if it has nothing to commit, when it has gone on. It stands still
-        meanwhile, or it would connect to the new primary before others have written there."""
+        """Fails over once the COMMIT waits for the standby, or the process has continued without a commit. The process
+        is stopped meanwhile: otherwise it would connect to the new primary before others have written there."""
 
         async def waits_or_went_on() -> bool:
             return self.went_on or await waits_for_standby(self.run_database.superuser, first.name)
 
-        await eventually(waits_or_went_on, WAITS_WITHIN_S, "the COMMIT that waits for the standby")
+        await eventually(waits_or_went_on, WAITS_WITHIN_S, "a COMMIT waiting for the standby")
         first.stop()
-        # A statement outside a transaction has its id only now.
+        # A statement outside a transaction gets its id only now.
         self.lost_id = self.lost_id or await self._open_transaction_id()
         await self._crash_server(self.lost_id)
         first.wake()
@@ -327,7 +330,8 @@ class _Run:
         return await open_transaction_id(self.run_database.superuser, self.children[0].name)
 
     async def _crash_server(self, lost_id: int | None) -> None:
-        """While the process waits for a verdict: it connects again when the server is back and others have written."""
+        """Crashes the server while the process waits for a verdict; it reconnects when the server is back and others
+        have written."""
         self.id_reused = await self.run_database.crash_server(lost_id)
         if options_of(self.scenario).wipes:
             await self.run_database.probe.wipe()

@@ -1,4 +1,4 @@
-"""What is explored: a scenario names its handlers, the vendors they call, the first messages, and what must hold."""
+"""Scenarios to explore: handlers, the vendors they call, the first messages, and the invariants."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,28 +16,29 @@ from payonce.kit.http.inprocess import Application
 from payonce.kit.http.transport import Transport
 
 Now = Callable[[], datetime]
-"""The store's due clock, which stands still but for the explorer's hops."""
+"""The store's due clock, which the explorer moves."""
 
 Reach = Callable[[str], Transport]
-"""From a host to what carries requests to its simulator: give it to the vendor's own HTTP client."""
+"""Returns the transport to a host's simulator, for the vendor's own HTTP client."""
 
 Simulators = Mapping[str, Application]
-"""ASGI applications by host. They live in the explorer and outlive every killed child; their books are the oracle.
-Their endpoints must be `async def`: others run in threads, and a process with threads cannot be forked safely."""
+"""ASGI applications by host. They run in the explorer and outlive every killed child; their records are the oracle.
+Their endpoints must be `async def`: others use threads, and a process with threads cannot be forked safely."""
 
 Decision = tuple[Answer, Any, str | None]
-"""A person's answer, the outcome that goes with HAPPENED, and the vendor's name for it."""
+"""An operator's answer, the outcome for HAPPENED, and the vendor's reference."""
 
 
 class Scenario(Protocol):
-    """Names only what lies below `payonce.testing`, so that a service can bring its own without importing it."""
+    """The members of a scenario. They use only packages below `payonce.testing`, so that a service can define scenarios
+    without importing it."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def components(self) -> Sequence[tuple[str, str]]:
-        """(name, package) of those whose migrations are applied, as for `known_migrations`."""
+        """(name, package) pairs whose migrations are applied, as for `known_migrations`."""
         ...
 
     @property
@@ -45,64 +46,64 @@ class Scenario(Protocol):
 
     @property
     def invariants(self) -> Mapping[str, str]:
-        """What must always hold, as queries that return the rows that break it."""
+        """Invariants as queries that return violating rows."""
         ...
 
     def simulators(self, now: Now) -> Simulators:
-        """Fresh ones, with empty books and the same faults every time."""
+        """Creates simulators, with empty records and the same faults every time."""
         ...
 
     def resources(self, reach: Reach, database: Database, feed: NotifyingFeed) -> Sequence[object]:
-        """What the handlers take as parameters; made in every child. `feed` puts where the queues of this run lie."""
+        """Creates the handlers' parameters, in every child. `feed` puts messages into the run's queues."""
         ...
 
     def relays(self, reach: Reach) -> Sequence[Relay]:
-        """What carries the outbox on; made in every child."""
+        """Creates the relays, in every child."""
         ...
 
     def janitors(self, database: Database, feed: NotifyingFeed) -> Sequence[Janitor]:
-        """What ticks once in every child, when nothing else is due."""
+        """Creates janitors that tick once in every child, when nothing else is due."""
         ...
 
     async def set_up(self, tx: Tx) -> None:
-        """The business rows and the first messages, once, before the first crossing."""
+        """Creates the business rows and the first messages, once, before the first crossing."""
         ...
 
     def decide(self, review: Review, simulators: Simulators) -> Decision:
-        """What a truthful person answers, who can see the vendors' books."""
+        """The answer of a truthful operator with access to the vendors' records."""
         ...
 
     async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
-        """What the person does beside answering, in the same commit; the message is redriven if it is parked."""
+        """What the operator does besides answering, in the same commit; a parked message is redriven."""
         ...
 
     def happened(self, simulators: Simulators) -> Mapping[str, int]:
-        """How often each reference (`key:generation`) is in the vendors' books: more than once is a violation."""
+        """How often each reference (`key:generation`) is in the vendors' records: more than once is a violation."""
         ...
 
     def expected_parked(self) -> int:
-        """How many messages rest parked at the end."""
+        """The number of messages parked at the end."""
         ...
 
     async def check(self, read: Reads, simulators: Simulators) -> list[str]:
-        """The vendors' books against ours, exactly; one sentence per difference."""
+        """Compares the vendors' records with ours exactly; one sentence per difference."""
         ...
 
 
 @dataclass(frozen=True)
 class ScenarioOptions:
-    """What a scenario may say beside the members of Scenario; most have none of it."""
+    """Optional settings of a scenario."""
 
     wipes: bool = False
-    """When a process is struck, a queue that lives outside PostgreSQL loses everything."""
+    """When a process crashes, a queue outside PostgreSQL loses everything."""
     redrives: bool = False
-    """A person redrives whatever rests parked without a question."""
+    """An operator redrives messages parked without a review."""
     redrives_reviews: bool = False
-    """A person redrives what is parked with a question, before they answer it."""
+    """An operator redrives messages parked with a review before answering it."""
     pushed: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
-    """Bodies that are in the queues' lists at the beginning, put there by hand."""
+    """Bodies pushed directly into the queues' lists at the beginning."""
     leases_pass: bool = False
-    """Handlers hold leases of their own: when time is let pass for messages, it passes for leases as well."""
+    """Handlers hold leases of their own: the lease clock advances with the due clock."""
 
 
 def options_of(scenario: Scenario) -> ScenarioOptions:
@@ -115,13 +116,13 @@ DEFAULT_OPTIONS: Final = ScenarioOptions()
 
 @runtime_checkable
 class MovableScenario(Protocol):
-    """A scenario that is another one where its queues are in Redis, for instance with fewer invariants."""
+    """A scenario with a variant for queues in Redis, for instance with fewer invariants."""
 
     def with_queues_in_redis(self) -> Scenario: ...
 
 
 class PlainScenario:
-    """What most scenarios need not say."""
+    """Defaults for optional members of a scenario."""
 
     components: Sequence[tuple[str, str]] = ()
     invariants: Mapping[str, str] = {}
@@ -133,7 +134,7 @@ class PlainScenario:
         return ()
 
     def decide(self, review: Review, simulators: Simulators) -> Decision:
-        raise AssertionError(f"nobody is there to answer: {review.question}")
+        raise AssertionError(f"the scenario decides no reviews: {review.question}")
 
     async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What happens next: steps in seeded order while anything is due, then a person, then time, until all is at rest."""
+"""Decides the next step: pending work in seeded order, then the operator, then time, until everything has finished."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,12 +15,12 @@ from payonce.testing.crash.scenario import Scenario, Simulators, options_of
 from payonce.testing.crash.wire import AnswerReview, Command, Notice, Reap, Redrive, Release, RunRelay, Step, Tick
 
 STEPS_MAX: Final = 400
-"""Of one child; a scenario is a handful of messages, so what is not at rest by then never will be."""
+"""Limit of steps per child; a scenario is a handful of messages, so it will not finish after more."""
 
 
 @dataclass
 class Schedule:
-    """Decides for one child; looks only at the store, so that the same store and seed lead to the same steps."""
+    """Decides for one child, based only on the store: the same store and seed lead to the same steps."""
 
     run_database: RunDatabase
     scenario: Scenario
@@ -32,16 +32,16 @@ class Schedule:
     redriven: set[UUID] = field(default_factory=set)
     steps: int = 0
     held_up: bool = False
-    """The last sweep freed nothing although leases had ended: somebody holds their rows locked."""
+    """Whether the last sweep freed nothing although leases had expired: their rows are locked."""
     under_way: Callable[[], Awaitable[None]] | None = None
-    """Lets what is still under way arrive: a person decides later than any request can be."""
+    """Lets requests in transit arrive: an operator decides later than any request takes."""
 
     async def next_command(self) -> Command | None:
-        """The next thing to do; None when there is nothing, and time would bring nothing either."""
+        """The next command; None if nothing is left to do, now or later."""
         while True:
             self.steps += 1
             if self.steps > STEPS_MAX:
-                raise StuckError(f"not at rest after {STEPS_MAX} steps: {await self.run_database.probe.waiting()}")
+                raise StuckError(f"not finished after {STEPS_MAX} steps: {await self.run_database.probe.waiting()}")
             pending = await self.run_database.probe.pending()
             if pending.dead:
                 if self.held_up:
@@ -51,12 +51,12 @@ class Schedule:
             if steps:
                 return self.chance.choice(steps)
             if pending.janitors:
-                # Before the person looks: these come by every few seconds.
+                # Before the operator: janitors tick every few seconds.
                 return Tick(self.chance.choice(pending.janitors))
             if (idle := await self._when_idle()) is not None:
                 return idle
             if pending.leased:
-                # Whoever held it is gone, or has let go without a word.
+                # The holder is dead, or has released it silently.
                 await self.run_database.probe.advance_leases(self.longest_lease_s + 1)
                 continue
             following = await self.run_database.probe.next_due()
@@ -70,7 +70,7 @@ class Schedule:
                 return None
 
     async def _is_released_before(self, following: datetime | None) -> bool:
-        """Whether the person releases a quarantine now, before anything else is due."""
+        """Whether the operator releases a quarantine now, before anything else is due."""
         failover = self.run_database.failover
         if failover is None or failover.released or not failover.release_comes_before(following):
             return False
@@ -98,7 +98,7 @@ class Schedule:
         return None if parked is None else Redrive(*parked)
 
     async def _redriven_too_early(self) -> tuple[str, UUID] | None:
-        """A parked message whose effect waits for the person, once: it goes straight back to waiting."""
+        """A parked message whose effect waits for the operator, once: it goes straight back to waiting."""
         if not options_of(self.scenario).redrives_reviews:
             return None
         parked = await self.run_database.probe.parked_in_review()
@@ -109,4 +109,4 @@ class Schedule:
 
 
 class StuckError(AssertionError):
-    """The scenario does not come to rest."""
+    """The scenario does not finish."""

@@ -1,8 +1,8 @@
-"""Crashes of the PostgreSQL server under a process that lives on, and servers that can be crashed.
+"""Crashes of the PostgreSQL server under a running process, and servers for that.
 
-One backend is killed. The server then ends all sessions, replays its log and starts again by itself, as with
-`restart_after_crash = on` in production. What a transaction had written without a COMMIT is gone, and so is any trace
-of its id: the server hands that id out again to the next writer.
+One backend is killed. The server then ends all sessions, replays its log and restarts by itself, as with
+`restart_after_crash = on` in production. Uncommitted changes are gone, and so is any trace of their transaction's id:
+the server assigns it to the next writer.
 """
 
 import os
@@ -17,8 +17,8 @@ from payonce.testing.eventually import eventually
 from payonce.testing.servers import BROKEN, QUICK_SETTINGS, ScratchServer, Servers
 
 QUIET: Final = {
-    # Only a COMMIT may write the log out. The log survives the crash as far as it is written, and a transaction whose
-    # records are in it keeps its id; these would write it out at moments of their own.
+    # Only a COMMIT may flush the log. What is flushed survives the crash, and a transaction with flushed records keeps
+    # its id; these processes would flush at times of their own.
     "wal_writer_delay": "10s",
     "bgwriter_lru_maxpages": "0",
     "autovacuum": "off",
@@ -28,20 +28,20 @@ SETTINGS: Final = {
     **QUICK_SETTINGS,
     **QUIET,
     "restart_after_crash": "on",
-    # Without standby snapshots, which wake the log's writer every 15 seconds.
+    # No standby snapshots, which wake the WAL writer every 15 seconds.
     "wal_level": "minimal",
     "max_wal_senders": "0",
 }
 RESTART_WITHIN_S: Final = 30.0
 OTHER_WRITES: Final = 3
-"""Transactions of other clients after a crash in which no id was lost."""
+"""Other clients' transactions after a crash that lost no id."""
 IDS_TAKEN_MAX: Final = 10_000
 OTHERS_TABLE: Final = "create table written_by_others (id bigint generated always as identity)"
 
 
 class Session:
-    """A connection of the explorer's own. It has the methods of the driver's connection, on the one that is open now:
-    the objects that hold a session need not know that the server was restarted."""
+    """A connection of the explorer that survives a server restart: it forwards to the driver's connection that is open
+    now, so that its holders need not know of the restart."""
 
     def __init__(self, url: str, connection_class: type[asyncpg.Connection] = asyncpg.Connection) -> None:
         self._url = url
@@ -49,11 +49,11 @@ class Session:
         self._connection: asyncpg.Connection | None = None
 
     def __getattr__(self, name: str) -> Any:
-        assert self._connection is not None, "a session is opened before it is used"
+        assert self._connection is not None, "the session is not open"
         return getattr(self._connection, name)
 
     async def open(self) -> "Session":
-        """Opens it, or opens it again."""
+        """Opens or reopens the connection."""
         if self._connection is not None:
             self._connection.terminate()
         self._connection = await asyncpg.connect(self._url, connection_class=self._connection_class)
@@ -65,12 +65,13 @@ class Session:
 
 
 async def crash_server(superuser: Session) -> None:
-    """Kills the superuser's own backend, and returns when the server has restarted and the session is open again."""
+    """Crashes the server by killing the superuser's own backend; returns when it has restarted and the session is open
+    again."""
     before = await superuser.fetchval(_CHECKPOINTER)
     os.kill(superuser.get_server_pid(), signal.SIGKILL)
 
     async def restarted() -> bool:
-        # A server that has not noticed yet still lets clients in, to end them a moment later.
+        # A server that has not noticed the crash yet accepts clients, and ends them a moment later.
         try:
             await superuser.open()
             return await superuser.fetchval(_CHECKPOINTER) not in (None, before)
@@ -81,7 +82,7 @@ async def crash_server(superuser: Session) -> None:
 
 
 async def open_transaction_id(superuser: Session, application_name: str) -> int | None:
-    """The id of the transaction that a process has open; None when it has none, or has written nothing in it."""
+    """The id of a process's open transaction; None if there is none, or it has not written."""
     found: int | None = await superuser.fetchval(
         "select max(backend_xid::text::bigint) from pg_stat_activity where application_name = $1", application_name
     )
@@ -89,7 +90,8 @@ async def open_transaction_id(superuser: Session, application_name: str) -> int 
 
 
 async def take_transaction_ids(superuser: Session, lost: int | None) -> bool:
-    """Commits as other clients do, until `lost` is among the ids or has been passed; answers whether it is."""
+    """Commits like other clients, until `lost` is assigned again or has been passed; returns whether it was
+    assigned."""
     for taken in range(1, IDS_TAKEN_MAX + 1):
         newest = await superuser.fetchval(_WRITE)
         if lost is None and taken == OTHER_WRITES:
@@ -101,7 +103,7 @@ async def take_transaction_ids(superuser: Session, lost: int | None) -> bool:
 
 @contextmanager
 def crashable_servers(count: int) -> Iterator[list[ScratchServer]]:
-    """Servers that nobody else uses: a crash ends every session of its server."""
+    """Dedicated servers: a crash ends every session of its server."""
     with ExitStack() as stack:
         running = []
         for _ in range(count):

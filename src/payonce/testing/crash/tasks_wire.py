@@ -25,14 +25,14 @@ from payonce.taskserver.wire import ResponseHead
 ANSWER_MAX_BYTES: Final = 64 * 1024
 INSTALLATION: Final = "explored"
 READING: Final = ("Get", "List")
-"""How calls begin that change nothing."""
+"""Prefixes of read-only calls."""
 
 Interceptor = Callable[[bool, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Acts on what is sent, unless the process is struck there; told whether it only reads."""
+"""Runs a call unless the process crashes there; its first argument says whether the call only reads."""
 
 
 def client_of(service: Service, intercept: Interceptor) -> CloudTasksAsyncClient:
-    """Google's own client, which speaks to a server in this process."""
+    """Google's own client, connected to a server in this process."""
     channel = InProcessChannel(handlers_of(service, INSTALLATION), intercept)
     transport = CloudTasksGrpcAsyncIOTransport(channel=channel, credentials=AnonymousCredentials())
     return CloudTasksAsyncClient(transport=transport)
@@ -45,7 +45,7 @@ class InProcessChannel(Channel):  # type: ignore[misc]
         self._handlers = handlers
         self._intercept = intercept
         self._unary_unary_interceptors: list[object] = []
-        """Google's transport adds one that writes its log."""
+        """Google's transport adds one for its log."""
 
     def unary_unary(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *rest: Any, **more: Any
@@ -77,7 +77,7 @@ class InProcessChannel(Channel):  # type: ignore[misc]
 
 
 class UnaryCall(UnaryUnaryMultiCallable):  # type: ignore[misc]
-    """One method of the service, with requests and answers in the bytes of the wire."""
+    """One method of the service, with requests and responses in wire format."""
 
     def __init__(
         self, handlers: Sequence[Any], intercept: Interceptor, method: str, packed: Any, unpacked: Any
@@ -101,7 +101,7 @@ class UnaryCall(UnaryUnaryMultiCallable):  # type: ignore[misc]
 
 
 class PendingCall:
-    """A call under way, which Google's client awaits."""
+    """A call in progress, which Google's client awaits."""
 
     def __init__(self, act: Callable[[], Awaitable[Any]]) -> None:
         self._act = act
@@ -117,7 +117,7 @@ class CallDetails(grpc.HandlerCallDetails):  # type: ignore[misc]
 
 
 class CallContext:
-    """What a method of the server may do beside answering: refuse, and say whose queues it has, which nobody asks."""
+    """The context of a server method: it may abort; the trailing metadata is not used."""
 
     def set_trailing_metadata(self, metadata: Any) -> None: ...
 
@@ -126,7 +126,7 @@ class CallContext:
 
 
 class InProcessWire:
-    """The sender's wire; its requests go to applications by their whole address."""
+    """The sender's wire, which passes requests to applications by their full URL."""
 
     def __init__(self, endpoints: Mapping[str, Application], intercept: Interceptor) -> None:
         self._endpoints = endpoints
@@ -138,14 +138,14 @@ class InProcessWire:
 
     async def _answered(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> ResponseHead:
         if url not in self._endpoints:
-            raise OSError(f"nobody listens at {url}")
+            raise OSError(f"no endpoint listens at {url}")
         transport = InProcessTransport(self._endpoints[url], allow_private=True, resolve=None)
         attempt = Attempt(ANSWER_MAX_BYTES)
         try:
             await transport.exchange(Outgoing(method, parse_url(url), list(headers), body or None), attempt)
-            said, _ = attempt.finish()
+            received, _ = attempt.finish()
         except Broken as error:
             raise OSError(error.reason) from error
         finally:
             await transport.close()
-        return ResponseHead(attempt.status, said.get("Retry-After"))
+        return ResponseHead(attempt.status, received.get("Retry-After"))

@@ -1,4 +1,4 @@
-"""What the explorer and its children say to each other, over a pair of sockets, in frames of known length."""
+"""Messages between the explorer and its children, over a socket pair, in length-prefixed frames."""
 
 import asyncio
 import socket
@@ -12,12 +12,12 @@ from payonce.kit.outcomes import Unavailable
 
 FRAME_MAX_BYTES: Final = 32 * 1024 * 1024
 SILENCE_MAX_S: Final = 60.0
-"""How long a child waits for the explorer; longer than any point may take."""
+"""How long a child waits for the explorer; longer than any point takes."""
 _LENGTH_BYTES: Final = 4
 
 
 class Channel(StrEnum):
-    """What is crossed: each has a far side that may have acted although nobody heard of it."""
+    """The channel of a crossing. Its other side may have acted although the response is lost."""
 
     STORE = "store"
     VENDOR = "vendor"
@@ -25,7 +25,7 @@ class Channel(StrEnum):
     TASKS = "tasks"
     """A call to the task service."""
     PUSH = "push"
-    """What the task service sends to a role."""
+    """A delivery of the task service to a role."""
 
 
 class CrossingAction(StrEnum):
@@ -33,19 +33,19 @@ class CrossingAction(StrEnum):
     DIE = "die"
     DIE_AFTER = "die_after"
     LOSE_ANSWER = "lose_answer"
-    """Send, and ask the explorer again when the answer is here; the process never sees it."""
+    """Send, and ask the explorer again when the response is here; the process never sees it."""
 
 
 class AtCrossing(msgspec.Struct, tag=True, frozen=True):
-    """A child stands before a crossing and asks what to do."""
+    """A child has reached a crossing and asks what to do."""
 
     message: str
     site: str
     channel: Channel
     reads: bool
-    """What it is about to send changes nothing, wherever it arrives."""
+    """Whether the request changes nothing, wherever it arrives."""
     carried_out: bool = False
-    """Asked for the second time at this crossing: it has sent, and the answer is about to be lost."""
+    """Set at the second question at this crossing: the request is sent, and the response is about to be lost."""
 
 
 class VendorRequest(msgspec.Struct, tag=True, frozen=True):
@@ -59,13 +59,13 @@ class VendorRequest(msgspec.Struct, tag=True, frozen=True):
 
 
 class ChildReady(msgspec.Struct, tag=True, frozen=True):
-    """A child has opened the engine; by these names its janitors tick."""
+    """A child has opened the engine and has these janitors."""
 
     janitors: list[str]
 
 
 class CommandDone(msgspec.Struct, tag=True, frozen=True):
-    """A child has done what it was told, and whether there was anything to do."""
+    """A child has executed a command; `worked` says whether there was anything to do."""
 
     worked: bool = True
     error: str | None = None
@@ -74,15 +74,15 @@ class CommandDone(msgspec.Struct, tag=True, frozen=True):
 class Verdict(msgspec.Struct, tag=True, frozen=True):
     end: CrossingAction = CrossingAction.GO
     stop: bool = False
-    """Stop itself (SIGSTOP) first; `end` holds once it is woken."""
+    """Stop itself (SIGSTOP) first; `end` applies once it is resumed."""
     asleep_s: float = 0.0
-    """By how much its own clock has gone on when it wakes."""
+    """How far its own clock advances meanwhile."""
     transaction_id: int | None = None
-    """Of the transaction that is to end at this crossing. Only ablations look at it."""
+    """The id of the transaction that ends at this crossing. Only ablations use it."""
 
 
 class VendorResponse(msgspec.Struct, tag=True, frozen=True):
-    """The vendor's answer, or how the connection broke."""
+    """The vendor's response, or the error of the connection."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -102,7 +102,7 @@ class Reap(msgspec.Struct, tag=True, frozen=True):
 
 
 class RunRelay(msgspec.Struct, tag=True, frozen=True):
-    """Hand over what is due in the outbox for this relay."""
+    """Deliver due outbox entries of this relay."""
 
     relay: str
 
@@ -112,7 +112,7 @@ class Tick(msgspec.Struct, tag=True, frozen=True):
 
 
 class AnswerReview(msgspec.Struct, tag=True, frozen=True):
-    """What the person has decided about one effect."""
+    """The operator's decision about one effect."""
 
     effect_id: UUID
     revision: int
@@ -122,22 +122,22 @@ class AnswerReview(msgspec.Struct, tag=True, frozen=True):
 
 
 class Redrive(msgspec.Struct, tag=True, frozen=True):
-    """Let a parked message start over, now that the person has answered."""
+    """Let a parked message start over, after the operator's answer."""
 
     queue: str
     message_id: UUID
 
 
 class Notice(msgspec.Struct, tag=True, frozen=True):
-    """Look which server serves the database, as every process does every few seconds."""
+    """Check the database server's identity, as every process does every few seconds."""
 
 
 class Release(msgspec.Struct, tag=True, frozen=True):
-    """The person releases the quarantine."""
+    """The operator releases the quarantine."""
 
 
 class Leave(msgspec.Struct, tag=True, frozen=True):
-    """End in order."""
+    """End normally."""
 
 
 FromChild = ChildReady | AtCrossing | VendorRequest | CommandDone
@@ -150,19 +150,19 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class ChildEnd:
-    """Blocking: while a child waits here nothing else happens in it."""
+    """The child's end; blocking, so that nothing else happens in the child meanwhile."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(SILENCE_MAX_S)
         self._connection = connection
 
-    def send(self, said: FromChild) -> None:
-        self._connection.sendall(_framed(said))
+    def send(self, message: FromChild) -> None:
+        self._connection.sendall(_framed(message))
 
     def receive(self) -> ToChild:
         length = int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
-        said: ToChild = _decode_to_child.decode(self._exactly(length))
-        return said
+        message: ToChild = _decode_to_child.decode(self._exactly(length))
+        return message
 
     def _exactly(self, count: int) -> bytes:
         received = bytearray()
@@ -175,17 +175,17 @@ class ChildEnd:
 
 
 class ParentEnd:
-    """For the explorer, which serves several children at a time."""
+    """The explorer's end; asynchronous, since it serves several children."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
 
-    async def send(self, said: ToChild) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._connection, _framed(said))
+    async def send(self, message: ToChild) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._connection, _framed(message))
 
     async def receive(self) -> FromChild | None:
-        """None when the child has gone."""
+        """The next message; None when the child has ended."""
         head = await self._exactly(_LENGTH_BYTES)
         body = None if head is None else await self._exactly(int.from_bytes(head, "big"))
         return None if body is None else _decode_from_child.decode(body)
@@ -206,8 +206,8 @@ class ParentEnd:
         return bytes(received)
 
 
-def _framed(said: FromChild | ToChild) -> bytes:
-    body = _encode(said)
+def _framed(message: FromChild | ToChild) -> bytes:
+    body = _encode(message)
     if len(body) > FRAME_MAX_BYTES:
         raise ValueError(f"a frame of {len(body):,} bytes is over the limit of {FRAME_MAX_BYTES:,}")
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body

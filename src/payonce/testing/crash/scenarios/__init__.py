@@ -1,4 +1,4 @@
-"""The built-in scenarios: one for each way of being safe, and a chain of steps with a compensation."""
+"""The built-in scenarios: one for each safety of effects, and a chain of steps with a compensation."""
 
 from dataclasses import replace
 from typing import Final
@@ -44,8 +44,8 @@ WIRE: Final = BankScenario(
     {("wires", "w-1:1"): ("lost after",), ("wires", "w-2:1"): ("refused connection", "lost before")},
 )
 REDRIVEN: Final = replace(WIRE, name="wire-redriven", redrives_reviews=True, redrives=True)
-"""A redrive leaves one attempt for the run after the answer: a crash of the server uses it up, and the person redrives
-once more."""
+"""The redrive leaves one attempt for the run after the answer. A server crash uses it up, and the operator redrives
+again."""
 TRANSFER: Final = BankScenario(
     "transfer",
     (payments.transfer, payments.credit, payments.return_money),
@@ -81,4 +81,4 @@ WIPED_PARKED: Final = replace(WIRE, name="wiped-wire", wipes=True)
 
 BUILT_IN: Final[tuple[Scenario, ...]] = (CHARGE, PURCHASE, BROADCAST, WIRE, REDRIVEN, TRANSFER)
 ON_REDIS_ALONE: Final[tuple[Scenario, ...]] = (BY_HAND, MISFITS, WIPED, WIPED_PARKED)
-"""What only a queue outside PostgreSQL can suffer: bodies pushed by hand, and the loss of everything in it."""
+"""Problems of queues outside PostgreSQL alone: directly pushed bodies, and the loss of all messages."""

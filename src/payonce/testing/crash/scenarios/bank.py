@@ -1,11 +1,11 @@
-"""A small bank with books of its own: the vendor of the built-in scenarios, one desk for each kind of safety.
+"""A small bank with its own records: the vendor of the built-in scenarios, with a resource for each kind of safety.
 
 POST /charges        takes an Idempotency-Key and charges once per key               (keyed)
 POST /carts          opens a cart; POST /carts/N/pay pays it, once; DELETE wipes     (findable)
-GET  /payments       shows paid carts, some time after they were paid
-POST /broadcasts     takes the same signed bytes once                                (rebroadcast)
-POST /quotes         answers with a new, unfunded order each time                    (harmless)
-POST /wires          wires each time it is asked                                     (blind)
+GET  /payments       lists paid carts, some time after they were paid
+POST /broadcasts     accepts the same signed bytes once                              (rebroadcast)
+POST /quotes         creates a new, unfunded order each time                         (harmless)
+POST /wires          wires on each request                                           (blind)
 """
 
 from collections import Counter
@@ -23,14 +23,14 @@ from starlette.types import Receive, Scope, Send
 from payonce.kit.http.failures import AnswerLost, ConnectionRefused
 
 SHOWN_AFTER_S: Final = 30.0
-"""How long a paid cart is not seen among the payments."""
+"""Delay until a paid cart appears among the payments."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the books: this happened."""
+    """One record: this happened."""
 
-    desk: str
+    resource: str
     reference: str
     minor: int
     number: str
@@ -39,8 +39,8 @@ class Entry:
 
 @dataclass
 class Bank:
-    """An ASGI application. `faults` says by desk and reference what goes wrong, the first time, the second time…:
-    `lost before` and `lost after` it happened, `refused connection`, `declined`."""
+    """An ASGI application. `faults` lists by resource and reference the faults of the first, second, … request: `lost
+    before` and `lost after` it happened, `refused connection`, `declined`."""
 
     name: str
     now: Callable[[], datetime]
@@ -68,25 +68,25 @@ class Bank:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._application(scope, receive, send)
 
-    def entries(self, desk: str) -> list[Entry]:
-        return [entry for entry in self.books if entry.desk == desk]
+    def entries(self, resource: str) -> list[Entry]:
+        return [entry for entry in self.books if entry.resource == resource]
 
     def times(self) -> Counter[str]:
-        """How often each reference is in the books of a desk."""
-        return Counter(f"{self.name} {entry.desk} {entry.reference}" for entry in self.books)
+        """How often each reference is recorded per resource."""
+        return Counter(f"{self.name} {entry.resource} {entry.reference}" for entry in self.books)
 
     async def _charge(self, request: Request) -> Response:
-        asked = await request.json()
+        order = await request.json()
         key = request.headers.get("Idempotency-Key", "")
-        return self._take("charges", asked, self._by_key.get(key), lambda entry: self._by_key.update({key: entry}))
+        return self._take("charges", order, self._by_key.get(key), lambda entry: self._by_key.update({key: entry}))
 
     async def _open_cart(self, request: Request) -> Response:
-        asked = await request.json()
-        fault = self._fault("carts", asked["reference"])
+        order = await request.json()
+        fault = self._fault("carts", order["reference"])
         if fault == "lost before":
             raise AnswerLost
         self._carts_opened += 1
-        self._carts[self._carts_opened] = asked["reference"]
+        self._carts[self._carts_opened] = order["reference"]
         return JSONResponse({"cart": self._carts_opened}, status_code=201)
 
     async def _wipe_carts(self, request: Request) -> Response:
@@ -97,11 +97,11 @@ class Bank:
         return JSONResponse({"wiped": len(wiped)})
 
     async def _pay_cart(self, request: Request) -> Response:
-        asked = await request.json()
+        order = await request.json()
         number = request.path_params["number"]
         if number not in self._carts:
             return JSONResponse({"error": "there is no such cart"}, status_code=404)
-        return self._take("payments", asked, None, lambda entry: self._carts.pop(number))
+        return self._take("payments", order, None, lambda entry: self._carts.pop(number))
 
     async def _payments(self, request: Request) -> Response:
         seen_until = self.now() - timedelta(seconds=SHOWN_AFTER_S)
@@ -113,9 +113,9 @@ class Bank:
         return JSONResponse({"payments": shown})
 
     async def _broadcast(self, request: Request) -> Response:
-        asked = await request.json()
-        known = next((entry for entry in self.entries("broadcasts") if entry.reference == asked["reference"]), None)
-        return self._take("broadcasts", asked, known)
+        order = await request.json()
+        known = next((entry for entry in self.entries("broadcasts") if entry.reference == order["reference"]), None)
+        return self._take("broadcasts", order, known)
 
     async def _quote(self, request: Request) -> Response:
         return self._take("quotes", await request.json())
@@ -124,10 +124,10 @@ class Bank:
         return self._take("wires", await request.json())
 
     def _take(
-        self, desk: str, asked: Any, known: Entry | None = None, then: Callable[[Entry], object] | None = None
+        self, resource: str, order: Any, known: Entry | None = None, then: Callable[[Entry], object] | None = None
     ) -> Response:
-        """Books it, unless it is known already; with the fault that is due."""
-        fault = self._fault(desk, asked["reference"])
+        """Records the order unless it is known, with the next fault."""
+        fault = self._fault(resource, order["reference"])
         match fault:
             case "lost before":
                 raise AnswerLost
@@ -137,8 +137,8 @@ class Bank:
                 return JSONResponse({"error": "declined"}, status_code=402)
         entry = known
         if entry is None:
-            number = f"{self.name}-{desk}-{len(self.books) + 1}"
-            entry = Entry(desk, asked["reference"], asked["minor"], number, self.now())
+            number = f"{self.name}-{resource}-{len(self.books) + 1}"
+            entry = Entry(resource, order["reference"], order["minor"], number, self.now())
             self.books.append(entry)
             if then is not None:
                 then(entry)
@@ -146,10 +146,10 @@ class Bank:
             raise AnswerLost
         return JSONResponse(_shown(entry), status_code=201)
 
-    def _fault(self, desk: str, reference: str) -> str:
-        faults = self.faults.get((desk, reference), ())
-        tries = self._tries[desk, reference]
-        self._tries[desk, reference] += 1
+    def _fault(self, resource: str, reference: str) -> str:
+        faults = self.faults.get((resource, reference), ())
+        tries = self._tries[resource, reference]
+        self._tries[resource, reference] += 1
         if faults and faults[-1] == "declined" and tries >= len(faults):
             return "declined"
         return faults[tries] if tries < len(faults) else ""

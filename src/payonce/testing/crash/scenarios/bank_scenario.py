@@ -24,7 +24,7 @@ from payonce.testing.crash.scenarios.client import BankClient, Banks
 from payonce.testing.crash.scenarios.news import Listener, NewsRelay
 
 HOME, AWAY, NEWS = "home.bank.test", "away.bank.test", "news.test"
-DESKS: Final = {
+RESOURCES: Final = {
     "bank.charge": "charges",
     "bank.purchase": "payments",
     "bank.broadcast": "broadcasts",
@@ -108,7 +108,7 @@ class BankScenario(PlainScenario):
         """By the books as they are now: a person cannot see what is still on its way."""
         effect = review.effect
         for bank in _banks(simulators):
-            for entry in bank.entries(DESKS[effect.kind]):
+            for entry in bank.entries(RESOURCES[effect.kind]):
                 if entry.reference == f"{effect.key}:{effect.generation}":
                     return Answer.HAPPENED, {"number": entry.number, "reference": entry.reference}, entry.number
         return Answer.DID_NOT, None, None
@@ -166,16 +166,16 @@ async def _performed(read: Reads) -> "Counter[tuple[Any, ...]]":
         """
     )
     return Counter(
-        (DESKS[row["kind"]], f"{row['key']}:{row['generation']}", row["minor"], row["number"])
+        (RESOURCES[row["kind"]], f"{row['key']}:{row['generation']}", row["minor"], row["number"])
         for row in rows
-        if DESKS[row["kind"]] != MOVES_NO_MONEY
+        if RESOURCES[row["kind"]] != MOVES_NO_MONEY
     )
 
 
 def _booked(simulators: Simulators) -> "Counter[tuple[Any, ...]]":
     return Counter(
-        (entry.desk, entry.reference, entry.minor, entry.number)
+        (entry.resource, entry.reference, entry.minor, entry.number)
         for bank in _banks(simulators)
         for entry in bank.books
-        if entry.desk != MOVES_NO_MONEY
+        if entry.resource != MOVES_NO_MONEY
     )

@@ -14,7 +14,7 @@ from payonce.testing.crash.scenarios.store import EURO
 TIMEOUT_S: Final = 10.0
 KEY_VALID_FOR_S: Final = 3_600.0
 HORIZON_S: Final = 60.0
-"""Longer than the bank takes to show a payment."""
+"""Longer than the delay until the bank lists a payment."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class BankClient:
 
 
 class Banks:
-    """What the handlers take: the bank that money leaves, and the one that it goes to."""
+    """The handlers' resource: the bank that money leaves, and the one that receives it."""
 
     def __init__(self, home: BankClient, away: BankClient) -> None:
         self.home = home
@@ -80,7 +80,7 @@ def receipt_of(answer: Response) -> Receipt:
 
 
 class BankEffect(Effect[Order, Receipt]):
-    """What all of them have in common: an order with our reference, a receipt with the bank's number."""
+    """Common to all effects: an order with our reference, a receipt with the bank's number."""
 
     timeout_s = TIMEOUT_S
     request_type, outcome_type = Order, Receipt
@@ -107,7 +107,7 @@ class Charge(BankEffect):
 
 
 class Purchase(BankEffect):
-    """Two requests: a cart that was wiped cannot be paid any more by whoever opened it."""
+    """Two requests: a wiped cart can no longer be paid."""
 
     kind = "bank.purchase"
 
