@@ -233,7 +233,7 @@ def test_the_printed_heads_prove_both_chains(payonce: Payonce, database: Scratch
     cut = payonce("audit", "verify", "--head", printed, "--json")
     assert cut.code == 1
     [finding] = cut.json["findings"]
-    assert finding["text"].startswith("ledger seal 1 was on record when its head was kept elsewhere")
+    assert finding["text"].startswith("ledger seal 1 existed when its head was stored elsewhere")
 
 
 @pytest.mark.full

@@ -79,7 +79,7 @@ def test_a_freeze_is_added_listed_and_lifted(payonce: Payonce, database: Scratch
         True,
     )
     assert len(made.json["doubts"]) == 2, "nothing was ever sent to that vendor: a slip of the pen is pointed out"
-    assert "is it written so?" in made.stderr
+    assert "is it spelled correctly?" in made.stderr
     assert [each["id"] for each in payonce("freeze", "list", "--json").json["freezes"]] == [1]
     assert "pays twice" in payonce("freeze", "list").stdout
     assert "add --yes" in payonce("freeze", "lift", "1", "--why", "mended").sentence
@@ -301,7 +301,7 @@ async def test_a_started_process_asks_the_brakes_before_it_sends(
 
 
 REFUSED = {
-    "freeze of nothing": (["freeze", "add", "--reason", "x"], "say what to freeze"),
+    "freeze of nothing": (["freeze", "add", "--reason", "x"], "name what to freeze"),
     "freeze without a reason": (["freeze", "add", "--everything", "--reason", " "], "the reason is empty"),
     "freeze with two ends": (
         ["freeze", "add", "--everything", "--reason", "x", "--for", "1h", "--until", "2200-01-01T00:00:00Z"],
@@ -309,7 +309,7 @@ REFUSED = {
     ),
     "freeze that is over": (
         ["freeze", "add", "--everything", "--reason", "x", "--until", "2020-01-01T00:00:00Z"],
-        "which is past",
+        "which is in the past",
     ),
     "freeze for ages": (
         ["freeze", "add", "--everything", "--reason", "x", "--for", "99999999d"],

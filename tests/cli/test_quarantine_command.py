@@ -42,7 +42,7 @@ def test_a_restored_database_is_in_quarantine_until_it_is_released(
 def test_a_quarantine_is_begun_and_widened_by_hand(payonce: Payonce, database: ScratchDatabase) -> None:
     begin = ("db", "quarantine", "begin", "--reason", "the disk was set back", "--json", "--lost-since")
     assert "no time zone" in payonce(*begin, "2026-01-31").sentence
-    assert "nothing of ours is older" in payonce(*begin, "0001-01-01T00:00Z").sentence
+    assert "it must not be before" in payonce(*begin, "0001-01-01T00:00Z").sentence
     assert payonce(*begin, "2026-01-31T00:00Z").json["reason"] == "the disk was set back"
     widen = ("db", "quarantine", "widen", "--by", "ann", "--json", "--lost-since")
     assert "not earlier" in payonce(*widen, "2026-02-01T00:00Z").sentence

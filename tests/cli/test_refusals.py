@@ -141,7 +141,7 @@ def test_a_database_that_is_newer_than_the_code_is_left_alone(payonce: Payonce, 
     for command in (["run", "tally.worker"], ["queues", "list"], ["db", "migrate"], ["queues", "put", QUEUE, "{}"]):
         ended = payonce(*command)
         assert ended.code == 1
-        assert "9999_from_the_future, which this payonce does not know; upgrade payonce" in ended.sentence
+        assert "9999_from_the_future, which this version does not know; upgrade payonce" in ended.sentence
     assert ask(database.owner_url, "select count(*) from payonce.messages") == 0
 
 

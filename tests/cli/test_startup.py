@@ -39,7 +39,7 @@ async def test_a_process_does_not_start_on_a_database_that_may_lose_commits(
     owner = await asyncpg.connect(database.owner_url)
     await owner.execute("create unlogged table tally.day (id int)")
     await owner.close()
-    with pytest.raises(Unavailable, match=r"or start all the same with PAYONCE_ACCEPT_DATA_LOSS=true"):
+    with pytest.raises(Unavailable, match=r"or start anyway with PAYONCE_ACCEPT_DATA_LOSS=true"):
         async with App.open(load_settings(), ["tally.worker"]):
             pass
     async with App.open(load_settings()) as command:

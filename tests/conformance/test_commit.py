@@ -247,7 +247,7 @@ async def test_a_fate_that_cannot_be_found_out_is_no_fate(stage: OpenStage, monk
     async with stage() as s:
         monkeypatch.setattr(commits, "FATE_LIMIT_S", 0.3)
         await as_superuser(s, f"alter database {s.scratch.name} allow_connections false", database="postgres")
-        with pytest.raises(Unavailable, match="nobody could say whether it was carried out"):
+        with pytest.raises(Unavailable, match="its outcome could not be determined"):
             await was_committed(s.database, GONE, new_id())
         await as_superuser(s, f"alter database {s.scratch.name} allow_connections true", database="postgres")
 

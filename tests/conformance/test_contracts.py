@@ -177,7 +177,7 @@ async def test_an_action_of_another_release_waits_for_it_and_is_parked_after_a_d
         await g.bring_again(waiting.message.id)
         await g.worker.step()
         [parked] = await g.parked()
-        assert "action 'pause' is another release's, and no worker took it for 24 h" in (parked.last_error or "")
+        assert "action 'pause' belongs to another release, and no worker took it for 24 h" in (parked.last_error or "")
         assert g.seen == []
 
 

@@ -193,7 +193,7 @@ async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) ->
         one = re.findall(r'name="id" value="([^"]+)"', done.text)[0]
         await visitor.submit(done, path, ids=one, sure="yes")
         stale = await visitor.submit(check, path, **{**form, "shown": check.field("shown")})
-        assert (stale.status, "are not those of 2 any more" in stale.words) == (409, True)
+        assert (stale.status, "are no longer the 2 that were shown" in stale.words) == (409, True)
 
 
 async def test_entries_are_discarded_one_by_one_for_a_reason(stage: OpenStage) -> None:

@@ -60,17 +60,17 @@ async def test_only_the_safe_answers_are_offered_and_another_one_is_refused(stag
         assert 'value="send_again"' not in page.text
         refused = await answered(ann, review, answer="send_again")
         assert refused.status == 400
-        assert "send_again is no safe answer" in refused.words
+        assert "send_again is not a safe answer" in refused.words
         assert await till.states() == {"p-1": "review"}
 
 
 @pytest.mark.parametrize(
     ("fate", "said"),
     [
-        ("update payonce.messages set state = 'ready'", "its message is due or in work, and goes on by itself"),
+        ("update payonce.messages set state = 'ready'", "its message is due or running, and continues by itself"),
         (
             "delete from payonce.messages",
-            "its message is gone and no message follows it; put one, or see: payonce audit run",
+            "its message is gone, and nothing continues it; put a message, or see: payonce audit run",
         ),
     ],
 )
@@ -91,7 +91,7 @@ async def test_looking_at_what_follows_changes_nothing_and_the_second_step_does_
         assert "300.00 EUR" in check.words
         assert await till.states() == {"p-1": "review"}
         done = await ann.submit(check, f"{path}/answer", **form, sure="yes")
-        assert "The effect is abandoned; its message goes on." in done.words
+        assert "The effect is abandoned; its message continues." in done.words
         assert await till.states() == {"p-1": "abandoned"}
         [(actor, text)] = await notes_of(till.s, str(review.effect.id))
         assert actor == "ann"

@@ -119,7 +119,7 @@ async def test_nobody_agrees_with_themselves(stage: OpenStage, by: str) -> None:
     async with open_till(stage) as till:
         await threshold(till, "0.00")
         approval = await waiting(till, await till.in_review())
-        with pytest.raises(Invalid, match="was asked by ada; a second person must decide"):
+        with pytest.raises(Invalid, match="was requested by ada; a second person must decide"):
             await granted(till, approval, by)
         with pytest.raises(Invalid, match="a second person must decide"):
             async with till.begin() as tx:
@@ -218,7 +218,7 @@ async def test_what_could_never_be_carried_out_is_refused_when_it_is_asked(stage
     async with open_till(stage) as till:
         await threshold(till, "0.00")
         review = await till.in_review()
-        with pytest.raises(Invalid, match="no safe answer"):
+        with pytest.raises(Invalid, match="not a safe answer"):
             await asked(till, review, Answer.SEND_AGAIN)
         with pytest.raises(Invalid, match="which outcome"):
             await asked(till, review, Answer.HAPPENED)
@@ -237,7 +237,7 @@ async def test_asking_twice_waits_once_and_another_answer_must_wait(stage: OpenS
         review = await till.in_review()
         first = await waiting(till, review)
         assert await waiting(till, review, by="cyd") == first
-        with pytest.raises(Invalid, match=f"approval {first.id} of ada .* says something else"):
+        with pytest.raises(Invalid, match=f"approval {first.id} of ada .* is already waiting with a different request"):
             await asked(till, review, Answer.HAPPENED, outcome={"number": "n-1", "reference": "p-1:1"})
 
 
@@ -288,7 +288,7 @@ async def test_an_action_that_this_version_does_not_know_stays_waiting(stage: Op
     async with open_till(stage) as till:
         await threshold(till, "0.00")
         approval = await waiting(till, await till.in_review())
-        with pytest.raises(Invalid, match="does not know how to answer review"):
+        with pytest.raises(Invalid, match="has no action 'answer review'"):
             async with till.begin() as tx:
                 await grant(tx, {}, approval.id, "bob")
         assert (await granted(till, approval)).state is ApprovalState.GRANTED
@@ -314,8 +314,7 @@ async def test_a_redrive_is_weighed_by_what_its_messages_move(stage: OpenStage) 
         redrive, approval = await ask_redrive(till)
         assert (redrive.count, approval.amounts) == (3, (euros("6.00"),))
         assert approval.text == (
-            "redrive 3 parked messages of pay (6.00 EUR), "
-            "3 of them go straight back to waiting for the answer to a review"
+            "redrive 3 parked messages of pay (6.00 EUR), 3 with an effect in review, which go straight back to waiting"
         )
         assert await message_states(till) == ["parked"] * 3
         assert (await granted(till, approval)).result == {"queue": "pay", "redriven": 3}
@@ -355,8 +354,8 @@ async def test_many_messages_of_which_nobody_knows_what_they_move_need_a_second_
         _, approval = await ask_redrive(till)
         assert isinstance(approval, Approval)
         assert approval.text == (
-            "redrive 3 parked messages of pay (1.00 EUR), what 2 of them move is not known, "
-            "1 of them go straight back to waiting for the answer to a review"
+            "redrive 3 parked messages of pay (1.00 EUR), 2 with an unknown amount, "
+            "1 with an effect in review, which go straight back to waiting"
         )
         assert await message_states(till) == ["parked"] * 3
         await granted(till, approval)
@@ -392,7 +391,7 @@ async def test_a_redrive_whose_messages_changed_is_denied_and_none_is_redriven(s
         assert await till.s.admin.redrive(PAY.queue, Filter(ids=[first])) == 1
         after = await granted(till, approval)
         assert after.state is ApprovalState.DENIED
-        assert "are not those of 2 any more" in after.result
+        assert "are no longer the 2 that were shown" in after.result
         assert sorted(await message_states(till)) == ["parked", "ready"]
 
 

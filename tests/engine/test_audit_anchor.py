@@ -101,7 +101,7 @@ def test_a_head_reads_as_it_is_written() -> None:
 
 def test_a_file_without_heads_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("nothing\n")
-    with pytest.raises(Invalid, match="holds no head"):
+    with pytest.raises(Invalid, match="contains no head"):
         heads_in(tmp_path / "empty")
     with pytest.raises(Invalid, match="cannot be read"):
         heads_in(tmp_path)

@@ -108,7 +108,7 @@ async def test_an_older_backup_says_which_ledger_seals_are_missing(scratch: Scra
         assert (await verified_ledger(s)).ok
         missing = (await verified_ledger(s, lost)).findings
         assert [finding.text for finding in missing] == [
-            "ledger seal 2 was on record when its head was kept elsewhere, and the chain ends with ledger seal 1 now"
+            "ledger seal 2 existed when its head was stored elsewhere, but the chain now ends with ledger seal 1"
         ]
         await s.owner.execute("update payonce.leases set expires_at = '-infinity'")
         await posted(s, transfer("instead of it", 10))

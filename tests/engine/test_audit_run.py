@@ -45,7 +45,7 @@ DAMAGE: dict[str, tuple[str, str]] = {
         "update payonce.effects set state = 'performed', outcome = '{}'",
         "no try, question or person",
     ),
-    "effect that nobody looks after": (
+    "orphaned effect": (
         "delete from payonce.messages",
         "is unknown, and its message .* is parked or gone",
     ),
@@ -67,8 +67,8 @@ DAMAGE: dict[str, tuple[str, str]] = {
         """,
         "p-1:1 .* is unknown, and generation 2 was begun",
     ),
-    "effect without its first try": ("delete from payonce.effect_attempts", "has no line that says it was started"),
-    "outcome that was overlooked": (
+    "effect without its first attempt": ("delete from payonce.effect_attempts", "has no line that says it was started"),
+    "overlooked outcome": (
         """
         insert into payonce.effect_attempts (effect_id, attempt, event) select id, 1, 'found' from payonce.effects
         """,
@@ -163,8 +163,8 @@ async def test_postings_without_a_business_row_are_found(stage: OpenStage, monke
             await posted(s, Posting(f"p-{number}", Reference("payout", order), moved(eth(1), "from", "to")))
         findings = (await audited(s, PAYOUTS)).findings
         assert [re.sub(r"posting \d+", "posting N", finding.text) for finding in findings] == [
-            "payout b has posting N and 1 more, and is not there itself",
-            "payout f has posting N, and is not there itself",
+            "payout b has posting N and 1 more, but does not exist",
+            "payout f has posting N, but does not exist",
         ]
 
 
@@ -173,11 +173,11 @@ async def test_postings_of_a_kind_that_nobody_declared_are_one_finding(stage: Op
         for number in range(3):
             await posted(s, transfer(f"p-{number}", 1))
         [found] = (await audited(s)).findings
-        assert found.text == "3 postings belong to a 'payout', and no service says what that is"
+        assert found.text == "3 postings refer to a 'payout', a kind that no service declares"
 
 
 def test_two_services_cannot_own_one_kind() -> None:
-    with pytest.raises(Invalid, match="shop and stall both say what postings of 'payout' belong to"):
+    with pytest.raises(Invalid, match="shop and stall both declare a query for references of the kind 'payout'"):
         checks_of([PAYOUTS, Shop("stall", references=PAYOUTS.references)])
 
 

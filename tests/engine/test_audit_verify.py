@@ -51,7 +51,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
         from payonce.audit_log where text = 'b'
         """,
         {"note inserted late"},
-        r"note \d+ has no seal and claims transaction \d+, which was over when the log was sealed",
+        r"note \d+ has no seal and claims transaction \d+, which had ended when the log was sealed",
     ),
     "a note of a transaction to come is inserted": (
         """
@@ -59,7 +59,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
         values ('9999999999', 'INFO', 'test', 'reference', 'from the future', 'tester')
         """,
         {"note inserted late"},
-        "which this server has not counted to yet",
+        "not yet reached by this server",
     ),
     "a note is added to a seal's list": (
         """
@@ -77,7 +77,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
         update payonce.audit_sealed set place = 13 - place where seal = 1
         """,
         {"changed seal"},
-        "seal 1 does not have the hash of what it covers",
+        "the hash of seal 1 does not match its content",
     ),
     "two notes change their texts": (
         "update payonce.audit_log set text = case text when 'a' then 'b' else 'a' end where text in ('a', 'b')",
@@ -92,7 +92,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
     "a seal's hash is changed": (
         "update payonce.audit_seals set hash = decode(repeat('00', 32), 'hex') where number = 2",
         {"changed seal", "broken link"},
-        "seal 3 was made after another seal 2 than the one on record",
+        "seal 3 follows another seal 2 than the one on record",
     ),
     "a seal's time is changed": (
         "update payonce.audit_seals set sealed_at = sealed_at - interval '1 day' where number = 2",
@@ -117,7 +117,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
     "a seal claims another format": (
         "update payonce.audit_seals set format = 9 where number = 2",
         {"unreadable seal"},
-        "seal 2 has format 9, and this payonce reads 1",
+        "seal 2 has format 9, but this version reads 1",
     ),
     "a seal is removed": (
         "delete from payonce.audit_sealed where seal = 2; delete from payonce.audit_seals where number = 2",
@@ -127,7 +127,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
     "a seal is removed and its list forgotten": (
         "delete from payonce.audit_seals where number = 2",
         {"missing seal"},
-        "seal 2 is gone, and the list of its 1 notes is still there",
+        "seal 2 is gone, but the list of its 1 notes still exists",
     ),
     "a seal is removed and the next one renumbered": (
         """
@@ -136,7 +136,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
         where seal = 3
         """,
         {"changed seal", "broken link", "note inserted late"},
-        "seal 2 was made after another seal 1 than the one on record",
+        "seal 2 follows another seal 1 than the one on record",
     ),
     "the first seal is removed": (
         "delete from payonce.audit_sealed where seal = 1; delete from payonce.audit_seals where number = 1",

@@ -172,7 +172,7 @@ async def test_a_wait_that_would_be_too_long_is_not_sent_and_names_budget_and_wa
         await s.clock.freeze()
         budget = SharedBudget(s.database, NAME, 0.1, 1, 5.0)
         await budget.wait_turn()
-        with pytest.raises(NotSent, match=r"budget exchange has its next turn in 10\.0 s, and 5 s is the longest wait"):
+        with pytest.raises(NotSent, match=r"budget exchange has its next turn in 10\.0 s, and the longest wait is 5 s"):
             await budget.wait_turn()
         await s.clock.advance(10)
         await budget.wait_turn()
@@ -239,7 +239,7 @@ async def test_a_process_that_was_stopped_loses_its_turn(stage: OpenStage, monke
         monkeypatch.setattr(rate_limits, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
         budget = SharedBudget(s.database, NAME, 1.0, 1, 5.0)
         await budget.wait_turn()
-        with pytest.raises(NotSent, match="went by while this process could not use it"):
+        with pytest.raises(NotSent, match="this process could not use a turn"):
             await budget.wait_turn()
 
 
@@ -310,7 +310,7 @@ async def test_a_store_that_does_not_answer_means_not_sent(stage: OpenStage) -> 
     async with stage() as s:
         budget = SharedBudget(s.database, NAME, 1.0)
         s.database.engine.terminate()
-        with pytest.raises(NotSent, match="budget exchange could not be asked, so nothing was sent"):
+        with pytest.raises(NotSent, match="budget exchange could not be read, so nothing was sent"):
             await budget.wait_turn()
 
 

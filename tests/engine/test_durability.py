@@ -65,7 +65,7 @@ async def test_a_server_that_does_not_write_through_is_refused(careless_server: 
         said = await refusal(connection)
         assert "the server runs with fsync = off: a crash" in said
         assert "set fsync = on in postgresql.conf" in said
-        assert said.endswith("or start all the same with PAYONCE_ACCEPT_DATA_LOSS=true")
+        assert said.endswith("or start anyway with PAYONCE_ACCEPT_DATA_LOSS=true")
         assert [weak.text.split(":")[0] for weak in await weaknesses(connection)] == [
             "the server runs with fsync = off",
             "the server runs with full_page_writes = off",
@@ -96,7 +96,7 @@ async def test_a_login_whose_sessions_begin_without_durable_commits_is_refused(s
             said = await refusal(connection)
         finally:
             await connection.close()
-    assert "begin with synchronous_commit = off: a crash of the server loses commits" in said
+    assert "begin with synchronous_commit = off: a crash of the server loses acknowledged commits" in said
     assert "alter role … reset synchronous_commit" in said
 
 

@@ -239,7 +239,7 @@ async def test_a_vendor_that_cannot_tell_leaves_it_unknown(stage: OpenStage) -> 
         context.vendor.blind_for_questions = True
         await context.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
         for _ in range(2):
-            with pytest.raises(Retry, match="cannot be told"):
+            with pytest.raises(Retry, match="is not known"):
                 await context.pay(work)
         assert await context.state() == [(1, "unknown")]
         kept = await context.s.owner.fetchval("select string_agg(detail, ' ') from payonce.effect_attempts")

@@ -370,7 +370,7 @@ async def test_attempts_are_append_only(stage: OpenStage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease_s", "why"), [(TIMEOUT_S, "below the queue's lease"), (2 * SEND_MAX_S, "a quarantine waits so long")]
+    ("lease_s", "why"), [(TIMEOUT_S, "below the queue's lease"), (2 * SEND_MAX_S, "a quarantine waits")]
 )
 async def test_a_timeout_that_the_lease_or_a_quarantine_does_not_cover_is_refused(
     stage: OpenStage, lease_s: float, why: str
@@ -393,7 +393,7 @@ async def test_a_request_of_a_newer_version_is_left_to_a_newer_worker(stage: Ope
         work = await context.claim()
         with pytest.raises(Retry):
             await work.effect(Newer(context.vendor, context.safety), key="p-1")
-        with pytest.raises(Retry, match="has version 2, this worker knows 1"):
+        with pytest.raises(Retry, match="has version 2, but this worker knows 1"):
             await context.pay(work)
 
 

@@ -1,4 +1,4 @@
-"""An outcome whose effect is not on record any more: a failover has lost the intent after it was sent."""
+"""An outcome whose effect is no longer on record: a failover has lost the intent after it was sent."""
 
 import pytest
 
@@ -25,7 +25,7 @@ async def test_what_the_vendor_said_of_a_forgotten_effect_is_in_the_audit_log(
         run = await context.stop_in_the_vendor(await context.claim(), fault)
         await context.s.owner.execute(FORGET)
         context.vendor.resume.set()
-        with pytest.raises(Retry, match="not on record any more"):
+        with pytest.raises(Retry, match="no longer on record"):
             await run
         [noted] = await context.s.owner.fetch("select * from payonce.audit_log where location = 'effects.forgotten'")
         assert (noted["severity"], noted["reference"]) == ("ERROR", "test.pay p-1:1")

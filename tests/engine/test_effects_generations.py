@@ -173,7 +173,7 @@ async def test_a_generation_that_turns_up_before_the_intent_keeps_the_next_one_b
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "generations", then_it_turns_up)
-            with pytest.raises(Retry, match="p-1:1 is review; no later generation goes out"):
+            with pytest.raises(Retry, match="p-1:1 is review; no later generation is sent"):
                 await context.pay(work)
         assert len(context.vendor.calls) == calls
 

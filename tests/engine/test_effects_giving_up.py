@@ -140,7 +140,7 @@ async def test_a_handler_cannot_end_its_message_on_an_effect_whose_end_is_unknow
     async with stage() as s:
         await put(s, policy)
         await step(s, swallow)
-        assert "although the end of test.pay p-1:1 is not known" in await why_it_waits(s, State.READY)
+        assert "although the outcome of test.pay p-1:1 is unknown" in await why_it_waits(s, State.READY)
         assert await effect_states(s) == [("unknown", None)]
         await step(s, swallow)
         assert (await s.admin.depth("pay")).ready == 0
@@ -246,7 +246,7 @@ async def test_a_later_run_cannot_end_the_message_on_what_an_earlier_one_left(
         await later(s, way)
         await step(s, forgetful)
         state = State.PARKED if way == "redriven" else State.READY
-        assert "although the end of test.pay p-1:1 is not known" in await why_it_waits(s, state)
+        assert "although the outcome of test.pay p-1:1 is unknown" in await why_it_waits(s, state)
 
 
 async def test_a_first_run_without_effects_ends_without_a_question(stage: OpenStage) -> None:

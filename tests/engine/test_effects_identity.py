@@ -95,7 +95,7 @@ async def test_the_same_key_with_another_request_or_amount_is_an_error_that_name
             assert fault
         before, calls = await on_record(context), len(context.vendor.calls)
         with pytest.raises(
-            KeyReused, match=rf"test\.pay p-1:1 is on record with {named[0]} and asked for with {named[1]}"
+            KeyReused, match=rf"test\.pay p-1:1 is on record with {named[0]} but was requested with {named[1]}"
         ):
             await ask(work, Transfer(context.vendor, **second))
         assert await on_record(context) == before
@@ -109,7 +109,7 @@ async def test_the_same_key_of_another_service_is_an_error_that_names_both(stage
         others = Work(
             work._claim, context.queue, context.s.database, context.s.feed, Reader(context.s.database), "billing"
         )
-        with pytest.raises(KeyReused, match=r'on record with service="", and asked for with service="billing"'):
+        with pytest.raises(KeyReused, match=r'on record with service="", but was requested with service="billing"'):
             await ask(others, Transfer(context.vendor))
 
 
@@ -134,9 +134,9 @@ async def test_what_an_effect_declares_is_compared_without_preparing_again(stage
         assert again.quotes_read == 0
         assert len(context.vendor.calls) == 2
         assert len(context.vendor.booked) == 1
-        with pytest.raises(KeyReused, match=r"identity\.minor=100, and asked for with identity\.minor=150"):
+        with pytest.raises(KeyReused, match=r"identity\.minor=100, but was requested with identity\.minor=150"):
             await ask(work, Quoted(context.vendor, minor=150))
-        with pytest.raises(KeyReused, match=r'amount="1\.00 EUR", and asked for with amount="9\.00 EUR"'):
+        with pytest.raises(KeyReused, match=r'amount="1\.00 EUR", but was requested with amount="9\.00 EUR"'):
             await ask(work, Quoted(context.vendor, amount=Amount(900, EUR)))
 
 
@@ -150,7 +150,7 @@ async def test_a_secret_is_not_told_with_what_differs(stage: OpenStage) -> None:
         await ask(work, Secret(context.vendor))
         with pytest.raises(KeyReused) as told:
             await ask(work, Secret(context.vendor, minor=150))
-    assert "identity.card_token=[redacted], and asked for with identity.card_token=[redacted]" in str(told.value)
+    assert "identity.card_token=[redacted], but was requested with identity.card_token=[redacted]" in str(told.value)
 
 
 @pytest.mark.parametrize("safety", [Harmless(), Findable(HORIZON_S)])
@@ -196,7 +196,7 @@ async def test_an_earlier_generation_that_happened_after_all_answers_for_the_sam
             update payonce.effects set state = 'performed', outcome = '{"number": "n-1", "reference": "p-1:1"}'
             """
         )
-        with pytest.raises(KeyReused, match=r'amount="1\.00 EUR", and asked for with amount="1\.50 EUR"'):
+        with pytest.raises(KeyReused, match=r'amount="1\.00 EUR", but was requested with amount="1\.50 EUR"'):
             await ask(work, Transfer(context.vendor, note=b"card 2", amount=Amount(150, EUR)))
         answered = await ask(work, Transfer(context.vendor, note=b"card 2", amount=EURO))
     assert answered == Receipt("n-1", "p-1:1")
@@ -247,9 +247,12 @@ async def test_a_request_that_would_differ_in_the_next_run_is_refused_in_the_fir
     async with open_desk(stage, KEYED) as context:
         work = await context.claim()
         for effect, why in (
-            (Numbered, r"prepare\(\) of test\.pay gave two results for p-1:1: result\.signed=.* declare identity\(\)"),
-            (Waiting, r"prepare\(\) of test\.pay waits for an answer from elsewhere.* declare identity\(\)"),
-            (Restless, r"identity\(\) of test\.pay gave two results"),
+            (
+                Numbered,
+                r"prepare\(\) of test\.pay returned two results for p-1:1: result\.signed=.* declare identity\(\)",
+            ),
+            (Waiting, r"prepare\(\) of test\.pay waits for an answer from outside.* declare identity\(\)"),
+            (Restless, r"identity\(\) of test\.pay returned two results"),
         ):
             with pytest.raises(Invalid, match=why):
                 await ask(work, effect(context.vendor))
@@ -279,7 +282,7 @@ async def test_a_message_that_reuses_a_key_is_parked_at_once_and_its_business_ob
             assert await worker.step()
         [parked] = await parked_messages(s)
         assert parked["attempts"] == 1
-        assert "request.minor_units=100, and asked for with request.minor_units=150" in parked["last_error"]
+        assert "request.minor_units=100, but was requested with request.minor_units=150" in parked["last_error"]
         assert given_up == []
         assert [order.minor_units for order in vendor.calls] == [100]
         assert await s.owner.fetchval("select state from payonce.effects") == "performed"

@@ -125,7 +125,7 @@ async def test_an_answer_is_waited_for_once_and_not_for_ever(stage: OpenStage) -
         work = await context.claim()
         context.vendor.blind_for_questions = True
         await answer(context.s, await in_review(context, work), Answer.LOOK_AGAIN)
-        with pytest.raises(Retry, match="cannot be told"):
+        with pytest.raises(Retry, match="is not known"):
             await context.pay(work)
         assert await work.give_up("3 attempts") is Ending.PARKED
         assert await context.state() == [(1, "review")]
@@ -162,7 +162,7 @@ async def test_an_object_does_not_come_to_its_end_on_an_answer_that_nobody_has_s
         async with begin(s.database, s.feed) as tx:
             await give_up_effects(tx, (await s.admin.peek("pay", State.READY, 1))[0].message.id, "enough")
         await step(s, pay_and_be_answered)
-        assert "there is news of its effects" in await why_it_waits(s, State.READY)
+        assert "its effects have changed" in await why_it_waits(s, State.READY)
         vendor.shows_nothing = False
         await step(s, pay_and_be_answered)
         assert await effect_states(s) == [("performed", None)]

@@ -77,7 +77,7 @@ async def test_giving_up_an_unknown_effect_asks_a_person_with_only_the_safe_answ
         assert "abcdef99" not in review.question
         assert [line.event for line in review.evidence] == ["started", "unknown", "gave_up"]
         for refused in set(Answer) - allowed:
-            with pytest.raises(Invalid, match="no safe answer"):
+            with pytest.raises(Invalid, match="not a safe answer"):
                 await answer(context, review, refused, outcome=PAID)
         assert await context.state() == [(1, "review")]
 
@@ -173,7 +173,7 @@ async def test_nobody_can_say_that_it_did_not_happen_before_the_vendor_would_sho
             await context.s.clock.advance(seconds)
             [review] = await reviews(Reader(context.s.database))
             assert review.allowed == BOTH | {Answer.LOOK_AGAIN}
-            with pytest.raises(Invalid, match="no safe answer"):
+            with pytest.raises(Invalid, match="not a safe answer"):
                 await answer(context, review, Answer.SEND_AGAIN)
         await context.s.clock.advance(2)
         [review] = await reviews(Reader(context.s.database))

@@ -363,12 +363,12 @@ async def test_freezing_and_lifting_are_audited_with_who_and_why(stage: OpenStag
 @pytest.mark.parametrize(
     ("given", "piece"),
     [
-        ({}, "say what to freeze"),
-        ({"everything": True, "vendor": "bank"}, "say what to freeze"),
+        ({}, "name what to freeze"),
+        ({"everything": True, "vendor": "bank"}, "name what to freeze"),
         ({"vendor": " "}, "vendor is ' '"),
         ({"vendor": "bank", "reason": ""}, "the reason is empty"),
         ({"vendor": "bank", "by": ""}, "by is ''"),
-        ({"vendor": "bank", "for_s": -1.0}, "which is past"),
+        ({"vendor": "bank", "for_s": -1.0}, "which is in the past"),
         ({"vendor": "x" * 201}, "1 to 200 characters"),
     ],
     ids=str,

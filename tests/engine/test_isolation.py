@@ -256,7 +256,7 @@ async def test_reads_inside_a_request_use_its_connection_too(stage: OpenStage) -
 
 async def test_two_reads_at_once_inside_one_commit_fail_at_once(stage: OpenStage) -> None:
     async with stage() as s:
-        with pytest.raises(RuntimeError, match="two reads at once inside one transaction"):
+        with pytest.raises(RuntimeError, match="two concurrent reads inside one transaction"):
             async with begin(s.database, s.feed):
                 await asyncio.gather(*(s.read.fetchval("select pg_sleep(0.1)") for _ in range(2)))
 
@@ -296,5 +296,5 @@ async def test_an_effect_inside_a_transaction_is_refused(stage: OpenStage, insid
         async with working(s, pay_inside, runs=1):
             pass
     assert len(errors) == 1
-    assert "a vendor is never called inside a transaction" in errors[0]
+    assert "a vendor is never called inside one" in errors[0]
     assert [order.reference for order in vendor.calls] == (["p-1:1"] if inside == "intent" else [])

@@ -153,7 +153,7 @@ def test_an_unbalanced_posting_says_by_how_much_in_each_asset() -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "a/", "/a", "a//b", "a b", "ä", "a/../b", "-a", "a\n", "x" * 201])
 def test_a_misshapen_path_is_refused(path: str) -> None:
-    with pytest.raises(Invalid, match="is no account path"):
+    with pytest.raises(Invalid, match="is not an account path"):
         Account(path, ETH)
 
 

@@ -113,8 +113,8 @@ async def test_a_vendor_or_asset_that_nothing_was_sent_with_is_told(stage: OpenS
         assert await unknown_targets(till.read, "bank", "EUR") == []
         assert await unknown_targets(till.read, None, None) == []
         assert [doubt.split("has the ")[1] for doubt in await unknown_targets(till.read, "bnak", "EURO")] == [
-            "vendor 'bnak' so far; is it written so?",
-            "asset 'EURO' so far; is it written so?",
+            "vendor 'bnak' so far; is it spelled correctly?",
+            "asset 'EURO' so far; is it spelled correctly?",
         ]
 
 

@@ -32,7 +32,7 @@ async def test_a_pause_is_there_if_and_only_if_its_transaction_commits(stage: Op
         assert (await s.admin.depth(WORK.queue)).paused
         [told] = await notes(s.read, location="queues.pause", severity=Severity.ERROR)
         assert (told.reference, told.actor) == (WORK.queue, "service")
-        assert "no key; when it is repaired: payonce queues resume work" in told.text
+        assert "no key; after the repair: payonce queues resume work" in told.text
 
 
 async def test_whoever_paused_first_has_said_why(stage: OpenStage) -> None:

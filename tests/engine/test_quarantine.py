@@ -270,7 +270,7 @@ async def test_a_kind_that_moves_money_and_is_not_on_its_vendors_statement_must_
         for item in await unmatched(b.read):
             async with begin(b.s.database, b.s.feed) as tx:
                 await explain(tx, item.id, "ann", "a wire")
-        assert await reasons(b) == ["bank.wire moved money and is not looked for on the statement of bank"]
+        assert await reasons(b) == ["bank.wire moved money but is not looked for on the statement of bank"]
         with pytest.raises(Invalid, match="add it to the statement's kinds"):
             await released(b)
         await released(b, "looked at the bank's pages")
@@ -281,8 +281,8 @@ async def test_a_vendor_without_a_statement_must_be_accepted(stage: OpenStage) -
         await b.order("p-1")
         await b.work()
         await quarantined(b)
-        assert await reasons(b) == ["bank has effects and no statement to look for them on"]
-        with pytest.raises(Invalid, match="for a reason"):
+        assert await reasons(b) == ["bank has effects but no statement on which to look for them"]
+        with pytest.raises(Invalid, match="needs a reason"):
             await released(b, " ")
         await released(b, "looked at the bank's pages")
         told = await b.s.owner.fetchrow("select * from payonce.audit_log where location = 'quarantine.release'")

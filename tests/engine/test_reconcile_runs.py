@@ -131,7 +131,7 @@ async def test_only_one_process_reconciles_a_vendor(stage: OpenStage, monkeypatc
         b.bank.slow_for = [stopped]
         first = asyncio.create_task(b.reconcile("first"))
         await eventually(lambda: not b.bank.slow_for)
-        with pytest.raises(Stale, match="another process reconciles bank"):
+        with pytest.raises(Stale, match="another process is reconciling bank"):
             await b.reconcile("second")
         stopped.set()
         await first
@@ -141,7 +141,7 @@ async def test_a_statement_that_hangs_is_broken_off(stage: OpenStage, monkeypatc
     monkeypatch.setattr(run_module, "ENTRY_LIMIT_S", 0.05)
     async with open_branch(stage) as b:
         b.bank.slow_for = [asyncio.Event()]
-        with pytest.raises(Unavailable, match="gave no further line"):
+        with pytest.raises(Unavailable, match="returned no further line"):
             await b.reconcile()
 
 
@@ -181,14 +181,14 @@ async def test_a_run_that_leaves_no_gap_moves_on_what_is_covered(stage: OpenStag
 async def test_an_impossible_stretch_is_refused(stage: OpenStage, hours: int) -> None:
     async with open_branch(stage) as b:
         now = await b.s.clock.now()
-        with pytest.raises(Invalid, match="still to come" if hours > 0 else "not before"):
+        with pytest.raises(Invalid, match="in the future" if hours > 0 else "not before"):
             await b.reconcile(since=now, until=now + timedelta(hours=hours))
 
 
 BAD_SOURCES: list[tuple[dict[str, Any], str]] = [
     ({"kinds": {}}, "covers no kind"),
     ({"kinds": {"card.charge": Flow.IN}}, "begins with its vendor"),
-    ({"mirror": "bank account"}, "no account path"),
+    ({"mirror": "bank account"}, "not an account path"),
     ({"lag_s": -1.0}, "must not be negative"),
     ({"every_s": 0.0}, "must be positive"),
 ]

@@ -106,7 +106,7 @@ async def test_an_amount_above_the_limit_itself_waits_for_a_person_and_is_not_dr
     async with open_till(stage) as till:
         await limit(till, "9.99")
         [work] = await till.claim()
-        with pytest.raises(Held, match=r"10\.00 EUR is more than limit 1 allows at all .* raise it"):
+        with pytest.raises(Held, match=r"10\.00 EUR alone exceeds limit 1 .* raise"):
             await till.pay(work, "p-1", minor=1_000)
         await limit(till, "10.00")
         await till.pay(work, "p-1", minor=1_000)

@@ -53,7 +53,7 @@ async def test_an_exchanged_secret_signs_along_until_its_time_is_over(stage: Ope
         await post.run()
         assert (await verified_by(post, first), await verified_by(post, second)) == (False, True)
         assert await verified_by(post, second, scheme=older)
-        assert (await post.notes())[-1] == ("ada", "SHOP secret 2 made; earlier ones sign along for 3600 s")
+        assert (await post.notes())[-1] == ("ada", "SHOP secret 2 created; earlier ones keep signing for 3600 s")
 
 
 async def test_a_leaked_secret_ends_at_once_also_when_it_was_to_stay(stage: OpenStage) -> None:
@@ -204,7 +204,7 @@ async def test_a_tenant_has_a_bounded_number_of_endpoints_also_when_added_at_onc
             one_more = asyncio.create_task(post.add())
             waits = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
             await eventually(lambda: one_more.done() or post.s.owner.fetchval(waits), what="it waits for the first")
-        with pytest.raises(Invalid, match=f"has {ENDPOINTS_MAX} endpoints, which is the most"):
+        with pytest.raises(Invalid, match=f"has {ENDPOINTS_MAX} endpoints, the maximum"):
             await one_more
         assert len(await endpoints(post.s.read, limit=500)) == ENDPOINTS_MAX
         await post.add(tenant="other")

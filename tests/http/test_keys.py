@@ -75,7 +75,7 @@ async def test_the_store_holds_no_key_and_the_logs_show_none(web: OpenWeb) -> No
         assert made.secret[12:] not in told
         assert made.key.prefix in told
         [line] = noted
-        assert line["text"] == f"made key {made.key.prefix} for ada: queues:read"
+        assert line["text"] == f"created key {made.key.prefix} for ada: queues:read"
 
 
 async def test_a_key_of_a_tenant_does_not_see_the_house(web: OpenWeb) -> None:

@@ -168,6 +168,6 @@ async def test_a_pool_without_a_free_connection_says_so(
     async with pgbouncer(pool_mode="session", default_pool_size="1") as pooler:
         url = pooler.url(scratch.service_url)
         first = await sessions.connect(url)
-        with pytest.raises(Unavailable, match="its pool is exhausted: make its pool_size as large"):
+        with pytest.raises(Unavailable, match="its pool is exhausted: raise its pool_size"):
             await sessions.connect(url)
         await first.close()

@@ -71,7 +71,7 @@ def test_the_formula_has_the_numbers_of_the_policy() -> None:
     delay_s = planned_delay_s(POLICY, ID, 3)
     said = words(stored(attempts=3, in_s=delay_s), entry(3, delay_s))
     assert "the policy waits 60 s · 2^2, at most 1 h, plus up to 10 s of jitter = 4 min" in said
-    assert "It is tried again in 4 min" in said
+    assert "It is retried in 4 min" in said
     assert "after 6 runs, of which 3 have ended" in said
 
 
@@ -82,16 +82,16 @@ def test_a_delay_that_somebody_asked_for_is_not_told_as_the_policys() -> None:
 
 
 def test_without_the_log_or_the_policy_nothing_is_invented() -> None:
-    assert "cannot be told any more" in words(stored(attempts=2, in_s=60))
-    assert "cannot be told any more" in words(stored(attempts=2, in_s=60), entry(2, 60), policy=None)
+    assert "is not known" in words(stored(attempts=2, in_s=60))
+    assert "is not known" in words(stored(attempts=2, in_s=60), entry(2, 60), policy=None)
 
 
 def test_each_state_says_what_happens_next() -> None:
     assert "nothing runs it again until somebody redrives it" in words(stored(State.PARKED))
-    assert "worker-7 works on it now" in words(stored(State.LEASED))
+    assert "worker-7 is running it now" in words(stored(State.LEASED))
     assert "died twice" not in words(stored(State.ALONE, crashes=2))
     assert "died 2 times while it ran" in words(stored(State.ALONE, crashes=2))
-    assert "It was put for later: it falls due in 1 h" in words(stored(in_s=3_600))
+    assert "It was put with a delay: it falls due in 1 h" in words(stored(in_s=3_600))
     assert "It has been due for 5 s" in words(stored(in_s=-5))
     assert "died once; that does not count as an attempt" in words(stored(crashes=1))
 
@@ -107,7 +107,7 @@ def test_giving_up_is_told_by_count_by_age_by_both_or_never() -> None:
     assert f"1 d after the first attempt ({first:%Y-%m-%d %H:%M:%S} UTC)" in words(
         stored(attempts=1), entry(1, 60), policy=by_age
     )
-    assert "It is tried for ever" in words(stored(), policy=Policy("work", max_attempts=None))
+    assert "It is retried for ever" in words(stored(), policy=Policy("work", max_attempts=None))
 
 
 @given(st.integers(1, 100), st.floats(1, 3_600))

@@ -52,8 +52,8 @@ def parsed_heads(text: str) -> Heads:
     found = _heads(text)
     if len(found.log) + len(found.ledger) != len(text.split()) or not text.strip():
         raise Invalid(
-            f"{text[:80]!r} is no head; write NUMBER:HASH or ledger:NUMBER:HASH as `payonce audit head` prints them, "
-            "or name a file with such lines"
+            f"{text[:80]!r} is not a head; write NUMBER:HASH or ledger:NUMBER:HASH as printed by `payonce audit "
+            "head`, or name a file with such lines"
         )
     return found
 
@@ -66,7 +66,7 @@ def heads_in(path: Path) -> Heads:
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}; name a file with heads, or a head itself") from error
     if not found.log and not found.ledger:
-        raise Invalid(f"{path} holds no head; its lines begin with NUMBER:HASH")
+        raise Invalid(f"{path} contains no head; its lines begin with NUMBER:HASH")
     return found
 
 
@@ -91,10 +91,10 @@ async def _is_known(read: Reads, chain: str, known: tuple[Head, ...], now: Head,
         found = await read.fetchval(f"select hash from payonce.{chain}_seals where number = $1", last.number)
         if found is None or bytes(found) != last.hash:
             raise Unavailable(
-                f"the anchor {path} knows {chain} seal {last.number} as {last.hash.hex()[:16]}…, and the database "
-                f"{'has no such seal' if found is None else 'has another one'}: the {_SEALED[chain]} was rewritten, "
-                f"or an older backup was restored; look with `payonce audit verify --head {path}`, and if that is "
-                "explained put the file away"
+                f"the anchor {path} has {chain} seal {last.number} as {last.hash.hex()[:16]}…, but the database "
+                f"{'has no such seal' if found is None else 'has another one'}: the {_SEALED[chain]} was "
+                f"rewritten, or an older backup was restored; check with `payonce audit verify --head {path}`, "
+                "and move the file away once that is explained"
             )
     return now.number <= last.number
 

@@ -12,8 +12,8 @@ FINDINGS_MAX: Final = 100
 """Per kind; a hundred findings are enough to act on."""
 
 WAY_OUT: Final = (
-    "treat the database as tampered with: keep a copy as it is, compare with a backup and with heads kept elsewhere, "
-    "and find out who could write as its owner"
+    "treat the database as tampered with: keep an unchanged copy, compare it with a backup and with heads stored "
+    "elsewhere, and find out who could write as its owner"
 )
 
 Progress = Callable[[int, int], None]
@@ -39,7 +39,7 @@ class ChainWalk:
             if head.number and self.anchored.setdefault(head.number, head.hash) != head.hash:
                 self.find(
                     "contradicting head",
-                    f"two of the heads given are of {self.seal_name} {head.number}, with different hashes",
+                    f"two of the given heads are of {self.seal_name} {head.number}, with different hashes",
                 )
         return len(given)
 
@@ -62,13 +62,12 @@ class ChainWalk:
         elif (previous or NO_HASH) != self.head.hash:
             self.find(
                 "broken link",
-                f"{self.seal_name} {number} was made after another {self.seal_name} "
-                f"{self.head.number} than the one on record",
+                f"{self.seal_name} {number} follows another {self.seal_name} {self.head.number} than the one on record",
             )
         if seal_format != readable:
             self.find(
                 "unreadable seal",
-                f"{self.seal_name} {number} has format {seal_format}, and this payonce reads {readable}",
+                f"{self.seal_name} {number} has format {seal_format}, but this version reads {readable}",
             )
 
     def pass_seal(self, number: int, hash_on_record: bytes) -> None:
@@ -76,8 +75,8 @@ class ChainWalk:
         if self.anchored.get(number, hash_on_record) != hash_on_record:
             self.find(
                 "rewritten history",
-                f"{self.seal_name} {number} was {self.anchored[number].hex()} when its head "
-                f"was kept elsewhere, and is {hash_on_record.hex()} now",
+                f"{self.seal_name} {number} had the hash {self.anchored[number].hex()} when its head was stored "
+                f"elsewhere, and has {hash_on_record.hex()} now",
             )
         self.head = Head(number, hash_on_record)
         self.seals += 1
@@ -86,6 +85,6 @@ class ChainWalk:
         for number in sorted(number for number in self.anchored if number > self.head.number):
             self.find(
                 "cut chain",
-                f"{self.seal_name} {number} was on record when its head was kept elsewhere, and the "
-                f"chain ends with {self.seal_name} {self.head.number} now",
+                f"{self.seal_name} {number} existed when its head was stored elsewhere, but the chain now ends "
+                f"with {self.seal_name} {self.head.number}",
             )

@@ -21,7 +21,7 @@ INVARIANTS: Final = {
         select format('%s (%s) is performed, and its outcome is not on record', {_EFFECT}, e.id) as finding
         from payonce.effects e where e.state = 'performed' and e.outcome is null
         """,
-        "look up the outcome at the vendor; the handlers behind it cannot go on without",
+        "look up the outcome at the vendor; the handlers that need it cannot continue without it",
     ),
     "performed effect without evidence": Invariant(
         f"""
@@ -31,15 +31,15 @@ INVARIANTS: Final = {
             select from payonce.effect_attempts a
             where a.effect_id = e.id and a.event in ('performed', 'found', 'answered'))
         """,
-        "somebody changed the row by hand: ask the vendor whether it happened, and look into the audit log",
+        "somebody changed the row manually: ask the vendor whether it happened, and check the audit log",
     ),
-    "effect that nobody looks after": Invariant(
+    "orphaned effect": Invariant(
         f"""
         select format('%s (%s) is %s, and its message %s is parked or gone', {_EFFECT}, e.id, e.state, e.message_id)
             as finding
         from payonce.effects e where {ORPHANED}
         """,
-        "a running process puts it before a person within a minute; if it stays, no process leads: start one",
+        "a running process opens a review within a minute; if the finding stays, no process is the leader: start one",
     ),
     "two open generations": Invariant(
         """
@@ -60,15 +60,15 @@ INVARIANTS: Final = {
         """,
         "freeze the vendor, and ask it about both generations: the same money may have moved twice",
     ),
-    "effect without its first try": Invariant(
+    "effect without its first attempt": Invariant(
         f"""
         select format('%s (%s) has no line that says it was started', {_EFFECT}, e.id) as finding
         from payonce.effects e
         where not exists (select from payonce.effect_attempts a where a.effect_id = e.id and a.event = 'started')
         """,
-        "the record of tries is only ever added to: compare with a backup, and look who can write as the owner",
+        "attempts are append-only: compare with a backup, and find out who can write as the owner",
     ),
-    "outcome that was overlooked": Invariant(
+    "overlooked outcome": Invariant(
         f"""
         select format('the vendor said that %s (%s) happened, and it is %s', {_EFFECT}, e.id, e.state) as finding
         from payonce.effects e

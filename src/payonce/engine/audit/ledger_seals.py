@@ -205,7 +205,7 @@ class LedgerSealer:
                 await _write(connection, end, postings)
             except asyncpg.UniqueViolationError as error:
                 raise Stale(
-                    f"ledger seal {(end['number'] or 0) + 1} was made by somebody else; nothing was written"
+                    f"ledger seal {(end['number'] or 0) + 1} was made by another process; nothing was written"
                 ) from error
         return len(postings)
 

@@ -88,16 +88,15 @@ class _Walk(ChainWalk):
         if readable and seal.hash() != stored.hash:
             self.find(
                 "changed seal",
-                f"ledger seal {seal.number} does not have the hash of what it covers: the seal "
-                "or the list of its postings was changed",
+                f"the hash of ledger seal {seal.number} does not match its content: the seal or the list of its "
+                "postings was changed",
             )
         last = self.through
         for place, posting in enumerate(seal.postings):
             if posting <= last:
                 self.find(
                     "changed seal",
-                    f"ledger seal {seal.number} names posting {posting} out of order: the seals "
-                    "before it end behind it",
+                    f"ledger seal {seal.number} names posting {posting} out of order: earlier seals end after it",
                 )
                 continue
             last = posting
@@ -112,14 +111,14 @@ class _Walk(ChainWalk):
         if sealed is None:
             self.find(
                 "posting inserted late",
-                f"posting {posting.id} ({posting.key}) has no seal, and postings with "
-                "higher ids were sealed: it was written when its transaction was over",
+                f"posting {posting.id} ({posting.key}) has no seal although postings with higher ids are sealed: "
+                "it was written after its transaction had ended",
             )
         elif sealed.digest is not None and sealed.digest != posting.digest:
             self.find(
                 "changed posting",
-                f"posting {posting.id} ({posting.key}), sealed by ledger seal {sealed.seal}, "
-                "was changed after it was sealed: itself, its lines or the names of its accounts",
+                f"posting {posting.id} ({posting.key}), sealed by ledger seal {sealed.seal}, was changed after it "
+                "was sealed: the posting, its lines or the names of its accounts",
             )
 
     def check_missing(self) -> None:

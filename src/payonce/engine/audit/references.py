@@ -62,8 +62,8 @@ def _missing(kind: str, row: Any) -> Finding:
     others = f" and {row['postings'] - 1} more" if row["postings"] > 1 else ""
     return Finding(
         "posting without a business row",
-        f"{kind} {row['reference_id']} has posting {row['first']}{others}, and is not there itself",
-        "find out who removed the row, or reverse the posting by another one",
+        f"{kind} {row['reference_id']} has posting {row['first']}{others}, but does not exist",
+        "find out who removed the row, or reverse the posting with another one",
     )
 
 
@@ -71,6 +71,6 @@ async def _undeclared(read: Reads, kind: str) -> Finding:
     count = await read.fetchval("select count(*) from payonce.postings where reference_kind = $1", kind)
     return Finding(
         "posting of an unknown kind",
-        f"{count} postings belong to a {kind!r}, and no service says what that is",
-        "declare the kind in the service's references, or find out who posts under it",
+        f"{count} postings refer to a {kind!r}, a kind that no service declares",
+        "declare the kind in the service's references, or find out who posts with it",
     )

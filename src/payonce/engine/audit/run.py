@@ -27,7 +27,9 @@ CHECK_LIMIT_S: Final = 3_600.0
 ANSWER_MARGIN_S: Final = 10.0
 """The server's own time-out comes first, so that its reason is known."""
 
-INVARIANT_WAY_OUT: Final = "the service's README says what this promise is; pause its queues until it is understood"
+INVARIANT_WAY_OUT: Final = (
+    "the service's README describes this invariant; pause its queues until the finding is understood"
+)
 
 Audit = Callable[[Reader, Sequence[object]], Awaitable[list[Finding]]]
 """A check that a service declares beyond queries. It gets a reader and the service's resources, such as vendor clients.
@@ -125,7 +127,7 @@ class PatientReader(Reader):
 
     def __init__(self, database: Database, statement_limit_s: float) -> None:
         if not statement_limit_s > 0:
-            raise Invalid(f"statement_limit_s is {statement_limit_s}; give a statement some seconds")
+            raise Invalid(f"statement_limit_s is {statement_limit_s}; it must be positive")
         self._database = database
         self._limit_s = statement_limit_s
         self._one_at_a_time = asyncio.Lock()
@@ -163,7 +165,7 @@ async def _run_check(check: Check, read: Reader, limit_s: float) -> list[AuditFi
         return [AuditFinding(check.name, f"could not be checked: {redact(_summary_of(error))}", _way_out_of(error))]
     found = [AuditFinding(check.name, redact(finding.text), finding.way_out) for finding in findings[:FINDINGS_MAX]]
     if len(findings) > FINDINGS_MAX:
-        found.append(AuditFinding(check.name, f"and more than these {FINDINGS_MAX}", "begin with those above"))
+        found.append(AuditFinding(check.name, f"and more than these {FINDINGS_MAX}", "begin with the findings above"))
     return found
 
 
@@ -191,7 +193,8 @@ def _kinds(services: Sequence[Audited]) -> dict[str, str]:
         for kind, query in service.references.items():
             if kind in kinds:
                 raise Invalid(
-                    f"{owners[kind]} and {service.name} both say what postings of {kind!r} belong to; keep one"
+                    f"{owners[kind]} and {service.name} both declare a query for references of the kind {kind!r}; "
+                    "keep one"
                 )
             kinds[kind], owners[kind] = query, service.name
     return kinds
@@ -203,5 +206,5 @@ def _summary_of(error: Exception) -> str:
 
 def _way_out_of(error: Exception) -> str:
     if isinstance(error, (TimeoutError, asyncpg.QueryCanceledError)):
-        return "it took too long: run it again when less is going on, or with a larger --statement-limit"
-    return "mend the cause and run the audit again: until then nobody knows whether this holds"
+        return "it took too long: run it again at a quieter time, or with a larger --statement-limit"
+    return "repair the cause and run the audit again; until then the check is inconclusive"

@@ -186,7 +186,7 @@ async def _seal_batch(database: Database, lease: Lease, batch_notes: int) -> int
         try:
             await _write(connection, seal, place.at, [int(note["id"]) for note in notes], digests)
         except asyncpg.UniqueViolationError as error:
-            raise Stale(f"seal {seal.number} was made by somebody else; nothing was written") from error
+            raise Stale(f"seal {seal.number} was made by another process; nothing was written") from error
     log.info("audit_sealed", seal=seal.number, notes=len(notes))
     return len(notes)
 

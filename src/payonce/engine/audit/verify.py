@@ -67,14 +67,14 @@ class _Walk(ChainWalk):
         if seal.format == FORMAT and seal.hash(bytes(row["digest"]) for row in covered) != stored.hash:
             self.find(
                 "changed seal",
-                f"seal {seal.number} does not have the hash of what it covers: the seal or the "
-                "list of its notes was changed",
+                f"the hash of seal {seal.number} does not match its content: the seal or the list of its notes "
+                "was changed",
             )
         self.pass_seal(seal.number, stored.hash)
 
     def _check_notes(self, seal: Seal, covered: Sequence[Any]) -> None:
         if [row["place"] for row in covered] != list(range(1, seal.notes + 1)):
-            self.find("missing note", f"seal {seal.number} covers {seal.notes} notes, and {len(covered)} are listed")
+            self.find("missing note", f"seal {seal.number} covers {seal.notes} notes, but {len(covered)} are listed")
         for row in covered:
             self.notes += 1
             if row["id"] is None:
@@ -143,7 +143,7 @@ async def _find_strays(read: Reads, walk: _Walk) -> None:
         """
     )
     for row in late:
-        why = "which was over when the log was sealed" if row["below"] else "which this server has not counted to yet"
+        why = "which had ended when the log was sealed" if row["below"] else "not yet reached by this server"
         walk.find("note inserted late", f"note {row['id']} has no seal and claims transaction {row['xact']}, {why}")
     lists = await read.fetch(
         f"""
@@ -153,9 +153,7 @@ async def _find_strays(read: Reads, walk: _Walk) -> None:
         """
     )
     for row in lists:
-        walk.find(
-            "missing seal", f"seal {row['seal']} is gone, and the list of its {row['notes']} notes is still there"
-        )
+        walk.find("missing seal", f"seal {row['seal']} is gone, but the list of its {row['notes']} notes still exists")
 
 
 async def _unsealed(read: Reads) -> tuple[int, datetime | None]:

@@ -106,10 +106,10 @@ def _effect(subject: str) -> Link:
 def describe_consequence(answered: Mapping[str, Any]) -> str:
     """What happens to the message of an answered effect, as half a sentence for people."""
     if answered["redriven"]:
-        return "its message goes on"
+        return "its message continues"
     if answered["gone"]:
-        return "its message is gone and no message follows it; put one, or see: payonce audit run"
-    return "its message is due or in work, and goes on by itself"
+        return "its message is gone, and nothing continues it; put a message, or see: payonce audit run"
+    return "its message is due or running, and continues by itself"
 
 
 def redrive_action(admin: Admin) -> Action[Redrive]:
@@ -119,13 +119,13 @@ def redrive_action(admin: Admin) -> Action[Redrive]:
         ids = await selected_ids(tx, admin, asked)
         amounts, unknown = await amounts_of(tx, ids), await count_unknown_amounts(tx, ids)
         text = f"redrive {asked.count:,} parked messages of {asked.queue}{_listed(amounts)}"
-        text += f", what {unknown:,} of them move is not known" if unknown else ""
+        text += f", {unknown:,} with an unknown amount" if unknown else ""
         waiting = await count_in_review(tx, ids)
-        text += f", {waiting:,} of them go straight back to waiting for the answer to a review" if waiting else ""
+        text += f", {waiting:,} with an effect in review, which go straight back to waiting" if waiting else ""
         # Redriving one message is daily work. With many, nobody looks at each, and where thresholds exist an unknown
         # amount may exceed any of them.
         many = asked.count > 1 and unknown and await thresholds(tx)
-        because = f"what {unknown:,} of {asked.count:,} messages may move is not known" if many else ""
+        because = f"the amounts of {unknown:,} of {asked.count:,} messages are not known" if many else ""
         return Assessment(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts, unknown, because)
 
     async def execute(tx: Tx, asked: Redrive, by: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def redrive_action(admin: Admin) -> Action[Redrive]:
         ids = await selected_ids(tx, admin, asked)
         redriven = await admin.redrive(asked.queue, Filter(ids=ids), within=tx.connection) if ids else 0
         if redriven != asked.count:
-            raise Stale(f"{asked.count - redriven} of the {asked.count} messages are being changed by somebody else")
+            raise Stale(f"{asked.count - redriven} of the {asked.count} messages are being changed by others")
         tx.sent_to.add(asked.queue)
         return {"queue": asked.queue, "redriven": redriven}
 
@@ -152,8 +152,8 @@ def _parked_messages(subject: str) -> Link:
 
 async def _assess_in_batches(tx: Tx, asked: Redrive) -> Assessment:
     """The amounts of so many messages are not added up: wherever thresholds exist, a second person is needed."""
-    text = f"redrive {asked.count:,} parked messages of {asked.queue} in batches; what they move is not added up"
-    because = f"{asked.count:,} messages are more than anybody looks at" if await thresholds(tx) else ""
+    text = f"redrive {asked.count:,} parked messages of {asked.queue} in batches; their amounts are not added up"
+    because = f"nobody can check {asked.count:,} messages one by one" if await thresholds(tx) else ""
     return Assessment(f"{asked.queue}{IN_BATCHES}", text, [], asked.count, because)
 
 
@@ -170,7 +170,7 @@ def change_threshold_action(_: Admin) -> Action[ThresholdChange]:
         asset = Asset(asked.asset, asked.exponent)
         was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
         if (now := await locked_threshold(tx, asset)) != was:
-            raise Stale(f"the threshold was {_or_none(was)} and is {_or_none(now)} by now; look again")
+            raise Stale(f"the threshold was {_or_none(was)} and is now {_or_none(now)}; look again")
         if above is None:
             await remove_threshold(tx, asset, by)
         else:
@@ -210,7 +210,9 @@ async def selected_ids(tx: Tx, admin: Admin, asked: Selection, state: State = St
     """The ids of exactly the messages that were shown. Raises Stale if they have changed."""
     ids = await admin.choose(asked.queue, state, asked.which, bulk.BULK_MAX + 1, within=tx.connection)
     if fingerprint(ids) != asked.fingerprint:
-        raise Stale(f"the {state} messages of {asked.queue} are not those of {asked.count:,} any more; look again")
+        raise Stale(
+            f"the {state} messages of {asked.queue} are no longer the {asked.count:,} that were shown; look again"
+        )
     return ids
 
 

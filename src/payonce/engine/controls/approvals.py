@@ -150,7 +150,7 @@ async def submit(
     row = await _insert(tx, action.name, weighed, document, by, why, lifetime_s)
     if row is None:
         return await _existing_request(tx, action.name, weighed.subject, document)
-    text = f"asked to {weighed.text}, which needs a second person ({because}): {why}"
+    text = f"requested to {weighed.text}, which needs a second person ({because}): {why}"
     await note(tx.connection, f"brakes.{action.name}", weighed.subject, text, actor=by, severity=Severity.WARNING)
     return _as_approval(row)
 
@@ -167,7 +167,7 @@ async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = 
         return approval
     _check_decidable(approval, by)
     if (action := actions.get(approval.action)) is None:
-        raise Invalid(f"this payonce does not know how to {approval.action}; known are: {', '.join(sorted(actions))}")
+        raise Invalid(f"this version has no action {approval.action!r}; known are: {', '.join(sorted(actions))}")
     try:
         async with tx.connection.transaction():
             argument = decode(approval.argument, action.argument_type, f"the argument of approval {approval.id}")
@@ -268,7 +268,9 @@ async def _try_and_roll_back(tx: Tx, action: Action[Argument], argument: Argumen
 async def _insert(tx: Tx, action: str, weighed: Assessment, document: str, by: str, why: str, lifetime_s: float) -> Any:
     """None when a request already waits about the subject."""
     if not 0 < lifetime_s <= LIFETIME_MAX_S:
-        raise Invalid(f"an approval waits for {lifetime_s:g} s; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
+        raise Invalid(
+            f"lifetime_s of an approval is {lifetime_s:g}; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}"
+        )
     await tx.execute(
         """
         update payonce.approvals set state = 'expired'
@@ -303,12 +305,12 @@ async def _existing_request(tx: Tx, action: str, subject: str, document: str) ->
         subject,
     )
     if row is None:
-        raise Stale(f"the approval of {subject} was decided this moment; look again")
+        raise Stale(f"the approval of {subject} has just been decided; look again")
     waiting = _as_approval(row)
     if waiting.argument != document:
         raise Invalid(
-            f"approval {waiting.id} of {waiting.asked_by} about {subject} waits already, and says something else; "
-            f"see: payonce approvals list"
+            f"approval {waiting.id} of {waiting.asked_by} about {subject} is already waiting with a different "
+            "request; see: payonce approvals list"
         )
     return waiting
 
@@ -328,11 +330,11 @@ def _check_decidable(approval: Approval, by: str) -> None:
     if approval.state is ApprovalState.EXPIRED and approval.decided_why is not None:
         raise Invalid(f"approval {approval.id} was withdrawn: {approval.decided_why}; see: payonce approvals list")
     if approval.state is ApprovalState.EXPIRED:
-        raise Invalid(f"approval {approval.id} expired at {approval.expires_at.isoformat()}; ask again")
+        raise Invalid(f"approval {approval.id} expired at {approval.expires_at.isoformat()}; submit it again")
     if approval.state is not ApprovalState.WAITING:
-        raise Invalid(f"approval {approval.id} was {approval.state} by {approval.decided_by} already")
+        raise Invalid(f"approval {approval.id} was already {approval.state} by {approval.decided_by}")
     if texts.same_person(by, approval.asked_by):
-        raise Invalid(f"approval {approval.id} was asked by {approval.asked_by}; a second person must decide")
+        raise Invalid(f"approval {approval.id} was requested by {approval.asked_by}; a second person must decide")
 
 
 async def _decide(tx: Tx, approval: Approval, verdict: ApprovalState, by: str, why: str, result: Any) -> Approval:

@@ -52,7 +52,7 @@ class SendsInFlight:
     def __str__(self) -> str:
         amounts = f" ({', '.join(map(str, self.amounts))})" if self.amounts else ""
         ends = "" if self.until is None else f", the last until {self.until.isoformat(timespec='seconds')}"
-        return f"{self.count:,} begun before{amounts}{ends}"
+        return f"{self.count:,} sends begun before{amounts}{ends}"
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ async def freeze(
     given = {"vendor": vendor, "asset": asset, "tenant": tenant, "service": service}
     conditions = {name: None if text is None else texts.name(text, name) for name, text in given.items()}
     if everything == any(text is not None for text in conditions.values()):
-        raise Invalid("say what to freeze: a vendor, asset, tenant or service, or, with none of them, everything")
+        raise Invalid("name what to freeze: a vendor, asset, tenant or service, or, without any of them, everything")
     by, reason = texts.name(by, "by"), texts.reason(reason)
     now: datetime = await tx.fetchval("select payonce.due_now()")
     if for_s is not None:
         until = now + timedelta(seconds=for_s)
     if until is not None and until <= now:
-        raise Invalid(f"the freeze would end at {until.isoformat()}, which is past; it is {now.isoformat()}")
+        raise Invalid(f"the freeze would end at {until.isoformat()}, which is in the past; it is {now.isoformat()}")
     await _take_lock(tx)
     row = await tx.fetchrow(
         """
@@ -233,7 +233,7 @@ async def unknown_targets(read: Reader | Tx, vendor: str | None, asset: str | No
     for name, text in (("vendor", vendor), ("asset", asset)):
         seen = f"select exists (select from payonce.effects where {name} = $1)"
         if text is not None and not await read.fetchval(seen, text):
-            doubts.append(f"no effect on record has the {name} {text!r} so far; is it written so?")
+            doubts.append(f"no effect on record has the {name} {text!r} so far; is it spelled correctly?")
     return doubts
 
 
@@ -273,8 +273,8 @@ async def _take_lock(tx: Tx) -> None:
             LOCK_KEY,
         )
         raise Unavailable(
-            f"nothing is frozen yet: the database sessions {holders} have kept their intents open for {LOCK_WAIT_S} s; "
-            "freeze again, or end them with pg_terminate_backend() first"
+            f"nothing is frozen yet: the database sessions {holders} have kept their intents open for "
+            f"{LOCK_WAIT_S} s; freeze again, or end them with pg_terminate_backend() first"
         ) from error
 
 

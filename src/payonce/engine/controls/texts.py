@@ -16,7 +16,7 @@ def name(text: str, what: str) -> str:
 def reason(text: str, what: str = "the reason") -> str:
     """A reason that others can act on later."""
     if not text.strip():
-        raise Invalid(f"{what} is empty; say why, whoever looks next must be able to act on it")
+        raise Invalid(f"{what} is empty; give a reason that others can act on later")
     return clean_text(redact(text.strip()))
 
 

@@ -42,7 +42,7 @@ async def set_threshold(tx: Tx, above: Amount, by: str) -> Threshold:
         tx.connection,
         "brakes.threshold",
         above.asset.code,
-        f"a second person is asked above {above}",
+        f"a second person is needed above {above}",
         actor=by,
         severity=Severity.WARNING,
     )
@@ -62,7 +62,7 @@ async def remove_threshold(tx: Tx, asset: Asset, by: str) -> None:
         tx.connection,
         "brakes.threshold",
         asset.code,
-        f"no second person is asked for {asset} any more",
+        f"no second person is needed for {asset} any more",
         actor=by,
         severity=Severity.WARNING,
     )

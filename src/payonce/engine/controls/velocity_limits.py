@@ -124,7 +124,7 @@ async def check_limits(tx: Tx, sending: Sending) -> None:
         if amount > limit.most:
             metrics.HELD.labels("above_limit").inc()
             raise Held(
-                f"{amount} is more than limit {limit.id} allows at all ({limit.what}); raise it, if this may pass",
+                f"{amount} alone exceeds limit {limit.id} ({limit.what}); raise the limit if this may pass",
                 LOOK_MAX_S,
             )
         used = Amount(await _used_minor(tx, limit, sending.effect_id), amount.asset)

@@ -155,7 +155,7 @@ async def was_committed(database: Connector, session: Session, token: UUID) -> b
                 wait_s = min(2 * wait_s, LOOK_AGAIN_MAX_S)
     except TimeoutError as error:
         raise Unavailable(
-            f"the answer to a COMMIT was lost, and for {FATE_LIMIT_S:g} s nobody could say whether it was carried out: "
+            f"the answer to a COMMIT was lost, and its outcome could not be determined within {FATE_LIMIT_S:g} s: "
             f"the database did not answer, or its process {session.pid} did not end; nothing was done after it"
         ) from error
 

@@ -216,9 +216,9 @@ async def check_login(connection: Any, *, superuser_accepted: bool, owner_accept
 
 def _refused_login(login: str, what: str, harm: str, switch: str) -> Unavailable:
     return Unavailable(
-        f"DATABASE_URL logs in as {login}, which {what}: whoever breaks into a service could {harm}; use a login that "
-        f"is only a member of {SERVICE_ROLE}, as docs/operating.md tells, with the owner's login in DATABASE_OWNER_URL "
-        f"for migrations and backups, or start all the same with {switch}=true"
+        f"DATABASE_URL logs in as {login}, which {what}: an intruder in a service could {harm}; use a login that "
+        f"is only a member of {SERVICE_ROLE}, as docs/operating.md describes, with the owner's login in "
+        f"DATABASE_OWNER_URL for migrations and backups, or start anyway with {switch}=true"
     )
 
 

@@ -39,7 +39,7 @@ async def check_durability(connection: RowReader, *, accepted: bool) -> None:
     if accepted:
         log.warning("data_loss_accepted", setting=ACCEPT_DATA_LOSS, weaknesses=[each.text for each in weak])
     elif weak:
-        raise Unavailable(f"{weak[0]}, or start all the same with {ACCEPT_DATA_LOSS}=true")
+        raise Unavailable(f"{weak[0]}, or start anyway with {ACCEPT_DATA_LOSS}=true")
 
 
 async def weaknesses(connection: RowReader) -> list[Weakness]:
@@ -73,7 +73,7 @@ def _server_weakness(setting: str, value: str, reason: str) -> Weakness:
 
 def _weak_commit(fact: str) -> Weakness:
     return Weakness(
-        f"{fact}: a crash of the server loses commits that it acknowledged, and a payment that was sent is sent again",
+        f"{fact}: a crash of the server loses acknowledged commits, and a payment that was sent is sent again",
         "remove it with `alter role … reset synchronous_commit`, `alter database … reset synchronous_commit` or in "
         "postgresql.conf",
     )

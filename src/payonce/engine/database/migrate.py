@@ -108,9 +108,9 @@ async def _compare(connection: asyncpg.Connection, known: Sequence[Migration]) -
         migration = by_key.get((row["component"], row["number"]))
         label = f"{row['component']} {row['number']:04d}_{row['name']}"
         if migration is None and row["component"] in components:
-            raise Unavailable(f"the database has migration {label}, which this payonce does not know; upgrade payonce")
+            raise Unavailable(f"the database has migration {label}, which this version does not know; upgrade payonce")
         if migration is not None and migration.checksum != row["checksum"]:
-            raise Unavailable(f"migration {label} was changed after it was applied; install an unaltered payonce")
+            raise Unavailable(f"migration {label} was changed after it was applied; install an unmodified payonce")
     applied = {(row["component"], row["number"]) for row in rows}
     pending = tuple(migration for migration in known if (migration.component, migration.number) not in applied)
     return Status(tuple(f"{row['component']} {row['number']:04d}_{row['name']}" for row in rows), pending)

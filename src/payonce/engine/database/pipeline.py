@@ -30,8 +30,8 @@ Executor = Callable[[Any, float | None], Awaitable[Any]]
 class _Begin(Enum):
     """A BEGIN whose answer is not known yet."""
 
-    WAITS = "in front of what goes ahead"
-    SENT = "sent, and under way, failed, or cancelled with the statement behind it"
+    WAITS = "in front of the statements sent ahead"
+    SENT = "sent, and in flight, failed, or cancelled with the following statement"
 
 
 class PipeliningConnection(asyncpg.Connection):
@@ -89,8 +89,8 @@ class PipeliningConnection(asyncpg.Connection):
         answer = await super().execute(query, *args, timeout=timeout)
         if query == "COMMIT;" and answer == "ROLLBACK":
             raise asyncpg.InFailedSQLTransactionError(
-                "nothing was committed: a statement of the transaction had failed, or was cancelled, and its error was "
-                "swallowed; let it pass, or put the statement into a savepoint"
+                "nothing was committed: a statement of the transaction failed or was cancelled, and its error "
+                "was swallowed; let the error pass, or put the statement into a savepoint"
             )
         return answer
 
@@ -192,8 +192,8 @@ class PipeliningConnection(asyncpg.Connection):
         if not super().is_in_transaction():
             self.terminate()
             raise asyncpg.InterfaceError(
-                "the transaction did not begin: BEGIN failed, or was cancelled, with the first statement, and that "
-                "error was swallowed; nothing was written, so let it pass and run it again"
+                "the transaction did not begin: BEGIN failed or was cancelled with the first statement, and that "
+                "error was swallowed; nothing was written, so let the error pass and run it again"
             )
         self._begin = None
 

@@ -33,8 +33,9 @@ class BoundedPool(asyncpg.Pool):
             await self._turns.take(ACQUIRE_LIMIT_S if timeout is None else timeout)
         except TimeoutError as error:
             raise Unavailable(
-                f"no connection to the database became free in time: all {self.get_max_size()} of the pool {self.name} "
-                "are in use; look for transactions that wait, or raise PAYONCE_POOL_SIZE (the engine's pool is fixed)"
+                f"no database connection became free in time: all {self.get_max_size()} of the pool {self.name} "
+                "are in use; look for waiting transactions, or raise PAYONCE_POOL_SIZE (the engine's pool is "
+                "fixed)"
             ) from error
         try:
             connection: PoolConnectionProxy = await driver._acquire(None)

@@ -107,7 +107,7 @@ class SharedBudget:
         while not await self._has_turn(cost, left_s):
             left_s = self._wait_max_s - (time.monotonic() - began_at)
             if left_s <= 0:
-                raise self._refused(f"a turn of budget {self.name} went by while this process could not use it")
+                raise self._refused(f"this process could not use a turn of budget {self.name} in time")
         BUDGET_WAIT_SECONDS.labels(self.name).observe(time.monotonic() - began_at)
 
     async def penalise(self, seconds: float) -> None:
@@ -159,12 +159,12 @@ class SharedBudget:
                 self._is_declared = False
             reason = redact(f"{type(error).__name__}: {error}")
             log.warning("budget_not_asked", budget=self.name, error=reason)
-            raise NotSent(f"budget {self.name} could not be asked, so nothing was sent: {reason}") from error
+            raise NotSent(f"budget {self.name} could not be read, so nothing was sent: {reason}") from error
 
     def _refused(self, why: str) -> NotSent:
         BUDGET_REFUSALS.labels(self.name).inc()
         return NotSent(
-            f"{why}, and {self._wait_max_s:g} s is the longest wait; try later, or let fewer calls go to this vendor"
+            f"{why}, and the longest wait is {self._wait_max_s:g} s; try later, or send fewer calls to this vendor"
         )
 
     async def _declare(self) -> None:
@@ -217,7 +217,7 @@ class _BatchedTurns:
                     _refuse(asked, error)
         finally:
             self._asking = None
-            _refuse([*asked, *self._waiting], OSError("the process stops"))
+            _refuse([*asked, *self._waiting], OSError("the process is stopping"))
 
     async def _give(self, asked: list[tuple[float, asyncio.Future[Turn]]]) -> None:
         # A turn for a caller that went away would only lapse.
@@ -376,7 +376,7 @@ async def _next_turn(connection: Connection, name: str, cost: int) -> Turn:
     if row is None:
         raise Invalid(f"there is no budget {name!r}; declare it first")
     if cost > row["burst"]:
-        raise Invalid(f"cost is {cost}, and budget {name} has a burst of {row['burst']}: no turn is large enough")
+        raise Invalid(f"cost is {cost}, but budget {name} has a burst of {row['burst']}: no turn is large enough")
     wait_s = (row["at"] - row["asked_at"]).total_seconds()
     return Turn(False, row["at"], wait_s, asked_at + wait_s)
 

@@ -83,7 +83,7 @@ class PlainConnection(PipeliningConnection):
         assert found is not None
         self.backend_pid, self.backend_started_at, left_behind, self.session_token, *in_effect = found
         if left_behind:
-            raise shared_session("a new connection found another session's settings")
+            raise shared_session("a new connection has another session's settings")
         for name, value in zip(names, in_effect, strict=True):
             if not _is_in_effect(name, settings[name], value):
                 raise Unavailable(
@@ -132,12 +132,13 @@ async def open_session(
         await connection.begin_session({**DURABLE, **(settings or {})})
     except _STATEMENT_LOST as error:
         connection.terminate()
-        raise shared_session("a prepared statement was gone in the next round trip") from error
+        raise shared_session("a prepared statement was lost in the next round trip") from error
     except TimeoutError as error:
         connection.terminate()
         raise Unavailable(
-            f"{described(url)} accepted a connection and did not answer on it within {CONNECT_TIMEOUT_S:g} s; if it "
-            "is a pooler, its pool is exhausted: make its pool_size as large as the sessions of all processes"
+            f"{described(url)} accepted a connection but did not answer on it within {CONNECT_TIMEOUT_S:g} s; if "
+            "it is a pooler, its pool is exhausted: raise its pool_size to the number of sessions of all "
+            "processes"
         ) from error
     except BaseException:
         connection.terminate()
@@ -190,7 +191,7 @@ async def _refuse_shared_sessions(url: str, first: PlainConnection) -> None:
     second = await connect(url)
     try:
         if second.backend_pid == first.backend_pid:
-            raise shared_session(f"two connections have the server process {first.backend_pid}")
+            raise shared_session(f"two connections share the server process {first.backend_pid}")
         for _ in range(PROBE_ROUNDS):
             await _check_same_session(first)
             async with second.transaction():
@@ -199,12 +200,12 @@ async def _refuse_shared_sessions(url: str, first: PlainConnection) -> None:
                     await _check_same_session(first)
             await _check_same_session(second)
     except _STATEMENT_LOST as error:
-        raise shared_session("a prepared statement was gone in the next transaction") from error
+        raise shared_session("a prepared statement was lost in the next transaction") from error
     except TimeoutError as error:
         raise shared_session("an open connection had to wait for a server connection") from error
     except asyncpg.ProtocolViolationError as error:
         # In statement mode PgBouncer refuses BEGIN.
-        raise shared_session(f"it said {_short(error)!r}") from error
+        raise shared_session(f"it answered {_short(error)!r}") from error
     finally:
         second.terminate()
 
@@ -213,7 +214,9 @@ async def _check_same_session(connection: PlainConnection) -> None:
     row = await connection.fetchrow(_WHICH_SESSION, timeout=CONNECT_TIMEOUT_S)
     assert row is not None
     if tuple(row) != (connection.backend_pid, connection.session_token):
-        raise shared_session(f"a session of server process {connection.backend_pid} went on in {row[0]}, or was reset")
+        raise shared_session(
+            f"a session of server process {connection.backend_pid} continued in {row[0]}, or was reset"
+        )
 
 
 def shared_session(evidence: str) -> Unavailable:

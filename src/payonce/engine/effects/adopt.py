@@ -66,7 +66,7 @@ async def adopt(
         return None
     adopted = store.as_stored(row)
     for result in (
-        Result(Event.STARTED, "by a run that this database has forgotten"),
+        Result(Event.STARTED, "by a run that this database has lost"),
         Result(Event.FOUND, ON_STATEMENT, outcome, vendor_ref),
     ):
         await store.append(connection, adopted.id, adopted.attempt, result)
@@ -80,7 +80,7 @@ async def find_on_statement(
     """Records that the vendor shows the effect, if that adds anything; `news` marks a line not seen before."""
     known_outcome = outcome if outcome is not None else stored.outcome
     if known_outcome is None and stored.state in (State.INTENDED, State.UNKNOWN):
-        result = Result(Event.FOUND, f"{ON_STATEMENT}, which does not tell the outcome")
+        result = Result(Event.FOUND, f"{ON_STATEMENT}, which does not contain the outcome")
         await store.move(connection, stored, State.REVIEW, result, cause=Cause.ON_STATEMENT)
         return await _again(connection, stored.id)
     if known_outcome is None:

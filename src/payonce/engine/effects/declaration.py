@@ -196,5 +196,5 @@ def decode(document: str, as_type: Any, what: str) -> Any:
         return msgspec.json.decode(document.encode(), type=as_type)
     except msgspec.MsgspecError as error:
         raise Invalid(
-            f"{what} is on record in a form that this code does not read: {error}; accept what older versions wrote"
+            f"{what} is on record in a form that this code cannot read: {error}; keep reading what older versions wrote"
         ) from error

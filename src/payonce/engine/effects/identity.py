@@ -73,9 +73,10 @@ async def check_same(effect: Effect[Any, Any], stored: EffectRecord, service: st
         found += _differences(on_record, asked, "request" if declared is None else "identity")
     if found:
         raise KeyReused(
-            f"{stored.label} is on record with {_named((name, value) for name, value, _ in found)}, and asked for with "
-            f"{_named((name, value) for name, _, value in found)}; nothing was sent and the record is as it was. Give "
-            "what is another request another key; if the same request has another form now, raise the effect's version"
+            f"{stored.label} is on record with {_named((name, value) for name, value, _ in found)}, but was "
+            f"requested with {_named((name, value) for name, _, value in found)}; nothing was sent and the record "
+            "is unchanged. Give a different request a different key; if the same request has a new form, raise "
+            "the effect's version"
         )
 
 
@@ -90,8 +91,8 @@ async def _prepare_without_waiting(effect: Effect[Request, Outcome]) -> Request:
         look.cancel()
     if waited:
         raise Invalid(
-            f"prepare() of {effect.kind} waits for an answer from elsewhere, and a later run may get another one; "
-            f"{_DECLARE}"
+            f"prepare() of {effect.kind} waits for an answer from outside, and a later run may get a different "
+            f"one; {_DECLARE}"
         )
     return request
 
@@ -100,8 +101,8 @@ def _check_repeatable(effect: Effect[Any, Any], what: str, first: str, second: s
     found = list(_differences(loads_exact(first), loads_exact(second), "result"))
     if found:
         raise Invalid(
-            f"{what} of {effect.kind} gave two results for {effect.reference}: {_named((n, v) for n, v, _ in found)} "
-            f"and {_named((n, v) for n, _, v in found)}; {_DECLARE}"
+            f"{what} of {effect.kind} returned two results for {effect.reference}: "
+            f"{_named((n, v) for n, v, _ in found)} and {_named((n, v) for n, _, v in found)}; {_DECLARE}"
         )
 
 

@@ -68,7 +68,7 @@ async def review_orphan(database: Database, effect_id: UUID) -> bool:
             cause=Cause.GAVE_UP,
         )
         if moved:
-            text = f"{stored.label} was {stored.state} and is put before a person: {why}"
+            text = f"{stored.label} was {stored.state} and is now in review: {why}"
             await note(connection, "effects.orphans", str(stored.id), text, actor="payonce", severity=Severity.WARNING)
     return moved
 

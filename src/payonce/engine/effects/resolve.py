@@ -71,7 +71,7 @@ async def _fence_and_send(
     if held is None:
         return None
     if time.monotonic() > sent_at + effect.timeout_s * BEGIN_SHARE:
-        raise Retry(f"{stored.label} was not fenced: the run was held up")
+        raise Retry(f"{stored.label} was not fenced: the run was delayed")
     try:
         async with asyncio.timeout(sent_at + effect.timeout_s - time.monotonic()):
             with metrics.VENDOR_SECONDS.labels(effect.kind, "fence").time():
@@ -103,7 +103,7 @@ async def _ask(
         answer = CannotTell(f"{type(error).__name__}: {error}")
     if isinstance(answer, CannotTell):
         await run.record(stored, Result(Event.CANNOT_TELL, answer.reason))
-        raise Retry(f"whether {stored.label} happened cannot be told: {redact(answer.reason)}")
+        raise Retry(f"whether {stored.label} happened is not known: {redact(answer.reason)}")
     if isinstance(answer, DidNot):
         return answer, await run.record(stored, Result(Event.DID_NOT))
     document = encode(answer.value, effect.outcome_type, f"the outcome of {stored.label}")

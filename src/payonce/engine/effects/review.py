@@ -105,11 +105,11 @@ async def answer_review(
         raise Stale(f"{stored.label} is {stored.state} and has changed since it was shown; look again")
     if answer not in allowed_answers(stored):
         allowed = ", ".join(sorted(allowed_answers(stored)))
-        raise Invalid(f"{answer} is no safe answer for {stored.label}; possible: {allowed}")
+        raise Invalid(f"{answer} is not a safe answer for {stored.label}; possible: {allowed}")
     document = None
     if answer is Answer.HAPPENED:
         if outcome is None:
-            raise Invalid(f"{stored.label} happened with which outcome? The handler goes on with it")
+            raise Invalid(f"{stored.label} happened with which outcome? Its handler needs it")
         what = f"the outcome of {stored.label}"
         if effect is None:
             document = encode_stated(outcome, stored.kind, what)
@@ -124,7 +124,9 @@ async def answer_review(
         async with tx.connection.transaction():
             await store.move(tx.connection, stored, to, result, reason=reason, ruled_out=ruled_out)
     except asyncpg.UniqueViolationError as error:
-        raise Invalid(f"another effect has that vendor reference, or another one of {stored.scope} is open") from error
+        raise Invalid(
+            f"another effect has that vendor reference, or another effect of {stored.scope} is open"
+        ) from error
     return AnsweredReview(effect_id, to, stored.message_id)
 
 
@@ -132,7 +134,7 @@ def parsed_outcome(text: str, what: str) -> Any:
     """A person's JSON. Raises Invalid if the handler would not get it unchanged."""
     exact, kept = loads_exact(text), msgspec.json.decode(text)
     if loads_exact(msgspec.json.encode(kept)) != exact:
-        raise Invalid(f"{what} holds a number with more digits than JSON keeps; write it as text, in quotes")
+        raise Invalid(f"{what} contains a number with more digits than JSON keeps; write it as text, in quotes")
     return kept
 
 
@@ -193,21 +195,21 @@ def question(stored: EffectRecord) -> str:
         case Cause.CONTRADICTION:
             why = "two answers of the vendor contradict each other"
         case Cause.SAME_REFERENCE:
-            why = "the vendor named it like another effect of ours"
+            why = "the vendor gave it the reference of another effect of ours"
         case Cause.KEY_EXPIRED:
             why = "the vendor no longer knows our key and does not show it"
         case Cause.NO_FENCE:
-            why = "the vendor does not show it, but nothing keeps an earlier send from landing late"
+            why = "the vendor does not show it, but an earlier send may still arrive late"
         case Cause.ON_STATEMENT:
-            why = "the vendor's statement shows it, and does not tell the outcome that the handler needs"
+            why = "the vendor's statement shows it, but not the outcome that the handler needs"
         case Cause.NOT_ON_STATEMENT:
-            why = "it was performed, and the vendor's statement does not show it"
+            why = "it was performed, but the vendor's statement does not show it"
         case Cause.OUTCOME_NOT_KEPT:
-            why = "it happened, and the store refused the answer of the vendor that the handler needs"
+            why = "it happened, but the store refused the vendor's answer, which the handler needs"
         case Cause.GAVE_UP:
             why = f"its message was given up: {stored.reason or 'no reason given'}"
         case _:
-            why = "the vendor can neither be asked nor be called twice"
+            why = "the vendor can neither be queried nor called twice"
     return f"Did {stored.kind} for {stored.key} (generation {stored.generation}) happen? Open because {why}."
 
 

@@ -98,7 +98,7 @@ async def _follow(
 async def _check_record(run: Run, effect: Effect[Any, Any], stored: EffectRecord) -> None:
     """Checks that this run can read the record and requests the same effect."""
     if stored.version > effect.version:
-        raise Retry(f"{stored.label} has version {stored.version}, this worker knows {effect.version}")
+        raise Retry(f"{stored.label} has version {stored.version}, but this worker knows {effect.version}")
     effect.reference = f"{stored.key}:{stored.generation}"
     await check_same(effect, stored, run.service)
 
@@ -208,8 +208,9 @@ def _check(run: Run, effect: Effect[Any, Any], key: str, scope: str | None) -> N
         )
     if effect.timeout_s > SEND_MAX_S:
         raise Invalid(
-            f"timeout_s of {effect.kind} is {effect.timeout_s:g}, the limit is {SEND_MAX_S:g}: a quarantine waits so "
-            "long for sends of before; let the call begin the work at the vendor, and resolve() look for its end"
+            f"timeout_s of {effect.kind} is {effect.timeout_s:g}, the limit is {SEND_MAX_S:g}, the time for which "
+            "a quarantine waits for earlier sends; let the call start the work at the vendor, and resolve() "
+            "query its end"
         )
     if isinstance(effect.safety, Findable) and not effect.can_resolve:
         raise Invalid(f"{effect.kind} is declared findable and has no resolve(); write one, or declare it blind")

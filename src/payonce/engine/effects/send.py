@@ -96,7 +96,7 @@ class Run:
         ):
             if not await self.queue.hold_within(connection, self.claim):
                 message = self.claim.message
-                raise Stale(f"message {message.id} of {message.queue} is no longer this run's; nothing was sent")
+                raise Stale(f"message {message.id} of {message.queue} no longer belongs to this run; nothing was sent")
             tx = Tx(connection, self.feed, self.claim.message.trace)
             yield tx
             await tx.check_alive()
@@ -155,8 +155,9 @@ class Run:
         """Keeps the vendor's answer in the audit log for reconciliation; it is recorded nowhere else."""
         named = "" if result.vendor_ref is None else f" as {result.vendor_ref}"
         text = (
-            f"{stored.label}, effect {stored.id} of message {stored.message_id}, ended as {result.event}{named} and is "
-            "not on record any more, after a failover that lost commits; reconcile the vendor before you release"
+            f"{stored.label}, effect {stored.id} of message {stored.message_id}, ended as {result.event}{named} "
+            "but is no longer on record after a failover that lost commits; reconcile the vendor before you "
+            "release"
         )
         async with self.database.transaction() as connection:
             await note(connection, "effects.forgotten", stored.label, text, actor="payonce", severity=Severity.ERROR)
@@ -184,9 +185,9 @@ async def send(
     left_s = sent_at + effect.timeout_s - time.monotonic()
     if left_s < effect.timeout_s * BEGIN_SHARE:
         await _shielded(
-            _record_with_retries(run, stored, Result(Event.NOT_SENT, "the run was held up before it could send"))
+            _record_with_retries(run, stored, Result(Event.NOT_SENT, "the run was delayed before it could send"))
         )
-        raise Retry(f"{stored.label} was not sent: the run was held up")
+        raise Retry(f"{stored.label} was not sent: the run was delayed")
     try:
         async with asyncio.timeout(left_s):
             with metrics.VENDOR_SECONDS.labels(effect.kind, "perform").time():

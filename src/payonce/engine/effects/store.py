@@ -65,7 +65,7 @@ async def check_earlier(connection: Connection, kind: str, key: str, below: int)
     )
     for row in rows:
         if State(row["state"]) not in UNDONE:
-            raise Retry(f"{kind} {key}:{row['generation']} is {row['state']}; no later generation goes out meanwhile")
+            raise Retry(f"{kind} {key}:{row['generation']} is {row['state']}; no later generation is sent")
 
 
 async def take_intent(connection: Connection, kind: str, key: str) -> bool:
@@ -231,7 +231,7 @@ async def record(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
     )
     if found is None:
-        raise ForgottenError(f"effect {effect_id} is not on record any more, after a failover that lost commits")
+        raise ForgottenError(f"effect {effect_id} is no longer on record after a failover that lost commits")
     stored = as_stored(found)
     if result.event is Event.PERFORMED and await _is_known(connection, effect_id, attempt, claim):
         # Only the answer of `record_performed` was lost, not its write.
@@ -300,7 +300,7 @@ async def _record_without_document(
     connection: Connection, stored: EffectRecord, attempt: int, result: Result, error: Exception, claim: Claim | None
 ) -> Any:
     """Records that it happened even if the vendor's answer cannot be stored; a person is then asked for the outcome."""
-    told = f"what the vendor answered could not be kept: {type(error).__name__}: {error}"
+    told = f"the vendor's answer could not be stored: {type(error).__name__}: {error}"
     bare = Result(result.event, told if result.detail is None else f"{result.detail}; {told}")
     await append(connection, stored.id, attempt, bare, claim)
     to = state_after(stored, attempt, bare)

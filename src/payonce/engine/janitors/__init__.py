@@ -161,7 +161,7 @@ def while_leading(
     async def tick() -> None:
         lease = leadership.lease
         if lease is None:
-            raise Stale("this process does not lead")
+            raise Stale("this process is not the leader")
         await work(lease)
 
     return tick

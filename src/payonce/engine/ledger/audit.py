@@ -10,8 +10,8 @@ FINDINGS_MAX: Final = 100
 
 
 WAY_OUT: Final = (
-    "the books were written past payonce.post and payonce.post_all: stop what posts to these accounts, find out who "
-    "can write as the owner, compare with a backup, and correct by a posting, never by hand"
+    "rows were written without payonce.post and payonce.post_all: stop whatever posts to these accounts, find "
+    "out who can write as the owner, compare with a backup, and correct with a posting, never by editing rows"
 )
 
 

@@ -52,8 +52,8 @@ class Account:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or len(self.path) > PATH_MAX_LENGTH or not _PATH.fullmatch(self.path):
             raise Invalid(
-                f"{str(self.path)[:80]!r} is no account path: names of letters, digits and _ . : @ -, joined by /, "
-                f"at most {PATH_MAX_LENGTH} characters, such as transfers/at_bank"
+                f"{str(self.path)[:80]!r} is not an account path: names of letters, digits and _ . : @ -, joined "
+                f"by /, at most {PATH_MAX_LENGTH} characters, such as transfers/at_bank"
             )
 
     def __str__(self) -> str:
@@ -103,13 +103,13 @@ class Posting:
             raise Invalid(f"the text of posting {self.key} must have at most {TEXT_MAX_LENGTH} characters and no NUL")
         if not 2 <= len(self.lines) <= LINES_MAX:
             raise Invalid(
-                f"posting {self.key} has {len(self.lines)} lines: money comes from somewhere and goes somewhere, "
-                f"so there are 2 to {LINES_MAX}"
+                f"posting {self.key} has {len(self.lines)} lines; money comes from one account and goes to "
+                f"another, so it needs 2 to {LINES_MAX}"
             )
         if excess := [str(total) for total in _totals(self.lines) if total]:
             raise Invalid(
-                f"posting {self.key} does not add up to zero: it has {' and '.join(excess)} too much; "
-                "add the line that is missing"
+                f"posting {self.key} does not add up to zero: it has {' and '.join(excess)} too much; add the "
+                "missing line"
             )
 
 
@@ -128,7 +128,7 @@ def _totals(lines: Iterable[Line]) -> list[Amount]:
 
 def _check_text(what: str, text: str, length_max: int) -> None:
     if not isinstance(text, str) or not 1 <= len(text) <= length_max or "\x00" in text:
-        raise Invalid(f"{str(text)[:40]!r} is no {what}: it must have 1 to {length_max} characters and no NUL")
+        raise Invalid(f"{str(text)[:40]!r} is not a {what}: it must have 1 to {length_max} characters and no NUL")
 
 
 _PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]*(/[A-Za-z0-9_][A-Za-z0-9_.:@-]*)*")

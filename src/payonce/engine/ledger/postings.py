@@ -138,7 +138,7 @@ async def guard(
 def _inside_a_transaction(within: Connection | OpenTransaction) -> Connection:
     connection = within if isinstance(within, (asyncpg.Connection, PoolConnectionProxy)) else within.connection
     if not connection.is_in_transaction():
-        raise Invalid("the books are written in the transaction of the business rows: begin one first")
+        raise Invalid("postings are written in the transaction of the business rows: begin one first")
     return connection
 
 

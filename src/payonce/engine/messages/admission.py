@@ -25,11 +25,11 @@ async def admit(
     another release may take, and Unprocessable for one that none takes."""
     message = run.claim.message
     if message.extra and (version := schema_version(message)) > SCHEMA_VERSION:
-        raise _left(run, f"its schema_version is {version}, and this release reads up to {SCHEMA_VERSION}")
+        raise _left(run, f"its schema_version is {version}, but this release reads up to {SCHEMA_VERSION}")
     if contract is not None and message.action not in contract.payloads:
         if not await is_known_elsewhere(read, message):
             raise Unprocessable(contract.unknown_action(message))
-        raise _left(run, f"action {message.action!r} is another release's")
+        raise _left(run, f"action {message.action!r} belongs to another release")
     handler = handlers.get(message.action) or handlers.get(None)
     if handler is None:
         raise _left(run, f"no handler here for action {message.action!r}")
@@ -47,7 +47,7 @@ def _left(run: Run, why: str) -> Held | Unprocessable:
     put_at = run.claim.message.created_at or run.claim.first_attempt_at
     if (run.store_now - put_at).total_seconds() > RELEASED_MAX_S:
         return Unprocessable(
-            f"{why}, and no worker took it for {RELEASED_MAX_S / 3_600:g} h; start the release that has it, then "
-            "redrive it"
+            f"{why}, and no worker took it for {RELEASED_MAX_S / 3_600:g} h; start the release that handles it, "
+            "then redrive it"
         )
     return Held(why, RELEASE_DELAY_S)

@@ -26,7 +26,7 @@ def read_payload(kind: Payload, payload: Mapping[str, Any]) -> Any:
     try:
         return msgspec.convert(payload, kind)
     except msgspec.ValidationError as error:
-        raise Invalid(f"the payload is no {kind.__name__}: {error}") from None
+        raise Invalid(f"the payload is not a {kind.__name__}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Contract:
     def unknown_action(self, message: Message) -> str:
         """The reason for parking a message with an undeclared action."""
         known = ", ".join(map(_named, self.actions))
-        return f"{message.queue} takes no {_named(message.action)}; it takes: {known}; {_WAY_OUT}"
+        return f"{message.queue} does not accept {_named(message.action)}; it accepts: {known}; {_WAY_OUT}"
 
 
 class ValueReader(Protocol):
@@ -81,7 +81,7 @@ async def is_known_elsewhere(read: ValueReader, message: Message) -> bool:
     return bool(known)
 
 
-_WAY_OUT: Final = "send it anew as docs/messages.md says, and purge this one"
+_WAY_OUT: Final = "send it again as docs/messages.md describes, and purge this one"
 
 
 def _where(message: Message) -> str:

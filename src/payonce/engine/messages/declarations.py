@@ -76,7 +76,7 @@ async def pause_loudly(connection: Connection, queue: str, reason: str, by: str)
     reason stays."""
     if await connection.fetchval("select paused from payonce.queues where name = $1 for no key update", queue):
         return False
-    why = f"{reason}; when it is repaired: payonce queues resume {queue}"
+    why = f"{reason}; after the repair: payonce queues resume {queue}"
     await set_paused(connection, queue, clean_text(why), by, Severity.ERROR)
     log.error("queue_paused", queue=queue, reason=reason, by=by)
     return True

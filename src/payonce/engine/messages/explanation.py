@@ -22,11 +22,11 @@ def why_next(
         case State.PARKED:
             said = ["It is parked: nothing runs it again until somebody redrives it."]
             if stored.last_error:
-                said.append("The last error tells why; repair that first, then redrive.")
+                said.append("The last error gives the reason; repair that first, then redrive.")
         case State.LEASED:
             said = [_leased(stored, policy)]
         case State.ALONE:
-            said = [f"Its workers died {_times(stored.crashes)} while it ran, so it runs next with nothing beside it."]
+            said = [f"Its workers died {_times(stored.crashes)} while it ran, so its next run is isolated."]
             said.append("If a worker dies again, it is parked.")
         case State.READY:
             said = [_due(stored, now)]
@@ -44,35 +44,35 @@ def why_next(
 
 def _leased(stored: QueuedMessage, policy: Policy | None) -> str:
     who = stored.worker or "a worker"
-    limit = f" A run is broken off after {_duration(policy.run_limit_s)}." if policy is not None else ""
-    return f"{who} works on it now. If that worker dies, another takes over when the lease ends.{limit}"
+    limit = f" A run is cancelled after {_duration(policy.run_limit_s)}." if policy is not None else ""
+    return f"{who} is running it now. If that worker dies, another takes over when the lease ends.{limit}"
 
 
 def _due(stored: QueuedMessage, now: datetime) -> str:
     if not stored.due_known:
-        return "It was pushed by hand, so since when it is due is not known yet. It waits for a worker that has room."
+        return "It was pushed directly, so its due time is not known yet. It waits for a worker with a free slot."
     wait_s = (stored.ready_at - now).total_seconds()
     if wait_s > 0:
         return (
-            f"It is tried again in {_duration(wait_s)}, at {_moment(stored.ready_at)}."
+            f"It is retried in {_duration(wait_s)}, at {_moment(stored.ready_at)}."
             if (stored.message.attempts)
-            else f"It was put for later: it falls due in {_duration(wait_s)}, at {_moment(stored.ready_at)}."
+            else f"It was put with a delay: it falls due in {_duration(wait_s)}, at {_moment(stored.ready_at)}."
         )
-    return f"It has been due for {_duration(-wait_s)}, and waits for a worker that has room."
+    return f"It has been due for {_duration(-wait_s)}, and waits for a worker with a free slot."
 
 
 def _delay(stored: QueuedMessage, policy: Policy | None, runs: Sequence[Entry]) -> str:
     """Whether the policy chose the delay, or the handler or the vendor requested another one."""
     last = next((run for run in reversed(runs) if run.status is Status.RETRY and run.next_retry_at), None)
     if last is None or last.next_retry_at is None or policy is None:
-        return "The log of its last run is gone, so what chose the delay cannot be told any more."
+        return "The log of its last run is gone, so the reason for the delay is not known."
     chosen_s = (last.next_retry_at - last.created_at).total_seconds()
     run = stored.message.attempts
     planned_s = planned_delay_s(policy, stored.message.id, run)
     if abs(chosen_s - planned_s) > ROUNDING_S:
         return (
-            f"Run {run} asked for {_duration(chosen_s)} itself, or a brake held it; "
-            f"the policy alone would have waited {_duration(planned_s)}."
+            f"Run {run} requested {_duration(chosen_s)} itself, or a control held it; by the policy it would have "
+            f"waited {_duration(planned_s)}."
         )
     return f"After run {run} the policy waits {_formula(policy.backoff, run)} = {_duration(planned_s)}."
 
@@ -98,7 +98,7 @@ def _limits(stored: QueuedMessage, policy: Policy, runs: Sequence[Entry]) -> str
     if policy.give_up_after_s is not None:
         age = f" ({_moment(first + timedelta(seconds=policy.give_up_after_s))})" if first is not None else ""
         ends.append(f"{_duration(policy.give_up_after_s)} after the first attempt{age}")
-    return f"It is given up {', or '.join(ends)}." if ends else "It is tried for ever: its policy has no limit."
+    return f"It is given up {', or '.join(ends)}." if ends else "It is retried for ever: its policy has no limit."
 
 
 def _times(count: int) -> str:

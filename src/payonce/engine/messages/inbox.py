@@ -38,7 +38,7 @@ async def forget_accepted(database: Database, keep_s: float = KEEP_S) -> int:
     """Deletes ids that no sender repeats any more. Returns their number."""
     if keep_s < KEEP_S:
         raise Invalid(
-            f"keep_s is {keep_s:g}; senders repeat for {REPEAT_FOR_S:g} s, so keep ids {KEEP_S:g} s or longer"
+            f"keep_s is {keep_s:g}; senders repeat for {REPEAT_FOR_S:g} s, so keep ids for {KEEP_S:g} s or longer"
         )
     forgotten = 0
     for _ in range(FORGET_BATCHES_MAX):

@@ -185,7 +185,7 @@ async def recent(
     if not 1 <= limit <= RECENT_MAX:
         raise Invalid(f"limit is {limit}; it must be between 1 and {RECENT_MAX}")
     if before_id is not None and not 0 < before_id < 2**63:
-        raise Invalid(f"before_id is {before_id}; give the id of the last entry of the page before")
+        raise Invalid(f"before_id is {before_id}; give the id of the last entry of the previous page")
     _check_moments(since, until)
     texts = {"queue": queue, "action": action, "correlation_id": correlation_id, "idempotency_key": idempotency_key}
     conditions: list[str] = []
@@ -345,4 +345,4 @@ def _check_moments(since: datetime | None, until: datetime | None) -> None:
         if moment is not None and moment.tzinfo is None:
             raise Invalid(f"{name} {moment.isoformat()} has no time zone; give one, such as +00:00")
     if since is not None and until is not None and since >= until:
-        raise Invalid(f"since {since.isoformat()} is not before until {until.isoformat()}; nothing could be between")
+        raise Invalid(f"since {since.isoformat()} is not before until {until.isoformat()}; no entry can be in between")

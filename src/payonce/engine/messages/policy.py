@@ -279,7 +279,7 @@ def _check(policy: Policy) -> None:
         if value is not None and not 0 < value <= most:
             raise refuse(name, f"it must be above 0 and at most {most:,}")
     if policy.rate is not None and policy.rate < LEAST_RATE:
-        raise refuse("rate", f"it must be at least {LEAST_RATE} per second; use a schedule for what is rarer")
+        raise refuse("rate", f"it must be at least {LEAST_RATE} per second; use a schedule for lower rates")
     if policy.lease_s < 1:
         raise refuse("lease_s", "a lease below one second cannot be kept alive")
     _check_backoff(policy)

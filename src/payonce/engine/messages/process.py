@@ -232,7 +232,7 @@ def _cancel_again(run: Run, server: QueueServer) -> None:
             "run_abandoned",
             queue=server.policy.queue,
             message_id=str(run.claim.message.id),
-            reason=f"the handler did not end within {ABANDON_AFTER_S:g} s of being cancelled",
+            reason=f"the handler did not end within {ABANDON_AFTER_S:g} s after its cancellation",
         )
         server.queue.wake()
 

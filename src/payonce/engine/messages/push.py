@@ -63,7 +63,9 @@ class EnvelopeCodec:
         try:
             return DecodedTask(msgspec.json.decode(body, type=_EnvelopeId).id)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Invalid("the body is not an envelope with an id; send what the task was made with") from error
+            raise Invalid(
+                "the body is not an envelope with an id; send the body with which the task was created"
+            ) from error
 
 
 class _EnvelopeId(msgspec.Struct):

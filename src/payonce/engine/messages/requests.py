@@ -44,7 +44,7 @@ async def take(tx: Tx, caller: str, key: str, fingerprint: bytes) -> Kept | None
     """The answer stored under the key; None when this transaction is to make it. The key is held until the transaction
     ends, in whatever way. Concurrent requests get Busy without waiting."""
     if not await tx.fetchval("select pg_try_advisory_xact_lock($1)", _lock_number(caller, key)):
-        raise Busy("a request with this Idempotency-Key is being carried out; ask again for its answer")
+        raise Busy("a request with this Idempotency-Key is in progress; repeat it to get its answer")
     # A separate statement, so that it sees what the previous holder of the lock committed.
     row = await tx.fetchrow(
         """
@@ -66,7 +66,7 @@ async def take(tx: Tx, caller: str, key: str, fingerprint: bytes) -> Kept | None
 
 async def keep(tx: Tx, caller: str, key: str, fingerprint: bytes, answer: Kept, trace_id: str | None) -> None:
     assert len(answer.body) <= ANSWER_MAX_BYTES
-    assert answer.status < 500, "an error of ours is no answer to keep"
+    assert answer.status < 500, "answers to our own errors are not stored"
     await tx.execute(
         """
         insert into payonce.http_answers (caller, key, fingerprint, status, media_type, location, body, trace_id,

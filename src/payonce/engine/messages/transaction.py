@@ -68,7 +68,7 @@ def _one_after_the_other() -> Iterator[None]:
     except asyncpg.InterfaceError as error:
         if "another operation is in progress" in str(error):
             raise RuntimeError(
-                "two reads at once inside one transaction: they share its connection, so await one after the other"
+                "two concurrent reads inside one transaction: they share its connection, so await one after the other"
             ) from error
         raise
 

@@ -115,12 +115,15 @@ class Work:
                 settled_transaction(self._database, connection),
             ):
                 if not await self._queue.settle_within(connection, settlement):
-                    raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
+                    raise Stale(
+                        f"message {self.message.id} of {self.message.queue} no longer belongs to this "
+                        "run, which cannot settle it"
+                    )
                 tx = Tx(connection, self._feed, self.message.trace)
                 # After the fence no intent of this message can be committed any more.
                 if (label := await self.open_effect(tx)) is not None:
                     raise RuntimeError(
-                        f"commit() although the end of {label} is not known; let what effect() raised pass"
+                        f"commit() although the outcome of {label} is unknown; do not swallow what effect() raised"
                     )
                 yield tx
                 await tx.check_alive()
@@ -136,8 +139,8 @@ class Work:
     def _refuse_inside_a_transaction(self, call: str) -> None:
         if transaction_of(self._database) is not None:
             raise RuntimeError(
-                f"{call} inside a transaction of the same database: call it before or after that; a vendor is never "
-                "called inside a transaction, and a second transaction would wait for the first"
+                f"{call} inside a transaction of the same database: call it before or after the transaction; a "
+                "vendor is never called inside one, and a second transaction would wait for the first"
             )
 
     async def effect(
@@ -152,7 +155,7 @@ class Work:
         """
         if self.settled_as is not None:
             raise RuntimeError(
-                "effect() after commit(): the message is settled, and nobody would find the effect again"
+                "effect() after commit(): the message is settled, and nothing would find the effect again"
             )
         self._refuse_inside_a_transaction(f"effect() {effect.kind} {key}")
         run = EffectRun(
@@ -175,7 +178,7 @@ class Work:
         if self._commit_error is not None:
             return f"its commit() failed: {self._commit_error}"
         label = await self.open_effect()
-        return None if label is None else f"the end of {label} is not known"
+        return None if label is None else f"the outcome of {label} is unknown"
 
     async def open_effect(self, read: Reader | Tx | None = None) -> str | None:
         """An effect of the message that may have been sent and whose outcome is unknown; the message must not end
@@ -227,11 +230,15 @@ class Work:
             settled_transaction(self._database, connection),
         ):
             if not await self._queue.hold_within(connection, self._claim):
-                raise Stale(f"message {message.id} of {message.queue} is no longer this run's to put off")
+                raise Stale(
+                    f"message {message.id} of {message.queue} no longer belongs to this run, which cannot put it off"
+                )
             if await answered_since(Tx(connection, self._feed, message.trace), message.id, since, self._seen):
                 settlement = replace(settlement, delay_s=0.0)
             if not await self._queue.settle_within(connection, settlement):
-                raise Stale(f"message {message.id} of {message.queue} is no longer this run's to put off")
+                raise Stale(
+                    f"message {message.id} of {message.queue} no longer belongs to this run, which cannot put it off"
+                )
         self.settlement = settlement
 
     async def give_up(self, why: str) -> Ending | None:
@@ -248,7 +255,9 @@ class Work:
             settled_transaction(self._database, connection),
         ):
             if not await self._queue.hold_within(connection, self._claim):
-                raise Stale(f"message {message.id} of {message.queue} is no longer this run's to give up")
+                raise Stale(
+                    f"message {message.id} of {message.queue} no longer belongs to this run, which cannot give it up"
+                )
             tx = Tx(connection, self._feed, message.trace)
             still_open, news = await hold_effects(tx, message.id, since, self._ended)
             if news or still_open is None:
@@ -258,7 +267,9 @@ class Work:
             reason = why if waits in why else f"{why}; {waits}"
             settlement = Settlement(self._claim, Ending.PARKED, reason)
             if not await self._queue.settle_within(connection, settlement):
-                raise Stale(f"message {message.id} of {message.queue} is no longer this run's to give up")
+                raise Stale(
+                    f"message {message.id} of {message.queue} no longer belongs to this run, which cannot give it up"
+                )
         self.settlement = settlement
         return Ending.PARKED
 

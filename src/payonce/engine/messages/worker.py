@@ -298,7 +298,7 @@ class QueueServer:
                 case Ending.PARKED:
                     return None
                 case Ending.RETRY:
-                    news = f"{reason}; but there is news of its effects"
+                    news = f"{reason}; but its effects have changed"
                     return await work.put_off(Settlement(claim, Ending.RETRY, news, self._backoff_s(run)))
             if callable(self.policy.on_give_up):
                 work.cause = step.cause

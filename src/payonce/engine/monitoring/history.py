@@ -163,4 +163,4 @@ def _minute(row: Any) -> QueueMinute:
 
 def _check(minutes: int) -> None:
     if not 1 <= minutes <= MINUTES_MAX:
-        raise Invalid(f"minutes is {minutes}; {MINUTES_MAX:,} are kept")
+        raise Invalid(f"minutes is {minutes}; it must be 1 to {MINUTES_MAX:,}")

@@ -128,7 +128,7 @@ def _try_entry(effect: Any, row: Any) -> TimelineEntry:
     return TimelineEntry(
         row["created_at"],
         Kind.EFFECT,
-        f"{effect['kind']} {effect['key']}:{effect['generation']}, try {row['attempt']}",
+        f"{effect['kind']} {effect['key']}:{effect['generation']}, attempt {row['attempt']}",
         row["event"],
         detail or None,
         _amount(effect),

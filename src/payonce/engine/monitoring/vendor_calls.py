@@ -24,7 +24,7 @@ CALLS_MIN: Final = 3
 LOST_WORDS: Final[Mapping[str, str]] = {
     "no_answer": "got no answer",
     "error": "answered with a server error",
-    "resting": "refused as too many",
+    "resting": "reported too many calls",
 }
 
 

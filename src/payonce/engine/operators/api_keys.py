@@ -72,7 +72,7 @@ async def make_key(
     tenant = None if tenant is None else texts.name(tenant, "the tenant")
     wanted = _checked_scopes(scopes)
     if lifetime_s is not None and not 0 < lifetime_s <= LIFETIME_MAX_S:
-        raise Invalid(f"a key lives for {lifetime_s:g} s; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
+        raise Invalid(f"lifetime_s of a key is {lifetime_s:g}; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
     prefix = base64.b32encode(secrets.token_bytes(5)).decode().lower()
     secret = f"sk_{prefix}_{to_base64url(secrets.token_bytes(SECRET_BYTES))}"
     row = await tx.fetchrow(
@@ -91,7 +91,7 @@ async def make_key(
         lifetime_s,
     )
     whose = holder if tenant is None else f"{holder} of tenant {tenant}"
-    text = f"made key {prefix} for {whose}: {', '.join(wanted)}"
+    text = f"created key {prefix} for {whose}: {', '.join(wanted)}"
     await note(tx.connection, "keys.add", prefix, text, actor=by, severity=Severity.WARNING)
     return NewApiKey(_as_key(row), secret)
 
@@ -190,7 +190,7 @@ def _checked_scopes(scopes: Sequence[str]) -> list[str]:
         raise Invalid(f"a key has 1 to {SCOPES_MAX} scopes, not {len(wanted)}; see: payonce keys scopes")
     for scope in wanted:
         if not _SCOPE.fullmatch(scope):
-            raise Invalid(f"{scope[:60]!r} is no scope; one reads like queues:read, see: payonce keys scopes")
+            raise Invalid(f"{scope[:60]!r} is not a scope; an example is queues:read, see: payonce keys scopes")
     return wanted
 
 

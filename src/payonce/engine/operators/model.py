@@ -44,7 +44,7 @@ def checked_name(text: str) -> str:
             "and begin with a letter or digit"
         )
     if name == LOCAL_OPERATOR.name:
-        raise Invalid(f"{name} is whoever sits at this machine without a login; choose another name")
+        raise Invalid(f"{name} is reserved for the local user of this machine; choose another name")
     return name
 
 
@@ -52,4 +52,4 @@ def checked_role(text: str) -> Role:
     try:
         return Role(text.strip().lower())
     except ValueError:
-        raise Invalid(f"there is no role {text[:40]!r}; a person is {', '.join(Role)}") from None
+        raise Invalid(f"there is no role {text[:40]!r}; the roles are {', '.join(Role)}") from None

@@ -41,8 +41,8 @@ class PasswordQueueFull(PayonceError):
 def check_password(password: str) -> None:
     if not LENGTH_MIN <= len(password) <= LENGTH_MAX:
         raise Invalid(
-            f"the password has {len(password):,} characters; give it {LENGTH_MIN} to {LENGTH_MAX:,}, "
-            "a few words are easier than signs"
+            f"the password has {len(password):,} characters; it needs {LENGTH_MIN} to {LENGTH_MAX:,}, and a few "
+            "words are easier than special characters"
         )
 
 

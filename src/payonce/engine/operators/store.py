@@ -32,7 +32,7 @@ async def add_person(tx: Tx, name: str, role: Role, password: str, by: str) -> s
     check_password(password)
     count = await tx.fetchval("select count(*) from payonce.people")
     if count >= PEOPLE_MAX:
-        raise Invalid(f"there are {count:,} people already, which is the most; remove those who left")
+        raise Invalid(f"there are already {count:,} people, the maximum; remove those who left")
     added = await tx.fetchval(
         """
         insert into payonce.people (name, role, password, added_by) values ($1, $2, $3, $4)
@@ -44,7 +44,7 @@ async def add_person(tx: Tx, name: str, role: Role, password: str, by: str) -> s
         by,
     )
     if added is None:
-        raise Invalid(f"{name} is there already; change them with: payonce users role, or payonce users passwd")
+        raise Invalid(f"{name} already exists; change them with: payonce users role, or payonce users passwd")
     await note(tx.connection, LOCATION, name, f"added as {role}", actor=by, severity=Severity.WARNING)
     return name
 
@@ -97,4 +97,4 @@ async def people(read: Reader | Tx) -> list[PersonSummary]:
 
 async def _unknown(tx: Tx, name: str) -> Invalid:
     known = ", ".join(each.name for each in (await people(tx))[:20])
-    return Invalid(f"there is no {name!r}; known are: {known}" if known else f"there is no {name!r}, and nobody else")
+    return Invalid(f"there is no {name!r}; known are: {known}" if known else f"there is no {name!r}, and no other user")

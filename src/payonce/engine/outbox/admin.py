@@ -153,7 +153,7 @@ async def redrive_all(database: Database, notifier: Notifier, relay: str, shown:
         await _known(connection, relay)
         ids = await _parked_ids(connection, relay, shown.parked_before)
         if fingerprint(ids) != shown.fingerprint:
-            raise Stale(f"the parked entries of {relay} are not those of {shown.count:,} any more; look again")
+            raise Stale(f"the parked entries of {relay} are no longer the {shown.count:,} that were shown; look again")
         begun_at = await connection.fetchval("select payonce.due_now()")
         count = 0
         for begin in range(0, len(ids), CHANGE_BATCH):
@@ -195,7 +195,7 @@ async def discard_entries(database: Database, relay: str, ids: Sequence[UUID], *
     if not 1 <= len(ids) <= DISCARD_MAX:
         raise Invalid(f"{len(ids)} entries to discard; name 1 to {DISCARD_MAX} of them")
     if not why.strip():
-        raise Invalid("a discarded entry is gone for good; say why")
+        raise Invalid("a discarded entry is gone for good; give a reason")
     async with database.engine.acquire() as connection, settled_transaction(database, connection):
         if await _known(connection, relay):
             raise _messages_of(relay, "QUEUE")
@@ -312,6 +312,6 @@ async def _refuse_messages(connection: Connection, relay: str, ids: Sequence[UUI
 
 def _messages_of(relay: str, queue: str) -> Invalid:
     return Invalid(
-        f"what is parked for {relay} are messages of a queue; see: payonce queues peek {queue} --state parked, then "
-        f"payonce queues redrive {queue} or payonce queues purge {queue}"
+        f"the parked entries of {relay} are messages of a queue; see: payonce queues peek {queue} --state parked, "
+        f"then payonce queues redrive {queue} or payonce queues purge {queue}"
     )

@@ -82,8 +82,8 @@ class RelayConfig:
             raise Invalid(f"ahead_s of a relay is {self.ahead_s}; it must be 0 to {DELAY_MAX_S} seconds")
         if self.timeout_s >= self.lease_s:
             raise Invalid(
-                f"timeout_s of a relay is {self.timeout_s:g} and its lease_s {self.lease_s:g}; a delivery must end "
-                "before the lease does, or another process delivers beside it"
+                f"timeout_s of a relay is {self.timeout_s:g} and its lease_s {self.lease_s:g}; a delivery must "
+                "end before its lease, or another process would deliver at the same time"
             )
 
 

@@ -59,7 +59,7 @@ async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str,
     """Assigns a line to an effect, `key:generation`, by a person's decision. An effect that is not on record is
     adopted, with the outcome for its handler."""
     if split_reference(reference) is None:
-        raise Invalid(f"{reference[:80]!r} is no reference of an effect: write key:generation, such as order-17:1")
+        raise Invalid(f"{reference[:80]!r} is not a reference of an effect: write key:generation, such as order-17:1")
     row = await tx.fetchrow(
         """
         select l.*, u.direction as item_direction, u.state as item_state
@@ -69,9 +69,9 @@ async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str,
         item_id,
     )
     if row is None or row["vendor"] != source.vendor or row["item_direction"] != Direction.THEIRS:
-        raise Invalid(f"{item_id} is no unmatched line of {source.vendor}; `payonce reconcile list` shows them")
+        raise Invalid(f"{item_id} is not an unmatched line of {source.vendor}; see: payonce reconcile list")
     if row["item_state"] != ItemState.OPEN:
-        raise Stale(f"unmatched item {item_id} is {row['item_state']} by now; nothing was changed")
+        raise Stale(f"unmatched item {item_id} is now {row['item_state']}; nothing was changed")
     what = f"the outcome of {reference}"
     document = row["outcome"] if outcome is None else encode_stated(outcome, row["kind"], what)
     await tx.execute(
@@ -90,8 +90,8 @@ async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str,
     changed = await _match(tx, source, Line(entry, document, news=False), item_id, by, expected=True)
     if not changed["explained"] and not changed["adopted"]:
         raise Invalid(
-            f"line {entry.vendor_ref} cannot be {reference}: that effect goes the other way, is in another asset, has "
-            "ended otherwise or has a line of its own"
+            f"line {entry.vendor_ref} cannot be {reference}: that effect goes in the other direction, is in "
+            "another asset, ended otherwise or has a line of its own"
         )
 
 
@@ -177,7 +177,11 @@ async def _match_effect(
     stored = chosen.stored
     for other in others if line.news else ():
         await _open_contradiction(
-            tx, other.stored, f"the vendor names it {entry.vendor_ref}, as it does another", by, Cause.SAME_REFERENCE
+            tx,
+            other.stored,
+            f"the vendor gave it the reference {entry.vendor_ref}, which another effect has too",
+            by,
+            Cause.SAME_REFERENCE,
         )
     if await _is_taken(tx, line, stored) or stored.vendor_ref not in (None, entry.vendor_ref):
         if line.news:
@@ -224,7 +228,7 @@ async def _adopt(tx: Tx, line: Line, run_id: UUID, by: str, changed: Counter[str
         # A run began it at this very moment; the next match finds it on record.
         return None
     changed["adopted"] += 1
-    text = f"{adopted.label}, {entry.amount} on {entry.at.isoformat()}, happened and was not on record"
+    text = f"{adopted.label}, {entry.amount} on {entry.at.isoformat()}, happened but was not on record"
     await note(tx.connection, "reconcile.adopt", str(adopted.id), text, actor=by, severity=Severity.WARNING)
     return Candidate(adopted, abs(entry.amount)) if adopted.state is State.PERFORMED else None
 

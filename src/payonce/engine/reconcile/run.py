@@ -27,7 +27,7 @@ from payonce.kit.redact import redact
 PAGE_LINES: Final = 200
 ENTRY_LIMIT_S: Final = 120.0
 """A vendor that returns no further line within this time is considered hung."""
-GO_ON: Final = "run it again and it goes on from there"
+GO_ON: Final = "run it again to continue from there"
 LEAD_LOOK_S: Final = 0.05
 LEAD_LOOKS: Final = 160
 """Together longer than the lease of a run that died."""
@@ -161,7 +161,7 @@ async def _next(source: StatementSource, entries: AsyncIterator[Entry]) -> Entry
         async with asyncio.timeout(ENTRY_LIMIT_S):
             return await anext(entries, None)
     except TimeoutError as error:
-        why = f"gave no further line within {ENTRY_LIMIT_S:g} s"
+        why = f"returned no further line within {ENTRY_LIMIT_S:g} s"
         raise Unavailable(f"the statement of {source.vendor} {why}; {GO_ON}") from error
     except PayonceError:
         raise
@@ -175,7 +175,7 @@ async def _lead(leadership: Leadership, vendor: str) -> None:
         if leadership.lease is not None:
             return
         await asyncio.sleep(LEAD_LOOK_S)
-    raise Stale(f"another process reconciles {vendor} at the moment; wait for it to end")
+    raise Stale(f"another process is reconciling {vendor}; wait for it to end")
 
 
 @asynccontextmanager
@@ -183,7 +183,7 @@ async def _fenced(database: Database, feed: NotifyingFeed, leadership: Leadershi
     """A transaction that begins with the fence, so that of two runs over one vendor only one writes."""
     lease = leadership.lease
     if lease is None:
-        raise Stale(f"the lease of the run over {vendor} was lost; {GO_ON}")
+        raise Stale(f"the lease of the run for {vendor} was lost; {GO_ON}")
     async with begin(database, feed, f"reconcile:{vendor}") as tx:
         await fence(tx.connection, lease)
         yield tx

@@ -59,8 +59,8 @@ async def register(database: Database, source: StatementSource) -> None:
     guarded = "select exists (select from payonce.accounts where path in ($1, $2) and guarded)"
     if await database.work.fetchval(guarded, source.mirror, suspense_account(source.vendor)):
         raise Invalid(
-            f"{source.mirror} or {suspense_account(source.vendor)} is guarded: what the vendor shows must never be "
-            "refused by our own limits; guard the accounts of customers and budgets instead"
+            f"{source.mirror} or {suspense_account(source.vendor)} is guarded: our own limits must never refuse "
+            "what the vendor shows; guard the accounts of customers and budgets instead"
         )
     await database.work.execute(
         """
@@ -136,7 +136,7 @@ async def begin_or_go_on(
     too early. A run from before a quarantine is not continued."""
     now = await tx.fetchval("select payonce.due_now()")
     if until is not None and until > now:
-        raise Invalid(f"until is {until.isoformat()}, which is still to come; leave it out for now")
+        raise Invalid(f"until is {until.isoformat()}, which is in the future; leave it out to use the present time")
     end = until or now
     begin = since or await _default_since(tx, source, end)
     if begin >= end:
@@ -186,7 +186,7 @@ async def advance(tx: Tx, run: Run, counts: Mapping[str, int], reached: datetime
         *(counts.get(name, 0) for name in COUNTS),
     )
     if row is None:
-        raise Stale(f"the run over {run.vendor} was taken over by another one")
+        raise Stale(f"the run for {run.vendor} was taken over by another one")
     return as_run(row)
 
 
@@ -199,7 +199,7 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
         run.id,
     )
     if row is None:
-        raise Stale(f"the run over {run.vendor} was taken over by another one")
+        raise Stale(f"the run for {run.vendor} was taken over by another one")
     # A later period that leaves a gap changes nothing: the next run begins before the gap.
     await tx.execute(
         f"""

@@ -111,7 +111,7 @@ def check_source(source: StatementSource) -> None:
     Account(source.mirror, probe)
     Account(suspense_account(source.vendor), probe)
     if not source.kinds:
-        raise Invalid(f"the statement of {source.vendor} covers no kind of effect; name those that must be on it")
+        raise Invalid(f"the statement of {source.vendor} covers no kind of effect; name the kinds that must be on it")
     if strangers := [kind for kind in source.kinds if kind.partition(".")[0] != source.vendor]:
         raise Invalid(
             f"{', '.join(strangers)} cannot be on the statement of {source.vendor}: a kind begins with its vendor"

@@ -122,7 +122,7 @@ async def suspense_totals(read: Reads) -> list[SuspenseTotal]:
 async def item_of(read: Reads, item_id: UUID) -> Item:
     row = await read.fetchrow(f"{_SELECT} where id = $1", item_id)
     if row is None:
-        raise Invalid(f"there is no unmatched item {item_id}; `payonce reconcile list` shows them")
+        raise Invalid(f"there is no unmatched item {item_id}; see: payonce reconcile list")
     return _item(row)
 
 
@@ -132,7 +132,7 @@ async def hold_in_suspense(tx: Tx, subject: Subject, direction: Direction, wante
     if current is not None:
         if current.direction is direction and current.amount == wanted:
             return False
-        await settle(tx, current, by, "its place is taken by what is known now")
+        await settle(tx, current, by, "replaced by what is known now")
     if wanted:
         await _open(tx, subject, direction, wanted, by)
     return current is not None or bool(wanted)
@@ -245,13 +245,13 @@ async def _close(tx: Tx, item: Item, to: ItemState, by: str, why: str, account: 
 
 async def _locked(tx: Tx, item_id: UUID, by: str, why: str) -> Item:
     if not by.strip() or not why.strip():
-        raise Invalid("an unmatched item is changed by somebody and for a reason; say both")
+        raise Invalid("changing an unmatched item needs a name and a reason; give both")
     row = await tx.fetchrow(f"{_SELECT} where id = $1 for update", item_id)
     if row is None:
-        raise Invalid(f"there is no unmatched item {item_id}; `payonce reconcile list` shows them")
+        raise Invalid(f"there is no unmatched item {item_id}; see: payonce reconcile list")
     item = _item(row)
     if item.state is not ItemState.OPEN:
-        raise Stale(f"unmatched item {item_id} is {item.state} by now; nothing was changed")
+        raise Stale(f"unmatched item {item_id} is now {item.state}; nothing was changed")
     return item
 
 

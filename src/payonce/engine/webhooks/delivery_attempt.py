@@ -148,7 +148,7 @@ async def deliver(work: Work, sender: Sender) -> None:
         return
     async with sender.database.transaction() as connection:
         await _record(connection, work, due, came)
-        reason = f"nothing but failures for {DISABLE_AFTER_S // 86_400} days, the last: {came.error}"
+        reason = f"nothing but failures for {DISABLE_AFTER_S // 86_400} days, the last one: {came.error}"
         await _disable(connection, due["endpoint_id"], "failing", reason, fails_for_s=DISABLE_AFTER_S)
     raise Retry(came.error, _after_s(sender.policy, work, came))
 

@@ -97,7 +97,7 @@ async def event_body(read: Reads, event_id: str) -> bytes:
     """The exact bytes that are sent."""
     body: bytes | None = await read.fetchval("select body from payonce.webhook_events where id = $1", event_id)
     if body is None:
-        raise Invalid(f"there is no event {event_id[:60]!r}; it may be older than what is kept")
+        raise Invalid(f"there is no event {event_id[:60]!r}; it may be older than the retention")
     return body
 
 

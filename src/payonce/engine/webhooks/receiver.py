@@ -82,5 +82,5 @@ class Receiver:
             or not 1 <= len(event_id) <= NAME_MAX_LENGTH
             or clean_text(event_id) != event_id
         ):
-            return Refusal(Why.MALFORMED, f"the body has no id of 1 to {NAME_MAX_LENGTH} characters to tell it by")
+            return Refusal(Why.MALFORMED, f"the body has no id of 1 to {NAME_MAX_LENGTH} characters")
         return Received(self.consumer, event_id, verified.at, verified.scheme, body, event)

@@ -65,7 +65,7 @@ async def add_endpoint(
         "select count(*) from payonce.webhook_endpoints where tenant = $1 and state <> 'removed'", tenant
     )
     if count >= ENDPOINTS_MAX:
-        raise Invalid(f"tenant {tenant} has {count} endpoints, which is the most; remove one that is not used")
+        raise Invalid(f"tenant {tenant} has {count} endpoints, the maximum; remove one that is not used")
     row = await tx.fetchrow(
         """
         insert into payonce.webhook_endpoints (id, tenant, url, events, description, created_by)
@@ -105,7 +105,7 @@ async def rotate_secret(
         raise Invalid(
             f"endpoint {endpoint_id} has {in_force - 1} secrets in force; rotate with a shorter overlap, or later"
         )
-    await _note(tx, found, f"secret {number + 1} made; earlier ones sign along for {overlap_s} s", by)
+    await _note(tx, found, f"secret {number + 1} created; earlier ones keep signing for {overlap_s} s", by)
     return secret
 
 
@@ -174,7 +174,7 @@ async def _move(tx: Tx, endpoint_id: UUID, to: EndpointState, by: str, reason: s
     by = texts.name(by, "by")
     found = await locked_endpoint(tx, endpoint_id)
     if to not in ENDPOINT_TRANSITIONS[found.state]:
-        already = f"is {found.state} already" if found.state is to else f"is {found.state}"
+        already = f"is already {found.state}" if found.state is to else f"is {found.state}"
         raise Invalid(f"endpoint {endpoint_id} {already}: {found.reason or 'nothing is wrong with it'}")
     row = await tx.fetchrow(
         """

@@ -36,7 +36,7 @@ class Range:
         if self.since >= self.until:
             raise Invalid(f"the range ends at {self.until.isoformat()}, which is not after {self.since.isoformat()}")
         if not self.states or DeliveryState.PENDING in self.states:
-            raise Invalid("a range replays what is failed, skipped or delivered; what is pending is under way")
+            raise Invalid("a range replays failed, skipped or delivered deliveries; pending ones are under way")
 
 
 async def replay(tx: Tx, delivery_id: UUID, *, by: str, why: str) -> UUID:
@@ -87,7 +87,7 @@ async def replay_range(
         raise Invalid(f"batch is {batch}; one transaction replays 1 to {BATCH_MAX} deliveries")
     if which.until > (now := await tx.fetchval("select payonce.due_now()")):
         # The replayed deliveries would fall into their own range.
-        raise Invalid(f"the range ends at {which.until.isoformat()}, which is still to come; it is {now.isoformat()}")
+        raise Invalid(f"the range ends at {which.until.isoformat()}, which is in the future; it is {now.isoformat()}")
     place = await _must_be_enabled(tx, which.endpoint_id)
     rows = await tx.fetch(f"{_CHOSEN} order by d.created_at, d.id limit $8", *_arguments(which, after), batch)
     for row in rows:

@@ -26,7 +26,7 @@ async def refuse_in_quarantine(tx: Tx, sending: Sending) -> None:
         )
     if None not in (state["served"], state["serving"]) and state["served"] != state["serving"]:
         raise Held(
-            f"{sending.kind} {sending.key} is not sent: the database was served by {state['served']} and is now served "
-            f"by {state['serving']}; a quarantine begins with the next look of a process",
+            f"{sending.kind} {sending.key} is not sent: the database was served by {state['served']} and is now "
+            f"served by {state['serving']}; a process will begin a quarantine within seconds",
             LOOK_AGAIN_S,
         )

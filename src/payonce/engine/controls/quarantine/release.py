@@ -49,13 +49,16 @@ async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | 
     """Allows effects to be sent again. Raises Stale when the quarantine has changed since `revision`, and Invalid while
     blockers remain, unless a person accepts them with a reason."""
     if not by.strip() or (accept_unreconciled is not None and not accept_unreconciled.strip()):
-        raise Invalid("a quarantine is released by somebody, and what was not reconciled is accepted for a reason")
+        raise Invalid("a release needs a name, and accepting what was not reconciled needs a reason")
     quarantine = await open_quarantine(tx)
     if quarantine is None:
         raise Invalid("the database is not in quarantine; there is nothing to release")
     standing = await blockers(tx, quarantine)
     if standing and accept_unreconciled is None:
-        raise Invalid(f"the quarantine cannot be released: {_listed(standing)}; or say why with --accept-unreconciled")
+        raise Invalid(
+            f"the quarantine cannot be released: {_listed(standing)}; or accept that with "
+            "--accept-unreconciled and a reason"
+        )
     accepted = None if accept_unreconciled is None else clean_text(redact(accept_unreconciled))
     row = await tx.fetchrow(
         "select * from payonce.release_quarantine($1, $2, $3, $4, $5)",
@@ -120,13 +123,13 @@ def _of_kinds(row: Any) -> Blocker:
     if row["has_statement"]:
         return Blocker(
             vendor,
-            f"{row['kinds']} moved money and is not looked for on the statement of {vendor}",
-            "add it to the statement's kinds, or look at the vendor's own pages, and accept it",
+            f"{row['kinds']} moved money but is not looked for on the statement of {vendor}",
+            "add it to the statement's kinds, or check on the vendor's own pages and accept it",
         )
     return Blocker(
         vendor,
-        f"{vendor} has effects and no statement to look for them on",
-        "look at the vendor's own pages, and accept it",
+        f"{vendor} has effects but no statement on which to look for them",
+        "check on the vendor's own pages and accept it",
     )
 
 

@@ -33,11 +33,11 @@ async def begin_quarantine(tx: Tx, reason: str, by: str, lost_since: datetime) -
     """For losses that no server reports: a disk reset to a snapshot, or a vendor's contradicting report. Returns when
     every intent that began before has ended. An open quarantine is begun anew."""
     if not by.strip() or not reason.strip():
-        raise Invalid("a quarantine is begun by somebody and for a reason; say both")
+        raise Invalid("a quarantine needs a name and a reason; give both")
     _check_plausible(lost_since)
     now = await tx.fetchval("select payonce.due_now()")
     if lost_since > now:
-        raise Invalid(f"lost_since is {lost_since.isoformat()}, which is still to come")
+        raise Invalid(f"lost_since is {lost_since.isoformat()}, which is in the future")
     await tx.execute(
         "select payonce.begin_quarantine($1, $2, $3)", clean_text(redact(reason)), clean_text(by), lost_since
     )
@@ -56,15 +56,15 @@ async def widen(tx: Tx, lost_since: datetime, by: str) -> Quarantine:
         if known is None:
             raise Invalid("the database is not in quarantine")
         raise Invalid(
-            f"{lost_since.isoformat()} is not earlier than {known.lost_since.isoformat()}, since when everything is "
-            "looked for already"
+            f"{lost_since.isoformat()} is not earlier than {known.lost_since.isoformat()}, from which on "
+            "everything is already looked for"
         )
     return as_quarantine(row)
 
 
 def _check_plausible(lost_since: datetime) -> None:
     if lost_since < EARLIEST:
-        raise Invalid(f"lost_since is {lost_since.isoformat()}; nothing of ours is older than {EARLIEST.isoformat()}")
+        raise Invalid(f"lost_since is {lost_since.isoformat()}; it must not be before {EARLIEST.isoformat()}")
 
 
 def as_quarantine(row: Any) -> Quarantine:
