@@ -200,7 +200,7 @@ async def test_a_penalty_that_cannot_be_written_does_not_cost_the_answer(stage: 
         await s.owner.execute("revoke update on payonce.budgets from payonce_service")
         with structlog.testing.capture_logs() as said:
             await budget.penalise(30)
-        assert [line["event"] for line in said] == ["budget_penalised", "budget_penalty_not_kept"]
+        assert [line["event"] for line in said] == ["budget_penalised", "budget_penalty_not_stored"]
 
 
 async def test_after_a_penalty_calls_go_one_by_one(stage: OpenStage) -> None:

@@ -85,7 +85,7 @@ async def serve(duty: RedisDuty) -> None:
                 backend.admin,
                 holder=name,
                 relays=backend.relays,
-                led=backend.janitors,
+                leader_janitors=backend.janitors,
                 notifier=notifier,
             )
         )

@@ -276,7 +276,7 @@ class App:
             holder=self.process_name,
             schedules=schedules_of(self.services),
             relays=(*registry.RELAYS, *self.backend.relays),
-            led=self.backend.janitors,
+            leader_janitors=self.backend.janitors,
             statements=self.statements,
             keep_days=self.settings.job_log_days,
             notifier=self.notifier,

@@ -130,7 +130,7 @@ async def test_pump_and_sweep_are_in_each_services_job_log_under_their_names(
         customer = await house.customer()
         house.door.answers = [503, 503]
         await house.subscribe(customer)
-        await house.worker.log_taken_up()
+        await house.worker.log_pumped()
         await house.subscribe(await house.customer(), run=False)
         assert await _die_with(house, PAYMENT_INITIATION) == 1
         running = asyncio.create_task(house.worker.run())

@@ -190,7 +190,7 @@ def parsed_delivery(text: str) -> UUID:
 def described(found: "Delivery") -> dict[str, Any]:
     fields = asdict(found)
     del fields["url"]
-    return {**fields, "place": found.place}
+    return {**fields, "place": found.origin}
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
@@ -210,7 +210,7 @@ def _table(found: "Sequence[Delivery]") -> Any:
             each.id,
             each.event_id,
             each.type,
-            each.place,
+            each.origin,
             each.state,
             each.attempts,
             each.last_status,

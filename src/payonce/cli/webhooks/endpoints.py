@@ -64,7 +64,7 @@ def add(
                 allow_private=app.settings.webhook_private,
             )
         result = {"endpoint": described(made), "secret": secret.reveal()}
-        show(result, as_json, f"endpoint {made.id} of {made.place} is enabled", f"secret: {secret.reveal()}")
+        show(result, as_json, f"endpoint {made.id} of {made.origin} is enabled", f"secret: {secret.reveal()}")
 
     run_async(act())
 
@@ -199,7 +199,7 @@ def remove(
 
         async with open_app() as app:
             found = await found_by(app.read, endpoint_id)
-            question = f"remove {found.place} of {found.tenant}?"
+            question = f"remove {found.origin} of {found.tenant}?"
             confirm("removing an endpoint", question, yes=yes, as_json=as_json)
             async with app.begin() as tx:
                 moved = await remove_endpoint(tx, endpoint_id, by=operator_name(by), reason=reason)
@@ -251,7 +251,7 @@ def parsed_state(text: str, states: Any, what: str) -> Any:
 def described(found: "Endpoint") -> dict[str, Any]:
     fields = asdict(found)
     del fields["url"]
-    return {**fields, "place": found.place}
+    return {**fields, "place": found.origin}
 
 
 def _own_secret(path: Path | None) -> "Secret | None":
@@ -268,7 +268,7 @@ def _table(found: "Sequence[Endpoint]") -> Any:
     rows = [
         (
             each.id,
-            each.place,
+            each.origin,
             each.tenant,
             ", ".join(each.events),
             each.state,

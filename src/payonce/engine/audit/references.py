@@ -37,12 +37,12 @@ async def _check_kind(read: Reads, kind: str, query: str) -> list[Finding]:
     findings: list[Finding] = []
     last = _FIRST
     while page := await _page(read, kind, last):
-        asked = [row["reference_id"] for row in page]
-        existing = {row[0] for row in await read.fetch(query, asked)}
+        ids = [row["reference_id"] for row in page]
+        existing = {row[0] for row in await read.fetch(query, ids)}
         findings += [_missing(kind, row) for row in page if row["reference_id"] not in existing]
         if len(findings) > FINDINGS_MAX:
             break
-        last = asked[-1]
+        last = ids[-1]
     return findings
 
 

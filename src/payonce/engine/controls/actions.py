@@ -73,16 +73,16 @@ class ThresholdChange(msgspec.Struct, frozen=True):
 
 
 def answer_review_action(_: Admin) -> Action[ReviewAnswer]:
-    async def execute(tx: Tx, given: ReviewAnswer, by: str) -> dict[str, Any]:
+    async def execute(tx: Tx, request: ReviewAnswer, by: str) -> dict[str, Any]:
         answered = await answer_review(
             tx,
-            given.effect_id,
-            given.answer,
+            request.effect_id,
+            request.answer,
             by,
-            given.note,
-            revision=given.revision,
-            outcome=given.outcome,
-            vendor_ref=given.vendor_ref,
+            request.note,
+            revision=request.revision,
+            outcome=request.outcome,
+            vendor_ref=request.vendor_ref,
         )
         # In the same commit, a message that is parked or waits for its next attempt continues with the answer.
         if (woken := await wake_message(tx.connection, answered.message_id)) is not None:
@@ -113,34 +113,34 @@ def describe_consequence(answered: Mapping[str, Any]) -> str:
 
 
 def redrive_action(admin: Admin) -> Action[Redrive]:
-    async def weigh(tx: Tx, asked: Redrive) -> Assessment:
-        if asked.in_batches:
-            return await _assess_in_batches(tx, asked)
-        ids = await selected_ids(tx, admin, asked)
+    async def weigh(tx: Tx, request: Redrive) -> Assessment:
+        if request.in_batches:
+            return await _assess_in_batches(tx, request)
+        ids = await selected_ids(tx, admin, request)
         amounts, unknown = await amounts_of(tx, ids), await count_unknown_amounts(tx, ids)
-        text = f"redrive {asked.count:,} parked messages of {asked.queue}{_listed(amounts)}"
+        text = f"redrive {request.count:,} parked messages of {request.queue}{_listed(amounts)}"
         text += f", {unknown:,} with an unknown amount" if unknown else ""
         waiting = await count_in_review(tx, ids)
         text += f", {waiting:,} with an effect in review, which go straight back to waiting" if waiting else ""
         # Redriving one message is daily work. With many, nobody looks at each, and where thresholds exist an unknown
         # amount may exceed any of them.
-        many = asked.count > 1 and unknown and await thresholds(tx)
-        because = f"the amounts of {unknown:,} of {asked.count:,} messages are not known" if many else ""
-        return Assessment(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts, unknown, because)
+        many = request.count > 1 and unknown and await thresholds(tx)
+        because = f"the amounts of {unknown:,} of {request.count:,} messages are not known" if many else ""
+        return Assessment(f"{request.queue} {request.fingerprint[:16]}", text, amounts, unknown, because)
 
-    async def execute(tx: Tx, asked: Redrive, by: str) -> dict[str, Any]:
-        if asked.in_batches:
-            why = f"redrive of {asked.count:,} parked messages"
+    async def execute(tx: Tx, request: Redrive, by: str) -> dict[str, Any]:
+        if request.in_batches:
+            why = f"redrive of {request.count:,} parked messages"
             begun = await bulk.start(
-                tx, bulk.Kind.REDRIVE, asked.queue, State.PARKED, asked.which, asked.count, by, why
+                tx, bulk.Kind.REDRIVE, request.queue, State.PARKED, request.which, request.count, by, why
             )
-            return {"queue": asked.queue, "redriven": 0, "operation": begun.id}
-        ids = await selected_ids(tx, admin, asked)
-        redriven = await admin.redrive(asked.queue, Filter(ids=ids), within=tx.connection) if ids else 0
-        if redriven != asked.count:
-            raise Stale(f"{asked.count - redriven} of the {asked.count} messages are being changed by others")
-        tx.sent_to.add(asked.queue)
-        return {"queue": asked.queue, "redriven": redriven}
+            return {"queue": request.queue, "redriven": 0, "operation": begun.id}
+        ids = await selected_ids(tx, admin, request)
+        redriven = await admin.redrive(request.queue, Filter(ids=ids), within=tx.connection) if ids else 0
+        if redriven != request.count:
+            raise Stale(f"{request.count - redriven} of the {request.count} messages are being changed by others")
+        tx.sent_to.add(request.queue)
+        return {"queue": request.queue, "redriven": redriven}
 
     return Action("redrive", Redrive, weigh, execute, _parked_messages)
 
@@ -150,25 +150,25 @@ def _parked_messages(subject: str) -> Link:
     return Link("The parked messages", f"/queues/{queue}", {"state": State.PARKED})
 
 
-async def _assess_in_batches(tx: Tx, asked: Redrive) -> Assessment:
+async def _assess_in_batches(tx: Tx, request: Redrive) -> Assessment:
     """The amounts of so many messages are not added up: wherever thresholds exist, a second person is needed."""
-    text = f"redrive {asked.count:,} parked messages of {asked.queue} in batches; their amounts are not added up"
-    because = f"nobody can check {asked.count:,} messages one by one" if await thresholds(tx) else ""
-    return Assessment(f"{asked.queue}{IN_BATCHES}", text, [], asked.count, because)
+    text = f"redrive {request.count:,} parked messages of {request.queue} in batches; their amounts are not added up"
+    because = f"nobody can check {request.count:,} messages one by one" if await thresholds(tx) else ""
+    return Assessment(f"{request.queue}{IN_BATCHES}", text, [], request.count, because)
 
 
 def write_off_action(_: Admin) -> Action[WriteOff]:
-    async def execute(tx: Tx, given: WriteOff, by: str) -> dict[str, Any]:
-        item = await write_off(tx, given.item_id, given.account, by, given.note)
-        return {"written_off": item.id, "amount": str(item.amount), "account": given.account}
+    async def execute(tx: Tx, request: WriteOff, by: str) -> dict[str, Any]:
+        item = await write_off(tx, request.item_id, request.account, by, request.note)
+        return {"written_off": item.id, "amount": str(item.amount), "account": request.account}
 
     return Action("write off", WriteOff, _assess_write_off, execute, _item_in_suspense)
 
 
 def change_threshold_action(_: Admin) -> Action[ThresholdChange]:
-    async def execute(tx: Tx, asked: ThresholdChange, by: str) -> dict[str, Any]:
-        asset = Asset(asked.asset, asked.exponent)
-        was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
+    async def execute(tx: Tx, request: ThresholdChange, by: str) -> dict[str, Any]:
+        asset = Asset(request.asset, request.exponent)
+        was, above = _amount(request.was_minor, asset), _amount(request.above_minor, asset)
         if (now := await locked_threshold(tx, asset)) != was:
             raise Stale(f"the threshold was {_or_none(was)} and is now {_or_none(now)}; look again")
         if above is None:
@@ -206,12 +206,12 @@ async def select_messages(tx: Tx, admin: Admin, queue: str, state: State, which:
     return Selection(queue, which, len(ids), fingerprint(ids))
 
 
-async def selected_ids(tx: Tx, admin: Admin, asked: Selection, state: State = State.PARKED) -> list[UUID]:
+async def selected_ids(tx: Tx, admin: Admin, request: Selection, state: State = State.PARKED) -> list[UUID]:
     """The ids of exactly the messages that were shown. Raises Stale if they have changed."""
-    ids = await admin.choose(asked.queue, state, asked.which, bulk.BULK_MAX + 1, within=tx.connection)
-    if fingerprint(ids) != asked.fingerprint:
+    ids = await admin.choose(request.queue, state, request.which, bulk.BULK_MAX + 1, within=tx.connection)
+    if fingerprint(ids) != request.fingerprint:
         raise Stale(
-            f"the {state} messages of {asked.queue} are no longer the {asked.count:,} that were shown; look again"
+            f"the {state} messages of {request.queue} are no longer the {request.count:,} that were shown; look again"
         )
     return ids
 
@@ -257,42 +257,42 @@ async def count_in_review(read: Reader | Tx, message_ids: Sequence[UUID]) -> int
     return count
 
 
-async def _assess_answer(tx: Tx, given: ReviewAnswer) -> Assessment:
+async def _assess_answer(tx: Tx, request: ReviewAnswer) -> Assessment:
     row = await tx.fetchrow(
         """
         select kind, key, generation, asset, exponent, amount_minor,
             safety = 'keyed' and key_valid_until <= payonce.due_now() as can_only_be_asked
         from payonce.effects where id = $1
         """,
-        given.effect_id,
+        request.effect_id,
     )
     if row is None:
-        raise Invalid(f"there is no effect {given.effect_id}; see: payonce effects list")
+        raise Invalid(f"there is no effect {request.effect_id}; see: payonce effects list")
     amounts = []
     # Looking again may end in a send: a valid key is replayed, and an effect that the vendor does not show is fenced
     # and sent. Only for an expired key does the record guarantee that nothing but a query and another review can
     # follow.
-    moves = given.answer is not Answer.LOOK_AGAIN or not row["can_only_be_asked"]
+    moves = request.answer is not Answer.LOOK_AGAIN or not row["can_only_be_asked"]
     if row["amount_minor"] is not None and moves:
         amounts = [Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))]
     label = f"{row['kind']} {row['key']}:{row['generation']}"
-    return Assessment(str(given.effect_id), f"answer {given.answer} for {label}{_listed(amounts)}", amounts)
+    return Assessment(str(request.effect_id), f"answer {request.answer} for {label}{_listed(amounts)}", amounts)
 
 
 def _item_in_suspense(subject: str) -> Link:
     return Link("The item in suspense", f"/reconcile/{subject}")
 
 
-async def _assess_write_off(tx: Tx, given: WriteOff) -> Assessment:
-    item = await item_of(tx, given.item_id)
+async def _assess_write_off(tx: Tx, request: WriteOff) -> Assessment:
+    item = await item_of(tx, request.item_id)
     # A gain is assessed like a loss: either way a person's word makes the books agree.
-    return Assessment(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
+    return Assessment(str(item.id), f"write off {describe(item)} to {request.account}", [abs(item.amount)])
 
 
-async def _assess_threshold_change(_: Tx, asked: ThresholdChange) -> Assessment:
+async def _assess_threshold_change(_: Tx, request: ThresholdChange) -> Assessment:
     """A person who could raise or remove a threshold alone could bypass every approval and then restore it."""
-    asset = Asset(asked.asset, asked.exponent)
-    was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
+    asset = Asset(request.asset, request.exponent)
+    was, above = _amount(request.was_minor, asset), _amount(request.above_minor, asset)
     subject = f"{asset.code} of {asset.exponent} decimals"
     if above is None:
         return Assessment(subject, f"remove the threshold of {_or_none(was)}", because="it removes a threshold")

@@ -124,12 +124,12 @@ async def freeze(
         by,
         until,
     )
-    made = _as_freeze(row)
-    made = replace(made, under_way=await sends_in_flight(tx, made))
+    created = _as_freeze(row)
+    created = replace(created, under_way=await sends_in_flight(tx, created))
     ends = "" if until is None else f" until {until.isoformat()}"
-    text = f"froze {made.what}{ends}: {reason}" + (f"; {made.under_way}" if made.under_way else "")
-    await note(tx.connection, "brakes.freeze", f"freeze {made.id}", text, actor=by, severity=Severity.WARNING)
-    return made
+    text = f"froze {created.what}{ends}: {reason}" + (f"; {created.under_way}" if created.under_way else "")
+    await note(tx.connection, "brakes.freeze", f"freeze {created.id}", text, actor=by, severity=Severity.WARNING)
+    return created
 
 
 async def sends_in_flight(read: Reader | Tx, frozen: Freeze) -> SendsInFlight:

@@ -51,12 +51,12 @@ async def set_threshold(tx: Tx, above: Amount, by: str) -> Threshold:
 
 async def remove_threshold(tx: Tx, asset: Asset, by: str) -> None:
     by = texts.name(by, "by")
-    gone = await tx.fetchval(
+    removed = await tx.fetchval(
         "delete from payonce.approval_thresholds where asset = $1 and exponent = $2 returning true",
         asset.code,
         asset.exponent,
     )
-    if gone is None:
+    if removed is None:
         raise Invalid(f"{asset} of {asset.exponent} decimals has no threshold; see: payonce approvals threshold")
     await note(
         tx.connection,

@@ -70,16 +70,16 @@ async def set_limit(
         most.minor,
         by,
     )
-    made = _as_limit(row)
+    created = _as_limit(row)
     await note(
         tx.connection,
         "brakes.limit",
-        f"limit {made.id}",
-        f"set a limit of {made.what}",
+        f"limit {created.id}",
+        f"set a limit of {created.what}",
         actor=by,
         severity=Severity.WARNING,
     )
-    return made
+    return created
 
 
 async def remove_limit(tx: Tx, limit_id: int, by: str) -> Limit:

@@ -34,10 +34,10 @@ async def connect_to_any(url: str, *, timeout: float, **options: Any) -> asyncpg
     hosts = hosts_to_try(url)
     if not hosts:
         return await asyncpg.connect(url, timeout=timeout, **options)
-    wanted = parse_qs(urlsplit(url).query).get("target_session_attrs", ["read-write"])[0]
+    attributes = parse_qs(urlsplit(url).query).get("target_session_attrs", ["read-write"])[0]
     refusals: list[str] = []
     for host in hosts:
-        at: dict[str, Any] = {"host": host.name, "port": host.port, "target_session_attrs": wanted}
+        at: dict[str, Any] = {"host": host.name, "port": host.port, "target_session_attrs": attributes}
         try:
             connection: asyncpg.Connection = await asyncpg.connect(url, timeout=timeout / len(hosts), **at, **options)
         except TRY_NEXT_HOST as error:

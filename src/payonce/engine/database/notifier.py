@@ -31,7 +31,7 @@ class Notifier:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._events: dict[str, set[asyncio.Event]] = {}
-        self._rung: set[str] = set()
+        self._pending: set[str] = set()
         self._to_send = asyncio.Event()
 
     @classmethod
@@ -51,7 +51,7 @@ class Notifier:
 
     def notify(self, queues: Iterable[str]) -> None:
         """To be called after commit. Names added while a notification is being sent are sent together."""
-        self._rung.update(queues)
+        self._pending.update(queues)
         self._to_send.set()
 
     def wake_here(self, queue: str) -> bool:
@@ -67,7 +67,7 @@ class Notifier:
     def unsubscribe(self, queue: str, event: asyncio.Event) -> None:
         self._events.get(queue, set()).discard(event)
 
-    def _heard(self, *arguments: Any) -> None:
+    def _on_notification(self, *arguments: Any) -> None:
         for name in arguments[3].split(_PAYLOAD_SEPARATOR):
             names = self._events if name == EVERYBODY else (name,)
             for queue in names:
@@ -93,7 +93,7 @@ class Notifier:
 
     async def _send(self, connection: asyncpg.Connection) -> None:
         self._to_send.clear()
-        names, self._rung = sorted(self._rung), set()
+        names, self._pending = sorted(self._pending), set()
         while names:
             part = [names.pop()]
             while names and sum(map(len, part)) + len(part) + len(names[-1]) < _PAYLOAD_MAX_BYTES:
@@ -102,13 +102,13 @@ class Notifier:
                 await connection.execute("select pg_notify($1, $2)", CHANNEL, _PAYLOAD_SEPARATOR.join(part))
             except BaseException:
                 # The connection is lost; the names go out on the next one.
-                self._rung.update(names, part)
+                self._pending.update(names, part)
                 self._to_send.set()
                 raise
 
     async def _send_rest(self) -> None:
         """Sends what is pending before a short-lived process ends."""
-        if self._rung:
+        if self._pending:
             with suppress(Exception):
                 connection = await self._database.connect(synchronous_commit="off")
                 await self._send(connection)
@@ -123,15 +123,15 @@ class Notifier:
                 finally:
                     connection.terminate()
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, Unavailable) as error:
-                _warn("bell_not_listening", error)
+                _warn("notifications_not_received", error)
                 await asyncio.sleep(RECONNECT_WAIT_S)
 
     async def _listen(self, connection: asyncpg.Connection) -> None:
         """Returns when the connection ends."""
-        gone = asyncio.Event()
-        connection.add_termination_listener(lambda _: gone.set())
-        await connection.add_listener(CHANNEL, self._heard)
-        await gone.wait()
+        ended = asyncio.Event()
+        connection.add_termination_listener(lambda _: ended.set())
+        await connection.add_listener(CHANNEL, self._on_notification)
+        await ended.wait()
 
 
 def _warn(event: str, error: BaseException) -> None:

@@ -124,7 +124,7 @@ class SharedBudget:
                 await penalise(self._database, self.name, rest_s)
         except Exception as error:
             # The vendor's answer must not be lost over this; the vendor will repeat the penalty at the next call.
-            log.warning("budget_penalty_not_kept", budget=self.name, error=redact(f"{type(error).__name__}: {error}"))
+            log.warning("budget_penalty_not_stored", budget=self.name, error=redact(f"{type(error).__name__}: {error}"))
 
     async def _has_turn(self, cost: int, wait_max_s: float) -> bool:
         """Waits for a turn; False when it can no longer be used."""
@@ -158,7 +158,7 @@ class SharedBudget:
                 # Somebody removed or changed the row: declare the numbers again.
                 self._is_declared = False
             reason = redact(f"{type(error).__name__}: {error}")
-            log.warning("budget_not_asked", budget=self.name, error=reason)
+            log.warning("budget_not_read", budget=self.name, error=reason)
             raise NotSent(f"budget {self.name} could not be read, so nothing was sent: {reason}") from error
 
     def _refused(self, why: str) -> NotSent:
@@ -207,34 +207,34 @@ class _BatchedTurns:
         return await turn
 
     async def _ask(self) -> None:
-        asked: list[tuple[float, asyncio.Future[Turn]]] = []
+        callers: list[tuple[float, asyncio.Future[Turn]]] = []
         try:
             while self._waiting:
-                asked, self._waiting = self._waiting, []
+                callers, self._waiting = self._waiting, []
                 try:
-                    await self._give(asked)
+                    await self._give(callers)
                 except Exception as error:
-                    _refuse(asked, error)
+                    _refuse(callers, error)
         finally:
             self._asking = None
-            _refuse([*asked, *self._waiting], OSError("the process is stopping"))
+            _refuse([*callers, *self._waiting], OSError("the process is stopping"))
 
-    async def _give(self, asked: list[tuple[float, asyncio.Future[Turn]]]) -> None:
+    async def _give(self, callers: list[tuple[float, asyncio.Future[Turn]]]) -> None:
         # A turn for a caller that went away would only lapse.
-        asked = [each for each in asked if not each[1].done()]
-        if not asked:
+        callers = [each for each in callers if not each[1].done()]
+        if not callers:
             return
         given: list[Turn] = []
-        if len(asked) > 1:
-            given = await take_turns(self._database, self._name, len(asked), min(wait_s for wait_s, _ in asked))
-        for (wait_max_s, turn), each in zip_longest(asked, given):
+        if len(callers) > 1:
+            given = await take_turns(self._database, self._name, len(callers), min(wait_s for wait_s, _ in callers))
+        for (wait_max_s, turn), each in zip_longest(callers, given):
             found = each or await take_turn(self._database, self._name, 1, wait_max_s)
             if not turn.done():
                 turn.set_result(found)
 
 
-def _refuse(asked: list[tuple[float, asyncio.Future[Turn]]], error: Exception) -> None:
-    for _, turn in asked:
+def _refuse(callers: list[tuple[float, asyncio.Future[Turn]]], error: Exception) -> None:
+    for _, turn in callers:
         if not turn.done():
             turn.set_exception(error)
 

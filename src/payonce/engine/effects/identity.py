@@ -57,10 +57,10 @@ async def check_same(effect: Effect[Any, Any], stored: EffectRecord, service: st
     if declared is None:
         request = await _prepare_without_waiting(effect)
         amount = effect.amount(request)
-        on_record, asked = _normal(effect, stored.request), _normal(effect, _request_document(effect, request))
+        on_record, requested = _normal(effect, stored.request), _normal(effect, _request_document(effect, request))
     else:
         amount = _amount_on_record(effect, stored)
-        on_record, asked = loads_exact(stored.identity), loads_exact(declared)
+        on_record, requested = loads_exact(stored.identity), loads_exact(declared)
     found: list[tuple[str, Any, Any]] = []
     if stored.service != service:
         found.append(("service", stored.service, service))
@@ -70,7 +70,7 @@ async def check_same(effect: Effect[Any, Any], stored: EffectRecord, service: st
     # else.
     declares_as_on_record = (declared is None) == (stored.identity == OWN_REQUEST)
     if stored.version == effect.version and not stored.superseded and declares_as_on_record:
-        found += _differences(on_record, asked, "request" if declared is None else "identity")
+        found += _differences(on_record, requested, "request" if declared is None else "identity")
     if found:
         raise KeyReused(
             f"{stored.label} is on record with {_named((name, value) for name, value, _ in found)}, but was "
@@ -133,12 +133,12 @@ def _normal(effect: Effect[Any, Any], document: str) -> Any:
         return loads_exact(document)
 
 
-def _differences(on_record: Any, asked: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(on_record, dict) and isinstance(asked, dict):
-        for field in dict.fromkeys([*on_record, *asked]):
-            yield from _differences(on_record.get(field, _ABSENT), asked.get(field, _ABSENT), f"{name}.{field}")
-    elif on_record != asked:
-        yield name, on_record, asked
+def _differences(on_record: Any, requested: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(on_record, dict) and isinstance(requested, dict):
+        for field in dict.fromkeys([*on_record, *requested]):
+            yield from _differences(on_record.get(field, _ABSENT), requested.get(field, _ABSENT), f"{name}.{field}")
+    elif on_record != requested:
+        yield name, on_record, requested
 
 
 def _named(values: Any) -> str:

@@ -115,11 +115,11 @@ async def answer_review(
             document = encode_stated(outcome, stored.kind, what)
         else:
             document = encode(outcome, effect.outcome_type, what)
-    said = f"{answer} by {by}: {note}"
+    remark = f"{answer} by {by}: {note}"
     to = _state_after_answer(stored, answer)
-    reason = redact(said) if to is State.ABANDONED else None
+    reason = redact(remark) if to is State.ABANDONED else None
     ruled_out = answer is Answer.SEND_AGAIN and stored.safety == "findable"
-    result = Result(Event.ANSWERED, said, document, vendor_ref)
+    result = Result(Event.ANSWERED, remark, document, vendor_ref)
     try:
         async with tx.connection.transaction():
             await store.move(tx.connection, stored, to, result, reason=reason, ruled_out=ruled_out)
@@ -132,10 +132,10 @@ async def answer_review(
 
 def parsed_outcome(text: str, what: str) -> Any:
     """A person's JSON. Raises Invalid if the handler would not get it unchanged."""
-    exact, kept = loads_exact(text), msgspec.json.decode(text)
-    if loads_exact(msgspec.json.encode(kept)) != exact:
+    exact, decoded = loads_exact(text), msgspec.json.decode(text)
+    if loads_exact(msgspec.json.encode(decoded)) != exact:
         raise Invalid(f"{what} contains a number with more digits than JSON keeps; write it as text, in quotes")
-    return kept
+    return decoded
 
 
 async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[EffectRecord]:

@@ -300,8 +300,8 @@ async def _record_without_document(
     connection: Connection, stored: EffectRecord, attempt: int, result: Result, error: Exception, claim: Claim | None
 ) -> Any:
     """Records that it happened even if the vendor's answer cannot be stored; a person is then asked for the outcome."""
-    told = f"the vendor's answer could not be stored: {type(error).__name__}: {error}"
-    bare = Result(result.event, told if result.detail is None else f"{result.detail}; {told}")
+    detail = f"the vendor's answer could not be stored: {type(error).__name__}: {error}"
+    bare = Result(result.event, detail if result.detail is None else f"{result.detail}; {detail}")
     await append(connection, stored.id, attempt, bare, claim)
     to = state_after(stored, attempt, bare)
     if to is State.PERFORMED and stored.state is not State.PERFORMED:

@@ -87,11 +87,11 @@ async def run_janitors(
     leader: str = LEADER,
     ttl_s: float = TTL_DEFAULT_S,
     anchor: Path | None = None,
-    led: Iterable[Janitor] = (),
+    leader_janitors: Iterable[Janitor] = (),
     observers: Iterable[Callable[[Database], Awaitable[object]]] = (),
 ) -> None:
     """Runs until cancelled. `schedules` are those of each service. Each service has a leader of its own, so that a
-    process that does not know a service cannot lead its schedules. `led` are further janitors of the leader,
+    process that does not know a service cannot lead its schedules. `leader_janitors` run in the leader only;
     `observers` refresh the gauges of services.
     """
     prune = Prune(database, keep_days)
@@ -142,7 +142,7 @@ async def run_janitors(
                 Janitor("identity", IDENTITY_EVERY_S, lambda: notice_identity(database, holder)),
                 Janitor("unmatched", OBSERVE_EVERY_S, lambda: refresh_reconciliation_metrics(database)),
                 *reconciling,
-                *(replace(each, tick=while_leading(leadership, _without_lease(each.tick))) for each in led),
+                *(replace(each, tick=while_leading(leadership, _without_lease(each.tick))) for each in leader_janitors),
             ],
             notifier,
         )

@@ -39,8 +39,8 @@ async def admit(
 def _read(contract: Contract, message: Message) -> Any:
     try:
         return contract.read(message)
-    except Invalid as no:
-        raise Unprocessable(str(no)) from None
+    except Invalid as refusal:
+        raise Unprocessable(str(refusal)) from None
 
 
 def _left(run: Run, why: str) -> Held | Unprocessable:

@@ -56,8 +56,8 @@ class Contract:
         for kind in self.types_of(message.action):
             try:
                 return self.read_as(kind, message.payload)
-            except Invalid as no:
-                refusals.append(str(no))
+            except Invalid as refusal:
+                refusals.append(str(refusal))
         raise Invalid(f"the message does not fit {_where(message)}: {'; and '.join(refusals)}; {_WAY_OUT}")
 
     def unknown_action(self, message: Message) -> str:

@@ -35,12 +35,12 @@ async def queue_declaration(read: Reads, queue: str) -> QueueDeclaration | None:
     row = await read.fetchrow("select policy, paused_reason from payonce.queues where name = $1", queue)
     if row is None:
         return None
-    said: dict[str, Any] = msgspec.json.decode(row["policy"])
+    description: dict[str, Any] = msgspec.json.decode(row["policy"])
     try:
-        policy = policy_as_described(said)
+        policy = policy_as_described(description)
     except (Invalid, TypeError):
         policy = None
-    return QueueDeclaration(policy, str(said.get("on_give_up", "park")), row["paused_reason"])
+    return QueueDeclaration(policy, str(description.get("on_give_up", "park")), row["paused_reason"])
 
 
 async def queue_names(source: asyncpg.Pool | Connection) -> list[str]:
@@ -67,8 +67,8 @@ async def set_paused(
     await connection.execute(
         "update payonce.queues set paused = $2, paused_reason = $3 where name = $1", queue, reason is not None, reason
     )
-    said = "resumed" if reason is None else f"paused: {reason}"
-    await note(connection, "queues.pause", queue, said, actor=by, severity=severity)
+    text = "resumed" if reason is None else f"paused: {reason}"
+    await note(connection, "queues.pause", queue, text, actor=by, severity=severity)
 
 
 async def pause_loudly(connection: Connection, queue: str, reason: str, by: str) -> bool:

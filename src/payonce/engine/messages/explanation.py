@@ -20,26 +20,26 @@ def why_next(
     """Sentences, the most important first. `runs` are the ended runs of the message in time order."""
     match stored.state:
         case State.PARKED:
-            said = ["It is parked: nothing runs it again until somebody redrives it."]
+            sentences = ["It is parked: nothing runs it again until somebody redrives it."]
             if stored.last_error:
-                said.append("The last error gives the reason; repair that first, then redrive.")
+                sentences.append("The last error gives the reason; repair that first, then redrive.")
         case State.LEASED:
-            said = [_leased(stored, policy)]
+            sentences = [_leased(stored, policy)]
         case State.ALONE:
-            said = [f"Its workers died {_times(stored.crashes)} while it ran, so its next run is isolated."]
-            said.append("If a worker dies again, it is parked.")
+            sentences = [f"Its workers died {_times(stored.crashes)} while it ran, so its next run is isolated."]
+            sentences.append("If a worker dies again, it is parked.")
         case State.READY:
-            said = [_due(stored, now)]
+            sentences = [_due(stored, now)]
             if stored.message.attempts:
-                said.append(_delay(stored, policy, runs))
+                sentences.append(_delay(stored, policy, runs))
     if stored.state is not State.PARKED:
         if paused_reason is not None:
-            said.insert(0, f"The queue is paused ({paused_reason}), so nothing starts until it is resumed.")
+            sentences.insert(0, f"The queue is paused ({paused_reason}), so nothing starts until it is resumed.")
         if policy is not None:
-            said.append(_limits(stored, policy, runs))
+            sentences.append(_limits(stored, policy, runs))
         if stored.state is not State.ALONE and stored.crashes:
-            said.append(f"Its workers died {_times(stored.crashes)}; that does not count as an attempt.")
-    return said
+            sentences.append(f"Its workers died {_times(stored.crashes)}; that does not count as an attempt.")
+    return sentences
 
 
 def _leased(stored: QueuedMessage, policy: Policy | None) -> str:

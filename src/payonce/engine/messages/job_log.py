@@ -203,9 +203,9 @@ async def recent(
             arguments.append(value)
             conditions.append(f"{comparison} ${len(arguments)}")
     if status is not None:
-        wanted = [status] if isinstance(status, str) else status
+        statuses = [status] if isinstance(status, str) else status
         # Written as literals, because the planner chooses the index of failures only if it sees these values.
-        conditions.append(f"status in ({', '.join(repr(_logged_status(each).value) for each in wanted)})")
+        conditions.append(f"status in ({', '.join(repr(_logged_status(each).value) for each in statuses)})")
     where = "where " + " and ".join(conditions) if conditions else ""
     rows = await reader.fetch(
         f"select {_LOG_COLUMNS} from payonce.job_logs {where} order by id desc limit $1", *arguments

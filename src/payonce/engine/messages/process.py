@@ -84,7 +84,7 @@ class Worker:
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
-            await self.log_taken_up()
+            await self.log_pumped()
             await outcomes_written()
 
     async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
@@ -144,14 +144,14 @@ class Worker:
     async def _log_pump(self) -> None:
         while True:
             await asyncio.sleep(PUMP_LOG_EVERY_S)
-            await self.log_taken_up()
+            await self.log_pumped()
 
-    async def log_taken_up(self) -> None:
+    async def log_pumped(self) -> None:
         """Logs the messages pumped from the delayed ones of each queue since the last time."""
         for server in self._servers:
-            taken_up, server.taken_up = server.taken_up, 0
-            if taken_up:
-                await _log_maintenance(server, Task.PUMP, taken_up)
+            pumped, server.pumped = server.pumped, 0
+            if pumped:
+                await _log_maintenance(server, Task.PUMP, pumped)
 
     async def _look_for_suspects(self) -> None:
         while True:

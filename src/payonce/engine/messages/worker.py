@@ -78,7 +78,7 @@ class QueueServer:
     claiming: int = 0
     rest_until: float = 0.0
     refill_at: float = 0.0
-    taken_up: int = 0
+    pumped: int = 0
     """Claims of retried messages that are not logged yet."""
 
     def __post_init__(self) -> None:
@@ -102,25 +102,25 @@ class QueueServer:
             if not (turns or busy) and (self.ended or self._room()):
                 # In this task itself: for a message that reaches an idle worker, starting another task would only add
                 # delay.
-                came_to = [await self._tried()]
+                results = [await self._try_turn()]
             else:
                 while len(turns) < (2 if busy else 1) and (self.ended or self._room()):
-                    turns.add(asyncio.create_task(self._tried()))
+                    turns.add(asyncio.create_task(self._try_turn()))
                     await asyncio.sleep(0)
                 if not turns:
-                    await self.queue.wait(self._patience_s(), self._room())
+                    await self.queue.wait(self._wait_limit_s(), self._room())
                     continue
-                came_to, turns = await _first_of(turns)
-            if errors := [each for each in came_to if isinstance(each, Exception)]:
+                results, turns = await _first_of(turns)
+            if errors := [each for each in results if isinstance(each, Exception)]:
                 failures, busy = failures + 1, False
                 await self._recover(errors[0], failures)
                 continue
-            failures, busy = 0, any(came_to)
+            failures, busy = 0, any(results)
             if not (busy or turns or self.ended):
-                await self.queue.wait(self._patience_s(), self._room())
+                await self.queue.wait(self._wait_limit_s(), self._room())
         await self.queue.stop_waiting()
 
-    async def _tried(self) -> bool | Exception:
+    async def _try_turn(self) -> bool | Exception:
         try:
             return await self._turn()
         except Exception as error:
@@ -225,7 +225,7 @@ class QueueServer:
         elif work.settlement is not None:
             metrics.SETTLES.labels(self.policy.queue, work.settlement.ending.value).inc()
             if work.settlement.ending is Ending.SUCCESS and run.claim.message.attempts:
-                self._observe_retry_latency(run)
+                self._record_retry_latency(run)
             if self.queue.mirrors:
                 self.ended.append(structs.replace(work.settlement, recorded=True))
         if self.ended or self._room() or not self.runs:
@@ -285,7 +285,7 @@ class QueueServer:
         if step.give_up:
             return await self._give_up(run, work, step)
         if step.ending is Ending.SUCCESS and claim.message.attempts:
-            self._observe_retry_latency(run)
+            self._record_retry_latency(run)
         settlement = Settlement(claim, step.ending, step.reason, step.delay_s)
         return settlement if step.ending is not Ending.RETRY else await work.put_off(settlement)
 
@@ -308,9 +308,9 @@ class QueueServer:
             return None
         except QueueAway as error:
             return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but {error}"), RELEASE_DELAY_S)
-        except Retry as kept:
+        except Retry as refusal:
             # There is no business object to end; a person finds the message itself.
-            reason = redact(f"{reason}; {kept.reason}")
+            reason = redact(f"{reason}; {refusal.reason}")
         except asyncio.CancelledError:
             reason = f"{reason}; and giving up was cancelled: {run.cancelled_because or 'by itself'}"
         except Exception as error:
@@ -320,7 +320,7 @@ class QueueServer:
             reason = redact(f"{reason}; and giving up failed: {timeline_of(error)}")
         return None if work.settled_as is not None else Settlement(claim, ending, reason)
 
-    def _observe_retry_latency(self, run: Run) -> None:
+    def _record_retry_latency(self, run: Run) -> None:
         latency = run.store_now - run.claim.first_attempt_at
         metrics.RETRY_LATENCY_SECONDS.labels(self.policy.queue).observe(latency.total_seconds())
 
@@ -333,7 +333,7 @@ class QueueServer:
             return 0
         return max(0, min(self.claim_max, free))
 
-    def _patience_s(self) -> float:
+    def _wait_limit_s(self) -> float:
         now = time.monotonic()
         return min(POLL_S, *(until - now for until in (self.rest_until, self.refill_at) if until > now), POLL_S)
 
@@ -358,7 +358,7 @@ class QueueServer:
                     metrics.RETRIES.labels(queue).inc(count)
         if exchange.claims:
             metrics.CLAIMS.labels(queue).inc(len(exchange.claims))
-            self.taken_up += sum(1 for claim in exchange.claims if claim.message.attempts)
+            self.pumped += sum(1 for claim in exchange.claims if claim.message.attempts)
         if batch or exchange.claims:
             metrics.DB_WRITES.labels("messages", "ok").inc()
         durations_s, self.durations_s = self.durations_s, []

@@ -40,8 +40,8 @@ async def engine_matches(read: Reads, admin: Admin, what: str) -> list[LookupRes
 
 
 async def _queues(admin: Admin, what: str) -> list[LookupResult]:
-    wanted = what.lower()
-    found = sorted((queue for queue in await admin.queues() if wanted in queue.lower()), key=lambda q: (q != what, q))
+    lowered = what.lower()
+    found = sorted((queue for queue in await admin.queues() if lowered in queue.lower()), key=lambda q: (q != what, q))
     return [LookupResult("queue", queue, f"/queues/{queue}", None, "name") for queue in found[:MATCHES_MAX]]
 
 

@@ -106,12 +106,12 @@ def quantile(below: Mapping[float, float], share: float) -> float | None:
     total = below[bounds[-1]] if bounds else 0
     if not total:
         return None
-    wanted, low, before = total * share, 0.0, 0.0
+    target, low, before = total * share, 0.0, 0.0
     for bound in bounds:
-        if below[bound] >= wanted:
+        if below[bound] >= target:
             if bound == float("inf"):
                 return low
-            return low + (bound - low) * (wanted - before) / (below[bound] - before)
+            return low + (bound - low) * (target - before) / (below[bound] - before)
         low, before = bound, below[bound]
     return low
 

@@ -70,7 +70,7 @@ async def make_key(
 ) -> NewApiKey:
     holder, by = texts.name(holder, "the holder"), texts.name(by, "by")
     tenant = None if tenant is None else texts.name(tenant, "the tenant")
-    wanted = _checked_scopes(scopes)
+    checked = _checked_scopes(scopes)
     if lifetime_s is not None and not 0 < lifetime_s <= LIFETIME_MAX_S:
         raise Invalid(f"lifetime_s of a key is {lifetime_s:g}; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
     prefix = base64.b32encode(secrets.token_bytes(5)).decode().lower()
@@ -86,12 +86,12 @@ async def make_key(
         digest_of(secret),
         holder,
         tenant,
-        wanted,
+        checked,
         by,
         lifetime_s,
     )
-    whose = holder if tenant is None else f"{holder} of tenant {tenant}"
-    text = f"created key {prefix} for {whose}: {', '.join(wanted)}"
+    owner = holder if tenant is None else f"{holder} of tenant {tenant}"
+    text = f"created key {prefix} for {owner}: {', '.join(checked)}"
     await note(tx.connection, "keys.add", prefix, text, actor=by, severity=Severity.WARNING)
     return NewApiKey(_as_key(row), secret)
 
@@ -185,13 +185,13 @@ def _as_key(row: Any) -> ApiKey:
 
 
 def _checked_scopes(scopes: Sequence[str]) -> list[str]:
-    wanted = sorted(set(scopes))
-    if not 1 <= len(wanted) <= SCOPES_MAX:
-        raise Invalid(f"a key has 1 to {SCOPES_MAX} scopes, not {len(wanted)}; see: payonce keys scopes")
-    for scope in wanted:
+    checked = sorted(set(scopes))
+    if not 1 <= len(checked) <= SCOPES_MAX:
+        raise Invalid(f"a key has 1 to {SCOPES_MAX} scopes, not {len(checked)}; see: payonce keys scopes")
+    for scope in checked:
         if not _SCOPE.fullmatch(scope):
             raise Invalid(f"{scope[:60]!r} is not a scope; an example is queues:read, see: payonce keys scopes")
-    return wanted
+    return checked
 
 
 def _shown(text: str) -> str:

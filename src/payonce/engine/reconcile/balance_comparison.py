@@ -27,8 +27,8 @@ class BalanceComparison:
 
 async def compare_balances(read: Reads, source: StatementSource) -> list[BalanceComparison]:
     """By asset. Exact at rest; while handlers are running, their postings may be missing."""
-    told = await source.balance()
-    theirs = None if told is None else {amount.asset: amount for amount in told}
+    reported = await source.balance()
+    theirs = None if reported is None else {amount.asset: amount for amount in reported}
     rows = await read.fetch(
         "select distinct asset, exponent from payonce.accounts where path = $1 or path = $2 order by 1, 2",
         source.mirror,

@@ -267,7 +267,7 @@ async def _store_line(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) 
     """Records the line, or the vendor's changes to it. A person's assignment stays, even if the vendor repeats the line
     without a reference."""
     outcome = None if entry.outcome is None else encode(entry.outcome, Any, f"the outcome of line {entry.vendor_ref}")
-    told = (
+    columns = (
         vendor,
         entry.kind,
         entry.vendor_ref,
@@ -280,7 +280,7 @@ async def _store_line(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) 
     )
     known = await tx.fetchrow(
         "select * from payonce.statement_lines where vendor = $1 and kind = $2 and vendor_ref = $3 for update",
-        *told[:3],
+        *columns[:3],
     )
     if known is None:
         row = await tx.fetchrow(
@@ -289,7 +289,7 @@ async def _store_line(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) 
                 vendor, kind, vendor_ref, reference, asset, exponent, amount_minor, at, outcome, run_id)
             values ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10) returning *
             """,
-            *told,
+            *columns,
             run_id,
         )
         return _line(row, news=True)
@@ -300,7 +300,7 @@ async def _store_line(tx: Tx, vendor: str, entry: Entry, run_id: UUID, by: str) 
             outcome = coalesce($9::text::json, outcome)
         where vendor = $1 and kind = $2 and vendor_ref = $3 returning *
         """,
-        *told,
+        *columns,
     )
     if (before := _amount_of(known)) != entry.amount:
         text = f"the vendor changed it from {before} to {entry.amount}"

@@ -212,8 +212,8 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
         run.until,
     )
     finished = as_run(row)
-    told = ", ".join(f"{getattr(finished, name)} {name}" for name in COUNTS)
-    text = f"{finished.since.isoformat()} to {finished.until.isoformat()}: {told}"
+    counts_text = ", ".join(f"{getattr(finished, name)} {name}" for name in COUNTS)
+    text = f"{finished.since.isoformat()} to {finished.until.isoformat()}: {counts_text}"
     await note(tx.connection, "reconcile.run", run.vendor, text, actor=by)
     return finished
 

@@ -126,16 +126,16 @@ async def item_of(read: Reads, item_id: UUID) -> Item:
     return _item(row)
 
 
-async def hold_in_suspense(tx: Tx, subject: Subject, direction: Direction, wanted: Amount, by: str) -> bool:
-    """Ensures that exactly `wanted` is in suspense for the subject. Returns whether anything changed."""
+async def hold_in_suspense(tx: Tx, subject: Subject, direction: Direction, expected: Amount, by: str) -> bool:
+    """Ensures that exactly `expected` is in suspense for the subject. Returns whether anything changed."""
     current = await _open_item(tx, subject)
     if current is not None:
-        if current.direction is direction and current.amount == wanted:
+        if current.direction is direction and current.amount == expected:
             return False
         await settle(tx, current, by, "replaced by what is known now")
-    if wanted:
-        await _open(tx, subject, direction, wanted, by)
-    return current is not None or bool(wanted)
+    if expected:
+        await _open(tx, subject, direction, expected, by)
+    return current is not None or bool(expected)
 
 
 async def settle(tx: Tx, item: Item, by: str, why: str) -> None:
@@ -194,8 +194,8 @@ async def explain(tx: Tx, item_id: UUID, by: str, why: str) -> Item:
 
 
 def describe(item: Item) -> str:
-    told = item.subject.vendor_ref or item.subject.effect_id
-    return f"{item.subject.vendor} {item.subject.kind} {told}, {item.direction}, {item.amount}"
+    reference = item.subject.vendor_ref or item.subject.effect_id
+    return f"{item.subject.vendor} {item.subject.kind} {reference}, {item.direction}, {item.amount}"
 
 
 async def _open(tx: Tx, subject: Subject, direction: Direction, amount: Amount, by: str) -> None:

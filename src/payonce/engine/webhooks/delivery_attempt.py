@@ -19,7 +19,7 @@ from payonce.engine.messages.policy import Policy, Steps
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.engine.monitoring import metrics
-from payonce.engine.webhooks.model import DeliveryState, EndpointState, place_of
+from payonce.engine.webhooks.model import DeliveryState, EndpointState, origin_of
 from payonce.engine.webhooks.registry import LOCATION, secrets_in_force
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Held, NotSent, Retry, Unknown, Unprocessable
@@ -133,32 +133,32 @@ async def deliver(work: Work, sender: Sender) -> None:
         async with work.commit(rejected=reason) as tx:
             await _end(tx, work.message.id, DeliveryState.SKIPPED, reason)
         return
-    came = await _attempt(sender, work.read, due)
-    metrics.WEBHOOK_DELIVERY_SECONDS.labels(came.outcome).observe(came.latency_s)
-    if came.error is None:
+    result = await _attempt(sender, work.read, due)
+    metrics.WEBHOOK_DELIVERY_SECONDS.labels(result.outcome).observe(result.latency_s)
+    if result.error is None:
         async with work.commit() as tx:
-            await _record(tx.connection, work, due, came)
+            await _record(tx.connection, work, due, result)
             await _end(tx, work.message.id, DeliveryState.DELIVERED, None)
         return
-    if came.status == 410:
+    if result.status == 410:
         async with work.commit(rejected="the receiver is gone") as tx:
-            await _record(tx.connection, work, due, came)
-            await _end(tx, work.message.id, DeliveryState.FAILED, came.error)
+            await _record(tx.connection, work, due, result)
+            await _end(tx, work.message.id, DeliveryState.FAILED, result.error)
             await _disable(tx.connection, due["endpoint_id"], "gone", "it answered 410 Gone", fails_for_s=0)
         return
     async with sender.database.transaction() as connection:
-        await _record(connection, work, due, came)
-        reason = f"nothing but failures for {DISABLE_AFTER_S // 86_400} days, the last one: {came.error}"
+        await _record(connection, work, due, result)
+        reason = f"nothing but failures for {DISABLE_AFTER_S // 86_400} days, the last one: {result.error}"
         await _disable(connection, due["endpoint_id"], "failing", reason, fails_for_s=DISABLE_AFTER_S)
-    raise Retry(came.error, _after_s(sender.policy, work, came))
+    raise Retry(result.error, _after_s(sender.policy, work, result))
 
 
-def _after_s(policy: Policy, work: Work, came: AttemptResult) -> float | None:
+def _after_s(policy: Policy, work: Work, result: AttemptResult) -> float | None:
     """The receiver's Retry-After, within a bound and not before the policy's delay; None without one."""
-    if came.retry_after_s is None:
+    if result.retry_after_s is None:
         return None
     planned_s = policy.backoff.delay_s(work.message.attempts + 1, 0.0)
-    return max(planned_s, float(min(came.retry_after_s, RETRY_AFTER_MAX_S)))
+    return max(planned_s, float(min(result.retry_after_s, RETRY_AFTER_MAX_S)))
 
 
 async def _attempt(sender: Sender, read: Reader, due: Any) -> AttemptResult:
@@ -223,7 +223,7 @@ async def _due(read: Reader, delivery_id: UUID) -> Any:
     )
 
 
-async def _record(connection: Connection, work: Work, due: Any, came: AttemptResult) -> None:
+async def _record(connection: Connection, work: Work, due: Any, result: AttemptResult) -> None:
     await connection.execute(
         """
         insert into payonce.webhook_attempts (delivery_id, number, at, status, latency_ms, error, excerpt)
@@ -232,15 +232,15 @@ async def _record(connection: Connection, work: Work, due: Any, came: AttemptRes
         work.message.id,
         work.message.attempts + 1,
         due["now"],
-        came.status,
-        round(came.latency_s * 1_000),
-        came.error,
-        None if came.excerpt is None else clean_text(came.excerpt),
+        result.status,
+        round(result.latency_s * 1_000),
+        result.error,
+        None if result.excerpt is None else clean_text(result.excerpt),
     )
     await connection.execute(
         "update payonce.webhook_deliveries set attempts = attempts + 1, last_status = $2 where id = $1",
         work.message.id,
-        came.status,
+        result.status,
     )
     # Written only on a change, so that deliveries to a busy endpoint do not rewrite its row.
     await connection.execute(
@@ -249,7 +249,7 @@ async def _record(connection: Connection, work: Work, due: Any, came: AttemptRes
         where id = $1 and (failing_since is null) <> $2
         """,
         due["endpoint_id"],
-        came.error is None,
+        result.error is None,
     )
 
 
@@ -280,6 +280,6 @@ async def _disable(connection: Connection, endpoint_id: UUID, why: str, reason: 
     if url is None:
         return
     metrics.WEBHOOK_ENDPOINTS_DISABLED.labels(why).inc()
-    text = f"{place_of(url)} disabled: {reason}"
-    log.warning("webhook_endpoint_disabled", endpoint=str(endpoint_id), place=place_of(url), reason=reason)
+    text = f"{origin_of(url)} disabled: {reason}"
+    log.warning("webhook_endpoint_disabled", endpoint=str(endpoint_id), origin=origin_of(url), reason=reason)
     await note(connection, LOCATION, f"endpoint {endpoint_id}", text, actor=ACTOR, severity=Severity.WARNING)

@@ -71,12 +71,12 @@ class Endpoint:
     created_at: datetime
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         """The origin without the path: many receivers put their secret into the path."""
-        return place_of(self.url)
+        return origin_of(self.url)
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.id}, {self.place})"
+        return f"Endpoint({self.id}, {self.origin})"
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class Delivery:
     trace_id: str | None
 
     @property
-    def place(self) -> str:
-        return place_of(self.url)
+    def origin(self) -> str:
+        return origin_of(self.url)
 
     def __repr__(self) -> str:
-        return f"Delivery({self.id}, {self.event_id} to {self.place}, {self.state})"
+        return f"Delivery({self.id}, {self.event_id} to {self.origin}, {self.state})"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Attempt:
     excerpt: str | None
 
 
-def place_of(url: str) -> str:
+def origin_of(url: str) -> str:
     # Imported here, because most commands use no HTTP client, which takes a while to load.
     from payonce.kit.http import parse_url
 

@@ -73,10 +73,10 @@ async def add_endpoint(
         """,
         *values,
     )
-    made = as_endpoint(row)
-    await _store_secret(tx, keys, made.id, 1, secret)
-    await _note(tx, made, f"added for {', '.join(made.events)} of {tenant}", by)
-    return made, secret
+    created = as_endpoint(row)
+    await _store_secret(tx, keys, created.id, 1, secret)
+    await _note(tx, created, f"added for {', '.join(created.events)} of {tenant}", by)
+    return created, secret
 
 
 async def rotate_secret(
@@ -193,4 +193,4 @@ async def _move(tx: Tx, endpoint_id: UUID, to: EndpointState, by: str, reason: s
 
 async def _note(tx: Tx, about: Endpoint, text: str, by: str) -> None:
     severity = Severity.INFO if about.state is EndpointState.ENABLED else Severity.WARNING
-    await note(tx.connection, LOCATION, f"endpoint {about.id}", f"{about.place} {text}", actor=by, severity=severity)
+    await note(tx.connection, LOCATION, f"endpoint {about.id}", f"{about.origin} {text}", actor=by, severity=severity)

@@ -53,12 +53,12 @@ async def replay(tx: Tx, delivery_id: UUID, *, by: str, why: str) -> UUID:
         found.event_id,
         found.endpoint_id,
     )
-    made = await send_delivery(
+    replay_id = await send_delivery(
         tx, found.event_id, found.type, found.endpoint_id, replay_of=delivery_id, trace_id=found.trace_id
     )
-    text = f"replayed {found.event_id} to {found.place} as {made}: {why}"
+    text = f"replayed {found.event_id} to {found.origin} as {replay_id}: {why}"
     await note(tx.connection, LOCATION, f"delivery {delivery_id}", text, actor=by)
-    return made
+    return replay_id
 
 
 @dataclass(frozen=True)
@@ -131,4 +131,4 @@ async def _must_be_enabled(tx: Tx, endpoint_id: UUID) -> str:
             f"endpoint {endpoint_id} is {found.state}: {found.reason}; enable it first: "
             f"payonce webhooks endpoints enable {endpoint_id}"
         )
-    return found.place
+    return found.origin

@@ -53,10 +53,10 @@ async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | 
     quarantine = await open_quarantine(tx)
     if quarantine is None:
         raise Invalid("the database is not in quarantine; there is nothing to release")
-    standing = await blockers(tx, quarantine)
-    if standing and accept_unreconciled is None:
+    remaining = await blockers(tx, quarantine)
+    if remaining and accept_unreconciled is None:
         raise Invalid(
-            f"the quarantine cannot be released: {_listed(standing)}; or accept that with "
+            f"the quarantine cannot be released: {_listed(remaining)}; or accept that with "
             "--accept-unreconciled and a reason"
         )
     accepted = None if accept_unreconciled is None else clean_text(redact(accept_unreconciled))
@@ -66,7 +66,7 @@ async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | 
         revision,
         clean_text(by),
         accepted,
-        clean_text(redact(_listed(standing))) if standing else None,
+        clean_text(redact(_listed(remaining))) if remaining else None,
     )
     if row is None:
         raise Stale("the quarantine has changed since it was shown; look again")
@@ -133,5 +133,5 @@ def _of_kinds(row: Any) -> Blocker:
     )
 
 
-def _listed(standing: Sequence[Blocker]) -> str:
-    return "; ".join(f"{blocker.reason} ({blocker.way_out})" for blocker in standing)
+def _listed(remaining: Sequence[Blocker]) -> str:
+    return "; ".join(f"{blocker.reason} ({blocker.way_out})" for blocker in remaining)
