@@ -55,7 +55,7 @@ async def test_an_operator_finds_a_customer_sees_the_failed_renewal_retries_it_a
         await page.get_by_role("button", name="Look at what follows").click()
         await expect(page.locator("main")).to_contain_text("29.00 AED")
         await page.get_by_role("button", name="Charge it now").click()
-        await expect(page.get_by_role("status")).to_contain_text("What it owes is being charged.")
+        await expect(page.get_by_role("status")).to_contain_text("The amount owed is being charged.")
         await house.run()
         await page.reload()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("active")

@@ -42,14 +42,14 @@ def test_credit_is_added_shown_removed_and_paid_out_by_hand(payonce: Payonce, da
 def test_a_slip_is_refused_with_the_way_out(payonce: Payonce, database: ScratchDatabase) -> None:
     registered(database)
     given = ("--why", "x", "--yes")
-    assert "the account's id or its e-mail" in payonce("billing", "credit", "show", "bob").sentence
+    assert "the account's id or e-mail" in payonce("billing", "credit", "show", "bob").sentence
     short = payonce("billing", "credit", "remove", ADA, "1.00", "AED", *given)
     assert (short.code, "has 0.00 AED of credit" in short.sentence) == (2, True)
     payonce("billing", "credit", "add", ADA, "5.00", "AED", *given)
     no_charge = payonce("billing", "credit", "pay-out", ADA, "5.00", "AED", *given)
     assert "or pay out by hand" in no_charge.sentence
     both = payonce("billing", "credit", "pay-out", ADA, "5.00", "AED", "--by-hand", "--invoice", "INV-1", *given)
-    assert "--invoice says" in both.sentence
+    assert "--invoice selects" in both.sentence
     assert "add --yes" in payonce("billing", "credit", "add", ADA, "5.00", "AED", "--why", "x").sentence
 
 

@@ -67,12 +67,15 @@ def test_a_kept_promise_has_no_complaints() -> None:
 @pytest.mark.parametrize(
     ("change", "piece"),
     [
-        ({"missed_periods": ["customer-1 2024-02-29"]}, "1 periods were missed: customer-1 2024-02-29"),
-        ({"double_invoiced": ["a", "b"]}, "2 invoices are too many: a; b"),
-        ({"double_charged": ["invoice 1: 2 captures"]}, "1 paid more than they owe, by the gateway's books: invoice 1"),
+        ({"missed_periods": ["customer-1 2024-02-29"]}, "1 missed periods: customer-1 2024-02-29"),
+        ({"double_invoiced": ["a", "b"]}, "2 surplus invoices: a; b"),
+        (
+            {"double_charged": ["invoice 1: 2 captures"]},
+            "1 customers charged too much, by the gateway's books: invoice 1",
+        ),
         ({"unpaid": ["customer-1"]}, "1 paid less than they owe"),
-        ({"trial_refunds_missing": ["customer-1"]}, "1 trials were not given back once"),
-        ({"misplaced": ["customer-1 is active, not canceled"]}, "1 subscriptions are not where they should be"),
+        ({"trial_refunds_missing": ["customer-1"]}, "1 trials not refunded exactly once"),
+        ({"misplaced": ["customer-1 is active, not canceled"]}, "1 subscriptions in an unexpected state"),
         ({"unexplained": {"AED": Decimal("0.01")}}, "0.01 AED are unexplained"),
         ({"broken": ["no invoice is paid by two charges: 1 rows"]}, "broken: no invoice is paid"),
     ],
@@ -84,13 +87,13 @@ def test_a_broken_promise_is_a_complaint(change: dict[str, Any], piece: str) -> 
 
 def test_a_run_that_proves_nothing_is_a_complaint() -> None:
     assert "only 9 workers were killed" in report_of(kills=9).complaints()[0]
-    assert "no call went wrong" in report_of(faults=0).complaints()[0]
+    assert "no call failed" in report_of(faults=0).complaints()[0]
     told = replace(report_of(), webhooks=WebhookStats(arrived=3, events=2, heeded=1, disagreed=1)).complaints()
     assert told == [
-        "1 webhooks of the gateway contradict our record",
-        "of 2 events that the gateway told, 1 were heeded",
+        "1 gateway webhooks contradict our database",
+        "of 2 gateway events, 1 were processed",
     ]
-    assert report_of(wrong=["POST /: 500"]).complaints() == ["1 calls were answered wrongly: POST /: 500"]
+    assert report_of(wrong=["POST /: 500"]).complaints() == ["1 unexpected responses: POST /: 500"]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_migration_is_previewed_ordered_listed_and_canceled(payonce: Payonce, 
     assert (seen["notice_days"], seen["terms"]["allowance_interval"]) == (14, "month")
     assert seen["new_terms"]["features"] == {}, "the new version includes none of the older one's"
     shown = payonce(*plans, "migrate", "basic-v1", "--preview", "--notice-days", "30").stdout
-    for said in ("30 days", "limits begin anew every", "1 month", "limit of projects", "not included"):
+    for said in ("30 days", "limits reset every", "1 month", "limit of projects", "not included"):
         assert said in shown
     assert payonce(*plans, "migrations", "--json").json == {"migrations": []}, "a preview changes nothing"
     unsaid = payonce(*plans, "migrate", "basic-v1", "--yes", "--json")

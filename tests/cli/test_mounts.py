@@ -69,7 +69,15 @@ GIFTCARDS = Service(
     None,
     {"worker": ()},
     commands=commands,
-    demos=(Demo("giftcards", give, "Gift cards.", size_flag="--holders", options=(Option("--cards", "how many."),)),),
+    demos=(
+        Demo(
+            "giftcards",
+            give,
+            "Gift cards.",
+            size_flag="--holders",
+            options=(Option("--cards", "Number of customers."),),
+        ),
+    ),
     simulators=Simulators(("mint",), (Option("--mint-port", "Port of the mint.", default=9104),), never_served),
     usual_ports={"worker": 8009},
 )
@@ -117,7 +125,7 @@ def test_the_demonstration_of_an_installed_service_has_its_options(capsys: pytes
     assert "--cards is of the demonstration giftcards; leave it out" in capsys.readouterr().err
     assert run_command(["demo", "--help"]) == 0
     said = capsys.readouterr().out
-    assert "Of giftcards: how many." in said
+    assert "Of giftcards: Number of customers." in said
     assert "giftcards: Gift cards." in said
 
 

@@ -105,7 +105,7 @@ def test_the_books_outlive_the_process_and_the_gateway_tells_of_what_is_in_them(
 def test_an_address_for_webhooks_that_is_none_is_refused_in_one_sentence(payonce: Payonce) -> None:
     ended = payonce("simulators", *FREE_PORTS, "--gateway-webhooks", "127.0.0.1:8002")
     assert ended.code == 2
-    assert "--gateway-webhooks is '127.0.0.1:8002'; it must be an address such as http://" in ended.stderr
+    assert "--gateway-webhooks is '127.0.0.1:8002'; it must be a URL such as http://" in ended.stderr
 
 
 def test_a_taken_port_is_refused_in_one_sentence(payonce: Payonce) -> None:

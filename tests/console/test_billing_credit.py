@@ -76,11 +76,11 @@ async def test_credit_is_seen_and_paid_out_once(stage: OpenStage) -> None:
 async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(stage: OpenStage) -> None:
     async with open_console(stage) as (house, visitor):
         for wrong, said in (
-            ({"verdict": "double"}, "choose one of those that are offered"),
+            ({"verdict": "double"}, "choose one of the options on the page"),
             ({"amount": "much"}, "much"),
             ({"amount": "970.01"}, "which is less than 970.01 AED"),
             ({"amount": "0"}, "an amount above zero"),
-            ({"currency": "QQQ"}, "is not known here"),
+            ({"currency": "QQQ"}, "unknown currency"),
             ({"why": ""}, "say why"),
             ({"seen_AED": "7"}, "look again"),
             ({"invoice": "INV-1"}, "name another one"),

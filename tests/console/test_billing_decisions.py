@@ -95,7 +95,7 @@ async def test_a_failed_renewal_is_charged_now_and_paid(stage: OpenStage) -> Non
         assert "29.00 AED" in check.words
         assert await house.state(subscription) is State.PAST_DUE
         done = await confirm(visitor, subscription, check)
-        assert "The subscription is past due. What it owes is being charged." in done.words
+        assert "The subscription is past due. The amount owed is being charged." in done.words
         again = await visitor.get(path_of(subscription))
         assert "is being charged: what else may be decided waits" in again.words
         assert Verdict.RETRY not in offered(again), "one charge at a time"
@@ -187,7 +187,7 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
         good = {"verdict": "pause", "seen": page.field("seen"), "why": "x", "sure": "yes"}
         for wrong, said in (
             ({"verdict": "pay"}, "the decision is 'pay'"),
-            ({"seen": ""}, "does not say what you saw"),
+            ({"seen": ""}, "lacks the revision that you saw"),
             ({"why": ""}, "say why"),
             ({"verdict": "retry"}, "owes nothing"),
             ({"verdict": "resume"}, "is active; one can"),
@@ -207,20 +207,20 @@ async def test_a_refund_of_part_of_a_charge_is_given_back_with_a_credit_note(sta
         form = {"charge": page.field("charge"), "left": page.field("left"), "why": "a bad day", "amount": "9.50"}
         for wrong, said in (
             ({"amount": "9.501"}, "more than the 2 decimals"),
-            ({"amount": "29.01"}, "cannot be given back"),
+            ({"amount": "29.01"}, "cannot be refunded"),
             ({"amount": "much"}, "much"),
             ({"charge": "t-0"}, "has no charge 't-0'"),
             ({"why": ""}, "say why"),
-            ({"left": "1", "sure": "yes"}, "and not what you saw"),
+            ({"left": "1", "sure": "yes"}, "which is not what you saw"),
         ):
             refused = await visitor.submit(page, f"{path}/refund", **{**form, **wrong})
             assert (refused.status in (400, 409), said in refused.words) == (True, True), (said, refused.words)
         check = await visitor.submit(page, f"{path}/refund", **form)
         assert "9.50 AED goes back to visa …4242" in check.words
         done = await visitor.submit(check, f"{path}/refund", **form, sure="yes")
-        assert "is on its way" in done.words
+        assert "is in progress" in done.words
         twice = await visitor.submit(check, f"{path}/refund", **form, sure="yes")
-        assert (twice.status, "and not what you saw" in twice.words) == (409, True)
+        assert (twice.status, "which is not what you saw" in twice.words) == (409, True)
         await house.run()
         page = await visitor.get(path)
         for said in ("partially refunded", "9.50 AED", "a bad day", "Give back up to 19.50 AED"):
@@ -241,7 +241,7 @@ async def test_what_came_back_as_credit_does_not_go_back_from_the_invoices_page(
             assert said in page.words, said
         form = {"charge": page.field("charge"), "left": page.field("left"), "why": "a bad day"}
         refused = await visitor.submit(page, f"{path}/refund", **form, amount="29.00")
-        assert (refused.status, "without giving that twice" in refused.words) == (400, True)
+        assert (refused.status, "was returned as credit" in refused.words) == (400, True)
         check = await visitor.submit(page, f"{path}/refund", **form)
         assert "14.50 AED goes back to visa …4242" in check.words
         assert "/billing/customers/acc-1/credit" in page.text
@@ -255,12 +255,12 @@ async def test_what_went_back_by_bank_is_put_on_record_and_the_gateway_is_not_as
         page = await visitor.get(path)
         form = {"charge": page.field("charge"), "left": page.field("left"), "why": "by bank", "outside": "yes"}
         check = await visitor.submit(page, f"{path}/refund", **form)
-        assert "29.00 AED has gone back to acc-1@example.com outside the gateway" in check.words
-        assert (check.field("outside"), "Note it as given back" in check.words) == ("yes", True)
+        assert "29.00 AED was refunded to acc-1@example.com outside the gateway" in check.words
+        assert (check.field("outside"), "Record the refund" in check.words) == ("yes", True)
         done = await visitor.submit(check, f"{path}/refund", **form, sure="yes")
-        assert "is on record" in done.words
+        assert "is recorded" in done.words
         twice = await visitor.submit(check, f"{path}/refund", **form, sure="yes")
-        assert (twice.status, "and not what you saw" in twice.words) == (409, True)
+        assert (twice.status, "which is not what you saw" in twice.words) == (409, True)
         await house.run()
         assert "outside the gateway" in (await visitor.get(path_of(subscription))).words
         assert not house.gateway.books.refunds
@@ -320,7 +320,7 @@ async def test_a_notification_is_sent_again_and_taken_once(stage: OpenStage) -> 
         given = len(house.door.given)
         for _ in range(2):
             done = await visitor.submit(page, f"{path}/resend", why="their database was restored")
-            assert "It is on its way again." in done.words
+            assert "It is being sent again." in done.words
         await house.run()
         assert len(house.door.given) == given + 1, "asked for twice before it was tried, it is one message"
         page = await visitor.get(path)

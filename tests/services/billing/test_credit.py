@@ -463,7 +463,7 @@ async def test_a_refund_and_a_payout_of_one_charge_together_are_no_more_than_the
 
 async def give_back_or_not(house: House, subscription: Subscription) -> None:
     first = (await house.invoices(subscription))[0]
-    with pytest.raises(Invalid, match="came back as credit"):
+    with pytest.raises(Invalid, match="returned as credit"):
         await give_back(house, first, aed("970.00"))
 
 
@@ -538,7 +538,7 @@ async def test_an_answer_that_does_not_fit_a_payout_changes_nothing_and_is_loud(
         ),
         (
             "update payments.transactions set paid_out_minor = 1 where paid_out_minor > 0",
-            "refunds add up to what their transaction says",
+            "refunds add up to the totals of their transaction",
         ),
     ],
 )

@@ -67,7 +67,7 @@ async def test_a_refund_without_an_amount_leaves_out_what_came_back_as_credit(st
         assert (await charge_of(house, first)).credited == aed("14.50")
         assert await give_back(house, first) == aed("14.50")
         assert await give_back(house, change) == aed("35.00"), "nothing of the change came back"
-        with pytest.raises(Invalid, match=r"14.50 AED of charge .* came back as credit .* 0.00 AED can be given back"):
+        with pytest.raises(Invalid, match=r"14.50 AED of charge .* was returned as credit .* 0.00 AED is refundable"):
             await give_back(house, first)
         assert await house.broken() == {}
 
@@ -346,7 +346,7 @@ async def test_a_change_of_a_version_that_held_nothing_is_told_to_a_person(stage
         await give_back(house, first, aed("20.00"))
         await house.s.admin.resume(CHARGE_INITIATION.queue)
         await house.run()
-        assert await house.loud() == ["5.50 AED came back both in money and as credit; a person may take it back"]
+        assert await house.loud() == ["5.50 AED was returned both as money and as credit; an operator may reclaim it"]
         assert await house.broken() == {}
 
 

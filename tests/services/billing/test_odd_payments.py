@@ -196,7 +196,7 @@ async def test_it_is_put_back_no_more_and_the_right_order_under_that_key_is_refu
             await house.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)
         put_back = [n.text for n in await notes(house.s.read, severity=Severity.WARNING) if "charged" in n.text]
         assert put_back == ["invoice INV-2026-000001 was being charged and had no message"]
-        assert [text for text in await house.parked() if "is on record with another amount" in text]
+        assert [text for text in await house.parked() if "is recorded with another amount" in text]
         assert len(house.gateway.books.charges) == 1
         assert (await last_invoice(house, subscription)).charging is False
         assert await house.broken() == {}

@@ -93,7 +93,7 @@ async def test_what_waited_for_it_goes_on_and_the_books_close(stage: OpenStage, 
         assert await house.broken() == {}
         [said] = [each for each in await notes(house.s.read) if each.location == f"brakes.{decisions.ACTION}"]
         assert (said.actor, said.text.endswith("by bank, no. 4711")) == ("ann", True)
-        assert f"note as given back outside the gateway 28.00 AED of charge {odd.id}" in said.text
+        assert f"record as refunded outside the gateway 28.00 AED of charge {odd.id}" in said.text
 
 
 async def test_it_is_noted_once_and_not_what_the_gateway_gave_back(stage: OpenStage) -> None:

@@ -211,7 +211,7 @@ async def test_a_queue_of_paymentss_own_takes_nothing_from_subscriptions(two: Op
     async with two() as at:
         refused, taken = await at.send(PAYMENTS_CLOCK), await at.send()
         left = [reason for _, reason in await at.relayed()]
-        assert left == ["queue 'q:pay:clock' takes nothing from subscriptions"]
+        assert left == ["queue 'q:pay:clock' accepts nothing from subscriptions"]
         assert await at.arrived() == [taken]
         assert refused != taken
 

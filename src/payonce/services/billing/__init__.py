@@ -17,7 +17,7 @@ ROLES: dict[str, tuple[Handler, ...]] = {
     "payments": payments.HANDLERS,
 }
 INVARIANTS = {**subscriptions.INVARIANTS, **payments.INVARIANTS, **payments.SHARED_INVARIANTS}
-"""Of a database that both services share."""
+"""Invariants of a database that both services share."""
 
 OPERATIONS = lazily("payonce.services.billing.api.operations:build_routes")
 IS_OPERATOR = lazily("payonce.services.billing.callers:is_operator")
@@ -61,14 +61,14 @@ SUBSCRIPTIONS = Service(
         Demo(
             "billing",
             lazily("payonce.services.billing.demo.run:demonstrate"),
-            "500 customers over two years, each by a test clock of their own: they subscribe, try, change, pause and "
-            "cancel, and cards are declined for a while or for good, while 15 of 100 calls to the gateway go wrong and "
-            "both services are killed again and again. At the end the gateway's books and plain calendar arithmetic "
-            "say that every period was invoiced once and paid once. It takes minutes; --customers 20 --months 3 shows "
-            "the same sooner.",
+            "500 customers over two years, each on a test clock of their own: they subscribe, start trials, "
+            "change plans, pause and cancel; some cards are declined for a while, some for good. 15 % of the "
+            "gateway calls fail, and both services are killed repeatedly. At the end the gateway's records and "
+            "plain calendar arithmetic must confirm that every period was invoiced once and paid once. A full run "
+            "takes minutes; --customers 20 --months 3 is a shorter one.",
             options=(
-                Option("--customers", "how many.", min=1, max=2_000),
-                Option("--months", "how long each lives.", min=3, max=30),
+                Option("--customers", "Number of customers.", min=1, max=2_000),
+                Option("--months", "Number of months that each customer is simulated.", min=3, max=30),
             ),
         ),
     ),
@@ -101,10 +101,10 @@ PAYMENTS = Service(
     simulators=Simulators(
         ("card gateway",),
         (
-            Option("--gateway-port", "Port of the card gateway; 0 takes any free one.", default=9103, min=0, max=65535),
+            Option("--gateway-port", "Port of the card gateway; 0 picks a free one.", default=9103, min=0, max=65535),
             Option(
                 "--gateway-webhooks",
-                "Where the card gateway posts its webhooks; else it posts none.",
+                "URL to which the card gateway posts its webhooks; without it, none are sent.",
                 str,
                 metavar="URL",
             ),

@@ -1,4 +1,4 @@
-"""A body that holds something like a card number is refused at the door: not kept, not logged, not said back."""
+"""Rejects requests that contain something like a card number, so that none is stored, logged or echoed."""
 
 import json
 import re
@@ -14,52 +14,53 @@ from payonce.http.kit.problems import Problem
 from payonce.kit.redact import Luhn, candidates
 
 CARD_NUMBER_REFUSED: Final = (
-    "something in the request is like a card number, and those are never taken here; let the customer's browser give "
-    "it to the gateway, and send the token that comes of it, such as pm_1a2b; an id of your own that only looks like "
-    "one is taken with a letter before its digits"
+    "the request contains something that looks like a card number, and card numbers are never accepted here; let "
+    "the customer's browser send it to the gateway, and send the resulting token, such as pm_1a2b; put a letter "
+    "before the digits of an id that only looks like one"
 )
-KEY_REFUSED: Final = "the Idempotency-Key is like a card number, which would be kept with it; a UUID is fine"
+KEY_REFUSED: Final = "the Idempotency-Key looks like a card number, and would be stored; use a UUID"
 TEXT_MAX_CHARS: Final = 64 * 1024
-"""Of one request. No route of billing takes a longer one, and looking through it takes its time."""
+"""Per request. No billing route accepts longer text, and scanning takes time."""
 SEPARATOR: Final = "~~~"
-"""Longer than what may stand within a number: nothing on its left belongs to what is on its right."""
+"""Longer than any gap within a number, so digits on its two sides never form one number."""
 _ENOUGH_DIGITS: Final = re.compile(r"(?:\d\D*+){12}")
-"""As many digits as the shortest card has. Most requests end here."""
+"""As many digits as the shortest card number. Most requests stop here."""
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-"""Ids of ours, some of whose digits could by chance be a card's."""
+"""Our own ids, some of whose digits could by chance form a card number."""
 _NO_DIGIT_BEFORE: Final = r"(?<!\d)(?<!\d[\W_])(?<!\d[\W_]{2})"
-"""No digits near before it, of which it would be a part."""
+"""No digits shortly before it that it would be a part of."""
 _ORDINARY: Final = (
-    # A date, then the time of a day: no card begins with 19 to 21.
+    # A date, then a time of day; no card number begins with 19 to 21.
     re.compile(r"(?<!\d)(?:19|20|21)\d\d(?P<by>[-/.])(?:0[1-9]|1[0-2])(?P=by)(?:0[1-9]|[12]\d|3[01])(?!\d)"),
     re.compile(
         r"(?<![\d:])(?:[01]\d|2[0-3]):[0-5]\d(?::[0-6]\d(?:[.,]\d{1,9})?)?(?:[ ]?[+-][01]\d:?[0-5]\d)?(?![\d:])"
     ),
-    # An amount below a hundred thousand million, with up to three decimals, with or without marks at its thousands.
+    # An amount below a hundred billion, with up to three decimals, with or without thousands separators.
     re.compile(rf"{_NO_DIGIT_BEFORE}\d{{1,11}}[.,]\d{{1,3}}(?![\W_]{{0,2}}\d)"),
     re.compile(
         rf"{_NO_DIGIT_BEFORE}\d{{1,3}}(?P<mark>[,.' ])\d{{3}}(?:(?P=mark)\d{{3}}){{0,2}}(?:[.,]\d{{1,3}})?"
         r"(?![\W_]{0,2}\d)"
     ),
-    # An id with a word before it, such as a gateway's token.
+    # An id with a prefix, such as a gateway token.
     re.compile(r"(?<![^\W_])[A-Za-z]{1,20}_\d+(?![\W_]{1,2}\d|[^\W_])"),
-    # A ULID, all of whose digits could stand between the same two letters.
+    # A ULID, whose digits could all appear between the same two letters.
     re.compile(r"(?<![^\W_])[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}(?![^\W_])"),
 )
-"""What people and programs write with as many digits as a card has, and what no card looks like."""
+"""Ordinary values with as many digits as a card number has, in forms that no card number takes."""
 _PHONE: Final = re.compile(r"\+[(]?\d(?:[ ().\-/]{0,2}\d){6,14}+(?![ ().\-/]{0,2}\d)")
 """With its +, and no more digits than ITU-T E.164 allows."""
 _CARD_AFTER_PLUS: Final = re.compile(r"3[47]\d{13}|3[0689]\d{12}")
-"""As long as these no number of the countries is whose code they begin with."""
+"""No phone number with these country codes is as long as these card numbers."""
 _IBAN: Final = re.compile(r"(?<![^\W_])[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}(?![^\W_])")
 _RUN: Final = re.compile(r"(?<![^\W_])\d++(?:[\W_]{1,2}\d++(?![^\W_]))*+(?![^\W_])")
-"""Digits, and further digits after one or two signs that are neither letter nor digit."""
+"""Digit groups separated by one or two characters that are neither letters nor digits."""
 _BETWEEN_LETTERS: Final = re.compile(r"(?<![^\W_])\d++(?P<by>[^\W\d_]{1,2})\d++(?:(?P=by)\d++)*+(?![^\W_])")
 _GROUP: Final = re.compile(r"\d+")
 _PRINTED_GAP: Final = re.compile("[ \u00a0\u2000-\u200a\u2010-\u2015\u202f\u205f\u2212\u3000-]?")
-"""Nothing, a space or a dash, of whatever width: so cards are printed, and numbers that nobody gives out as well."""
+"""Nothing, a space or a dash of any width: the way card numbers are printed, and numbers outside any issuer's range."""
 _NEVER_ISSUED: Final = re.compile(r"1(?!\d{14}$)|2[01]")
-"""No card begins with 0 or as years do, and with 1 only those of airlines, of 15 digits: what else does is a moment."""
+"""Card numbers never begin with 0 or like a year; with 1 only those of airlines, which have 15 digits. Anything else is
+a timestamp."""
 _ISSUED: Final = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
     r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"  # Mastercard
@@ -71,11 +72,11 @@ _ISSUED: Final = re.compile(
     r"|8[12]\d{14,17}"  # RuPay, UnionPay
     r"|9792\d{12}"  # Troy
 )
-"""By first digits and length, as issuers give them out. What is parted in ways of its own must be one of these."""
+"""By issuer prefix and length. A number with unusual separators must match one of these."""
 
 
 async def refuse_card_numbers(request: Request) -> None:
-    """The dependency of billing's routes, before anything else reads what came."""
+    """The dependency of billing's routes; it runs before anything else parses the request."""
     query = request.scope["query_string"].decode("latin-1")
     refuse_in(await request.body(), query, unquote(query), request.url.path)
     if _is_suspect(request.headers.get("Idempotency-Key", "")):
@@ -83,12 +84,12 @@ async def refuse_card_numbers(request: Request) -> None:
 
 
 def refuse_in(body: bytes, *texts: str) -> None:
-    """The same for a route that reads its request itself."""
-    # As whatever reads JSON would: a body in UTF-16 is taken too.
+    """The same check for a route that parses its request itself."""
+    # Decoded like any JSON parser would: a body in UTF-16 is accepted too.
     read = body.decode(json.detect_encoding(body), "replace")
     if len(read) > TEXT_MAX_CHARS:
         raise Problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {TEXT_MAX_CHARS:,} characters here; send less"
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {TEXT_MAX_CHARS:,} characters; send less"
         )
     if _has_enough(read):
         texts = (*texts, _values(read))
@@ -111,7 +112,7 @@ def _has_enough(text: str) -> bool:
 
 
 def _holds_card(run: str) -> bool:
-    """Whole groups only: digits of which a part would be a card are an id."""
+    """Whole groups only: an id may contain digits that would form a card number."""
     groups = [match.span() for match in _GROUP.finditer(run)]
     digits = "".join(run[start:stop] for start, stop in groups)
     luhn = Luhn(digits)
@@ -132,7 +133,7 @@ def _is_issued(number: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Digits of whatever script as ours, and nothing between them that nobody sees."""
+    """Digits of any script as ASCII, without invisible characters between them."""
     if text.isascii():
         return text
     seen = (each for each in text if unicodedata.category(each) != "Cf")
@@ -147,7 +148,7 @@ def _without_ordinary(text: str) -> str:
 
 
 def _is_iban(text: str) -> bool:
-    """By its check digits (ISO 7064, 97-10)."""
+    """Checks the check digits (ISO 7064, 97-10)."""
     written = re.sub("[ -]", "", text).upper()
     return int("".join(str(int(each, 36)) for each in written[4:] + written[:4])) % 97 == 1
 
@@ -157,8 +158,8 @@ def _is_card_after_plus(text: str) -> bool:
 
 
 def _values(body: str) -> str:
-    r"""Every name and value of a JSON document, also what is written as \u0034\u0032… or is there twice; of whatever is
-    none, the text itself."""
+    r"""Every name and value of a JSON document, including escaped (\u0034\u0032…) and duplicate ones; for other text,
+    the text itself."""
     try:
         read = json.loads(body.lstrip("\ufeff"), object_pairs_hook=list, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The payloads on billing's queues, by queue and action. `docs/messages.md` is made from these types."""
+"""The payloads on billing's queues, by queue and action. `docs/messages.md` is generated from these types."""
 
 from datetime import datetime
 from typing import Final
@@ -20,45 +20,45 @@ from payonce.services.billing.wire import (
 
 
 class FirstInvoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Issue the first invoice of a subscription, and ask for its charge."""
+    """Issue the first invoice of a subscription and request its charge."""
 
     subscription_id: str
 
 
 class NextPeriod(msgspec.Struct, frozen=True, kw_only=True):
-    """Begin this period of a running subscription, which is due, and ask for its charge."""
+    """Begin this period of an active subscription, which is due, and request its charge."""
 
     subscription_id: str
     period: int
 
 
 class DunningRetry(msgspec.Struct, frozen=True, kw_only=True):
-    """Charge an open invoice once more, when the next try of dunning is due."""
+    """Charge an open invoice again on a dunning day."""
 
     subscription_id: str
     invoice_id: str | None
-    """None: none was open when it fell due, and nothing is tried."""
+    """None if no invoice was open when it fell due; then nothing is charged."""
 
 
 class ExpireIncomplete(msgspec.Struct, frozen=True, kw_only=True):
-    """Nobody has paid the first invoice for 23 hours."""
+    """The first invoice was not paid within 23 hours."""
 
     subscription_id: str
 
 
 class PlanChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Change the plan now: issue the difference, and ask for its charge."""
+    """Change the plan now: invoice the difference and request its charge."""
 
     subscription_id: str
     change_id: str
-    """Becomes the id of its invoice: a repetition finds that."""
+    """Also the id of the change's invoice, which makes redelivery harmless."""
     plan_id: str
     at: datetime
-    """When it was asked for, in the customer's time."""
+    """When the change was requested, in the customer's time."""
 
 
 class ClockMove(msgspec.Struct, frozen=True, kw_only=True):
-    """Move a test clock on to what falls due next."""
+    """Advance a test clock to the next due moment."""
 
     test_clock_id: str
 
@@ -70,28 +70,29 @@ class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedCharge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transaction that is on record, to be carried out or looked at again."""
+    """Charge a recorded transaction, or check its state again."""
 
     transaction_id: str
     action: str | None = None
-    """In a raw object alone."""
+    """Only in raw objects."""
 
 
 class RefundRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """From subscriptions: a refund that is not on record yet."""
+    """A refund that subscriptions requests and payments has not recorded yet."""
 
     transaction_id: str
     key: str
-    """The same for the same refund, however often it is asked for."""
+    """The same for every repetition of the request."""
     reason: str
     amount_minor: int | None = None
-    """None: whatever is left of the charge."""
+    """None refunds the rest of the charge."""
     from_credit: bool = False
-    """It pays out credit, which the customer no longer has: whether it can be or not, subscriptions are told."""
+    """The refund pays out credit that was already deducted from the customer's balance; payments reports the outcome
+    either way."""
     account_id: str | None = None
-    """Whose credit."""
+    """The account that the credit belongs to."""
     currency: str | None = None
-    """Of a payout of credit; other refunds are of the charge's currency."""
+    """Of a credit payout; other refunds use the currency of their charge."""
 
 
 HOLD: Final = "hold"
@@ -101,7 +102,7 @@ RELEASE: Final = "release"
 EXPIRE_INCOMPLETE: Final = "expire_incomplete"
 MOVE_CLOCK: Final = "move_clock"
 MIGRATE_PLAN: Final = "migrate_plan"
-"""The actions of `q:sub:clock` that come with a payload; its schedules put the others."""
+"""The actions of `q:sub:clock` with a payload; its schedules send the others."""
 
 PAYMENT_INITIATIONS: Final = Contract({Action.INITIAL: FirstInvoice, Action.RENEWAL: (DunningRetry, NextPeriod)})
 TRIAL_PAYMENTS: Final = Contract({Action.TRIAL: FirstInvoice})

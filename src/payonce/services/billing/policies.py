@@ -1,7 +1,7 @@
-"""The queues of billing, under the names that the seed's operators know, and their policies.
+"""Billing's queues, under the names that operators of the earlier system know, and their policies.
 
 `max_attempts` counts the first run: five retries are six attempts. The lock is the lease, which is renewed while a
-handler runs; the visibility time-out is the hard limit of one run.
+handler runs; the visibility timeout is the hard limit of one run.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ PAYMENT_INITIATION: Final = Policy(
     run_limit_s=300.0,
     contract=messages.PAYMENT_INITIATIONS,
 )
-"""An invoice is issued, or charged anew."""
+"""Issues an invoice, or charges one again."""
 TRIAL_PAYMENT: Final = Policy(
     "q:sub:trial_payment",
     max_attempts=4,
@@ -54,8 +54,8 @@ CHARGE_INITIATION: Final = Policy(
     run_limit_s=300.0,
     contract=messages.CHARGES,
 )
-"""How subscriptions ask payments for a charge: in the commit that issues the invoice, so that neither is without the
-other. The seed has a call here, which could be lost."""
+"""Charge requests from subscriptions to payments, sent in the commit that issues the invoice: neither exists without
+the other."""
 SUBSCRIPTION_UPDATE: Final = Policy(
     "q:pay:subscription_update",
     max_attempts=6,
@@ -81,7 +81,7 @@ CREDIT_HOLD: Final = Policy(
     run_limit_s=300.0,
     contract=messages.CREDIT_HOLDS,
 )
-"""How subscriptions reserve the credit of a plan change, so that a refund cannot return it a second time."""
+"""Reserves the credit of a plan change at payments, so that a refund cannot return it a second time."""
 
 BILLING_CLOCK: Final = Policy(
     "q:sub:clock",
@@ -91,7 +91,7 @@ BILLING_CLOCK: Final = Policy(
     log="failures",
     contract=messages.BILLING_CLOCKS,
 )
-"""What is done by the clock: what falls due is put on its queue, revenue is counted, test clocks are moved."""
+"""Periodic work: enqueues what is due, recognises revenue, and advances test clocks."""
 
 PAYMENTS_CLOCK: Final = Policy(
     "q:pay:clock",
@@ -101,7 +101,7 @@ PAYMENTS_CLOCK: Final = Policy(
     log="failures",
     contract=messages.PAYMENTS_CLOCKS,
 )
-"""The same for payments: what lost its message gets one, and old attempts to deliver are forgotten."""
+"""Periodic work of payments: re-enqueues work that lost its message, and deletes old delivery attempts."""
 
 SUBSCRIPTIONS_QUEUES: Final = (PAYMENT_INITIATION, TRIAL_PAYMENT, PLAN_CHANGE, USAGE_SYNC, BILLING_CLOCK)
 PAYMENTS_QUEUES: Final = (CHARGE_INITIATION, SUBSCRIPTION_UPDATE, REFUND_INITIATION, CREDIT_HOLD, PAYMENTS_CLOCK)

@@ -1,5 +1,5 @@
-"""What billing's services need from outside: the card gateway, the way to each other, and what they recognise their
-callers by; and what of them a database holds that is not shared."""
+"""External resources of billing's services: the card gateway, the client of the other service and the token verifier;
+and the parts of the services that a database holds."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -45,7 +45,7 @@ LOOPBACK: Final = "127.0.0.1"
 SIMULATED_KEY: Final = "simulated"
 WEBHOOKS_EVERY_S: Final = 0.2
 WEBHOOK_TIMEOUT_S: Final = 5.0
-"""Of one webhook of the simulated gateway, which waits for no slower receiver."""
+"""Per webhook of the simulated gateway, which does not wait for slow receivers."""
 ANY_ADDRESS: Final = frozenset({"", "::", "0.0.0.0"})  # noqa: S104 - where somebody listens, and nobody calls
 
 
@@ -74,32 +74,33 @@ def payments_in(service: Service, settings: Settings) -> Service | None:
 
 
 async def check_billing_held(settings: Settings, read: Reader) -> None:
-    """Refuses a database that holds other billing services than BILLING_DATABASE says. With a wrong setting payments
-    would charge without cards, and subscriptions would wait for charges that nobody makes."""
+    """Rejects a database that holds other billing services than BILLING_DATABASE says. With a wrong setting payments
+    would charge without cards, and subscriptions would wait for charges that never happen."""
     billing = settings.of(BillingSettings)
     for role, is_used in ((SUBSCRIPTIONS, subscriptions.is_used), (PAYMENTS, payments.is_used)):
         if not billing.holds(role) and await is_used(read):
             raise Invalid(
-                f"BILLING_DATABASE is {billing.database}, but this database has data of {role}; name another one in "
-                "DATABASE_URL, or set BILLING_DATABASE=both if both services share this one"
+                f"BILLING_DATABASE is {billing.database}, but this database has data of {role}; name another "
+                "database in DATABASE_URL, or set BILLING_DATABASE=both if both services share this one"
             )
     if billing.holds(PAYMENTS) and (waiting := await waiting_for_payments(read)):
         raise Invalid(
-            f"{waiting:,} messages wait in this database for payments with a database of its own; set "
-            "BILLING_DATABASE=subscriptions, at least until `payonce outbox list` shows none"
+            f"{waiting:,} messages in this database wait for payments with a database of its own; keep "
+            "BILLING_DATABASE=subscriptions until `payonce outbox list` shows none"
         )
 
 
 @asynccontextmanager
 async def open_subscriptions(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """Without secrets no role starts (`Settings.check_roles`)."""
+    """Opens the resources of subscriptions. No role starts without secrets (`Settings.check_roles`)."""
     yield subscription_resources(settings, database)
 
 
 @asynccontextmanager
 async def open_payments(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """Without secrets no role starts (`Settings.check_roles`); the gateway's statement can be read all the same. A
-    process that runs subscriptions, too, asks its own accounts about tokens: their `Tokens` come first."""
+    """Opens the resources of payments. No role starts without secrets (`Settings.check_roles`), but the gateway's
+    statement can be read without them. A process that also runs subscriptions checks tokens against its own accounts:
+    those `Tokens` come first."""
     billing = settings.of(BillingSettings)
     url = billing.subscription_service_url or f"http://{LOOPBACK}:{PORTS[SUBSCRIPTIONS]}"
     async with AsyncExitStack() as stack:
@@ -121,7 +122,7 @@ async def open_payments(settings: Settings, database: Database) -> AsyncIterator
 
 @asynccontextmanager
 async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """The client of the card gateway; and, when neither key nor address is set, the simulator behind it."""
+    """The client of the card gateway, and the simulator behind it if neither key nor URL is set."""
     from payonce.kit.http import HttpClient
     from payonce.vendors.gateway import port
     from payonce.vendors.gateway.client import GatewayClient
@@ -130,10 +131,10 @@ async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[
     key, url = revealed(billing.gateway_api_key), billing.gateway_url
     if (key is None) != (url is None):
         named, missing = ("GATEWAY_URL", "GATEWAY_API_KEY")[:: 1 if key is None else -1]
-        raise Invalid(f"{named} is set and {missing} is not; set both, or neither to have the gateway simulated")
+        raise Invalid(f"{named} is set and {missing} is not; set both, or neither to simulate the gateway")
     budget = SharedBudget(database, "gateway", *turns_of(port, billing.gateway_per_s), port.TURN_MAX_S)
     if key is not None:
-        # The operator wrote the address: it may well lie in their own network.
+        # The operator configured the URL, which may be in their own network.
         async with HttpClient("gateway", url, timeout_s=billing.gateway_answer_s, allow_private=True) as http:
             yield [GatewayClient(http, key, budget, watch=call_observer("gateway"))]
         return
@@ -144,7 +145,7 @@ async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[
 
 @contextmanager
 def simulated_gateway(settings: Settings) -> Iterator["GatewaySimulator"]:
-    """With the books that it left in the data folder."""
+    """The simulator, with the records that it kept in the data folder."""
     from payonce.vendors.gateway.simulator import GatewaySimulator
 
     journal = settings.simulators_dir / "gateway.journal"
@@ -157,7 +158,7 @@ def simulated_gateway(settings: Settings) -> Iterator["GatewaySimulator"]:
 async def delivering_webhooks(
     simulator: "GatewaySimulator", url: str, secrets: "Sequence[Secret]"
 ) -> AsyncIterator[None]:
-    """Meanwhile the simulated gateway posts its webhooks to this address as they come due."""
+    """Within the context, the simulated gateway posts its due webhooks to this URL."""
     from payonce.kit.http import HttpClient
 
     async def keep_telling(http: HttpClient) -> None:
@@ -176,11 +177,11 @@ async def delivering_webhooks(
 
 @asynccontextmanager
 async def open_payments_relay(settings: Settings, database: Database) -> AsyncIterator[Forwarding]:
-    """Where payments have a database of their own."""
+    """Forwards messages to payments with a database of its own."""
     url = settings.of(BillingSettings).payment_service_url or f"http://{LOOPBACK}:{PORTS[PAYMENTS]}"
     queues = frozenset(policy.queue for policy in PAYMENTS_QUEUES)
     if not settings.embedded and settings.webhook_signing_secret is None:
-        # A command, which puts messages and relays none: without the secret no role starts.
+        # A command, which sends messages and relays none: no role starts without the secret.
         yield Forwarding(queues, PaymentsRelay(None))
         return
     async with open_signed_client("payments", url, notification_secrets(settings), Reader(database)) as client:
@@ -188,11 +189,11 @@ async def open_payments_relay(settings: Settings, database: Database) -> AsyncIt
 
 
 def simulated_cards(context: "AppContext") -> "ASGIApp":
-    """Where a browser gives its card to the gateway while that is simulated in this process. It makes tokens and
-    nothing else, as the real gateway does for browsers, which have no key; charges go through payments."""
+    """Lets a browser send its card to the gateway that is simulated in this process. It only creates tokens, as the
+    real gateway does for browsers, which have no key; charges go through payments."""
 
     async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
-        # Not at the top: few processes ever come here.
+        # Imported late: few processes serve this route.
         from payonce.http.kit.problems import Problem, document
         from payonce.vendors.gateway.simulator import TOKENS, GatewaySimulator
 
@@ -200,8 +201,8 @@ def simulated_cards(context: "AppContext") -> "ASGIApp":
         place: str = scope["root_path"]
         asked = scope["path"].removeprefix(place)
         if simulator is None or asked != TOKENS or scope["method"] != "POST":
-            here = f"where it is simulated in this process, with POST {place}{TOKENS}"
-            problem = Problem(HTTPStatus.NOT_FOUND, f"cards are given to the gateway itself; {here}")
+            here = f"if it is simulated in this process, with POST {place}{TOKENS}"
+            problem = Problem(HTTPStatus.NOT_FOUND, f"send cards to the gateway itself; {here}")
             await document(scope["path"], problem, scope["state"].get("trace_id"))(scope, receive, send)
             return
         await simulator({**scope, "path": asked, "raw_path": asked.encode(), "root_path": ""}, receive, send)
@@ -210,8 +211,8 @@ def simulated_cards(context: "AppContext") -> "ASGIApp":
 
 
 def notify_this_process(resources: Sequence[object], settings: Settings, roles: Sequence[str], port: int) -> None:
-    """This process listens: if it is the subscription service, and nobody says that another one is, notifications of
-    payments go to itself."""
+    """Called when this process listens. If it runs subscriptions and no other URL is configured, payments sends its
+    notifications to this process."""
     if settings.of(BillingSettings).subscription_service_url is not None or SUBSCRIPTIONS not in roles:
         return
     host = LOOPBACK if settings.host in ANY_ADDRESS else settings.host

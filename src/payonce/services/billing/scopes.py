@@ -1,4 +1,4 @@
-"""What a key may do with billing. Billing has no tenants: a key sees every customer."""
+"""The scopes of API keys for billing. Billing has no tenants: a key reads every customer."""
 
 from typing import Final
 
@@ -7,12 +7,12 @@ OPERATE: Final = "billing:operate"
 CHARGE: Final = "billing:charge"
 
 SCOPES: Final = {
-    READ: "see customers, their subscriptions, invoices, usage and payments",
-    OPERATE: "create and edit customers, start, change and end subscriptions, make plans, steer billing's queues",
-    CHARGE: "charge cards and give money back",
+    READ: "read customers, their subscriptions, invoices, usage and payments",
+    OPERATE: "create and edit customers, start, change and end subscriptions, create plans, operate billing's queues",
+    CHARGE: "charge and refund cards",
 }
 
 NO_TENANTS: Final = (
-    "billing has no tenants, and its keys see every customer; make the key without a tenant, and run payonce with a "
-    "database of its own for each merchant whose customers must be kept apart"
+    "billing has no tenants, and its keys read every customer; create the key without a tenant, and run payonce "
+    "with a separate database for each merchant whose customers must be isolated"
 )

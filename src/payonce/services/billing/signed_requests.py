@@ -1,4 +1,4 @@
-"""Signed requests from one service of billing to the other, by the secret that they share."""
+"""Signed requests between the two billing services, by their shared secret."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 10.0
 ANSWER_MAX_BYTES: Final = 256 * 1024
 MESSAGES_PATH: Final = "/v1/messages"
-"""Where payments take messages from a subscription service with a database of its own."""
+"""The route of payments for messages from a subscription service with a database of its own."""
 TOKEN_VERSION_PATH: Final = "/v1/auth/token-version"  # noqa: S105 - an address
-"""Where subscriptions say which tokens of an account count."""
+"""The route of subscriptions that returns the current token version of an account."""
 
 
 @dataclass(frozen=True)
 class SharedSecrets:
-    """What the two services sign with: any of them will do, so that they can be exchanged without a lost request."""
+    """The secrets that the two services sign with. Any of them is accepted, so they can be rotated without losing a
+    request."""
 
     secrets: Sequence[Secret] = field(repr=False)
     tolerance_s: int = TOLERANCE_S
 
 
 class SignedClient:
-    """The other service, as this one asks it. Signed by the store's clock and by every secret in force."""
+    """The client of the other service. It signs with every active secret and the database's time."""
 
     def __init__(self, http: "HttpClient", url: str, secrets: Sequence[Secret], read: Reader) -> None:
         if not secrets:
@@ -48,7 +49,7 @@ class SignedClient:
         self._read = read
 
     async def post(self, path: str, body: Any) -> "Response":
-        """Raises NotSent or Unknown when there is no answer."""
+        """Raises NotSent or Unknown without a response."""
         raw = msgspec.json.encode(body)
         now = await self._read.fetchval("select payonce.due_now()")
         headers = signed_headers(self._secrets, str(new_id()), now, raw)
@@ -60,10 +61,10 @@ class SignedClient:
 async def open_signed_client(
     name: str, url: str, secrets: Sequence[Secret], read: Reader, *, transport: "Application | None" = None
 ) -> AsyncIterator[SignedClient]:
-    # Not at the top: commands that ask nobody need no HTTP client, which takes a while to load.
+    # Imported late: commands that send no requests need no HTTP client, which is slow to load.
     from payonce.kit.http import HttpClient
 
-    # The operator wrote the address: it may well lie in their own network.
+    # The operator configured the URL, which may be in their own network.
     async with HttpClient(
         name, None, timeout_s=TIMEOUT_S, max_body_bytes=ANSWER_MAX_BYTES, allow_private=True, transport=transport
     ) as http:
@@ -71,9 +72,10 @@ async def open_signed_client(
 
 
 async def read_signed(request: Request, context: AppContext, shared: SharedSecrets, consumer: str) -> bytes:
-    """The body, once its signature is verified; 400 or 401 otherwise, also for a name twice in one object."""
+    """Returns the body after verifying its signature. Raises a 400 or 401 problem, also for duplicate names in an
+    object."""
     body = await request.body()
-    # Bodies of other requests are signed by the same secrets, and fit none of what is read here.
+    # Other requests are signed with the same secrets, but their bodies do not decode as the types expected here.
     receiver = Receiver(consumer, shared.secrets, Scheme.STANDARD, shared.tolerance_s)
     received = await receiver.receive(context.read, request.headers.items(), body)
     if isinstance(received, Refusal):

@@ -1,4 +1,4 @@
-"""Which tokens of an account still count, remembered for a moment: most requests ask nobody for it."""
+"""The current token version of each account, cached briefly, since most requests do not need a fresh one."""
 
 import time
 from collections import OrderedDict
@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 KNOWN_MAX: Final = 10_000
-"""Accounts whose version a process remembers."""
+"""Accounts whose version a process caches."""
 KNOWN_FOR_S: Final = 30.0
-"""So long may a token be read that was ended in another process, where no money moves."""
+"""How long a token that another process revoked is still accepted where no money moves."""
 
 
 class KnownVersions:
-    """`fetch` asks whoever keeps the accounts; None for an account that is not there."""
+    """Caches what `fetch` returns from the account store; None for an unknown account."""
 
     def __init__(
         self, fetch: Callable[[str], Awaitable[int | None]], clock: Callable[[], float] = time.monotonic
@@ -33,5 +33,5 @@ class KnownVersions:
         return found
 
     def forget(self, account_id: str) -> None:
-        """In this process its tokens have ended now."""
+        """Drops the cached version, after this process revoked the account's tokens."""
         self._known.pop(account_id, None)

@@ -1,4 +1,4 @@
-"""Access tokens of people who log in: JWTs that both services read alone, by one secret that they share."""
+"""Access tokens of logged-in accounts: JWTs that both services verify independently with a shared secret."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from payonce.kit.outcomes import Unavailable
 AUDIENCE: Final = "payonce-billing"
 ALGORITHM: Final = "HS256"
 KEY_MIN_BYTES: Final = 32
-"""RFC 7518 wants at least as many as the hash has."""
+"""RFC 7518 requires at least as many bytes as the hash has."""
 ACCESS_S: Final = 15 * 60
 SKEW_S: Final = 30
 """How far the clocks of two services may differ."""
 TOKEN_MAX_CHARS: Final = 2_000
 KNOWN_MAX: Final = 10_000
-"""Tokens whose signature was verified and is not verified again, so long as they are valid."""
+"""Tokens whose signature is cached as verified until they expire."""
 CLAIMS: Final = ("sub", "role", "ver", "iat", "exp", "aud")
-NO_PACKAGE: Final = "tokens of billing need the extra billing; run: pip install 'payonce[billing]'"
+NO_PACKAGE: Final = "billing's tokens need the extra billing; run: pip install 'payonce[billing]'"
 
 
 class Versions(Protocol):
-    """Whether tokens given out so far still count: an account has a number that grows when they do not."""
+    """Token versions: an account's version grows when its issued tokens are revoked."""
 
     async def version_of(self, account_id: str, *, fresh: bool) -> int | None:
-        """None for an account that is not there. Unless `fresh`, it may be a little old."""
+        """The account's version, None if there is no such account. Unless `fresh`, it may come from a cache."""
         ...
 
 
@@ -37,11 +37,12 @@ class Claims:
 
 
 class Expired(Exception):
-    """Ours, and over. A client comes back with one every quarter of an hour: that is no guess."""
+    """A valid token that has expired. Clients present one every quarter of an hour, so it does not count as a guess."""
 
 
 class Tokens:
-    """The first key signs, every one of them reads, so that they can be exchanged without anybody logging in anew."""
+    """Issues and verifies tokens. The first key signs and all keys verify, so keys can be rotated without new
+    logins."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Tokens:
         except ImportError as error:
             raise Unavailable(NO_PACKAGE) from error
         assert keys
-        assert all(len(key) >= KEY_MIN_BYTES for key in keys), "keys are checked where they are read"
+        assert all(len(key) >= KEY_MIN_BYTES for key in keys), "keys are validated where they are read"
         self._jwt: Any = jwt
         self._keys = tuple(keys)
         self._versions = versions
@@ -78,8 +79,8 @@ class Tokens:
         return token
 
     def read(self, text: str) -> Claims | None:
-        """What a token of ours says; None for whatever is none. By this one algorithm: what a token says of itself
-        decides nothing. Raises Expired."""
+        """The claims of a valid token, None for anything else. The algorithm is fixed: the token's own header decides
+        nothing. Raises Expired."""
         if len(text) > TOKEN_MAX_CHARS:
             return None
         known = self._known.get(text) or self._found(text)
@@ -92,27 +93,27 @@ class Tokens:
         return claims
 
     def _found(self, text: str) -> tuple[Claims, int] | None:
-        """Of a token that is seen for the first time. A busy client sends the same one a thousand times, and what it
-        says does not change; when it ends is asked every time."""
-        # With every key: which of them fits is not to be told by the time it takes.
+        """Verifies a token at its first use and caches the result: busy clients present the same token a thousand
+        times. Its expiry is checked at every use."""
+        # Every key is tried, so that the timing does not reveal which one matches.
         found = [body for body in (self._verified(text, key) for key in self._keys) if body is not None]
         claims = _claims(found[0]) if found else None
         if claims is None:
             return None
         self._known[text] = claims, found[0]["exp"]
         if len(self._known) > KNOWN_MAX:
-            # The one that was seen first, and so will end first.
+            # The oldest entry, which expires first.
             self._known.pop(next(iter(self._known)))
         return self._known[text]
 
     async def counts(self, claims: Claims, *, fresh: bool) -> bool:
-        """Whether the account has not ended its tokens since."""
+        """Whether the account has not revoked its tokens since."""
         if self._versions is None:
             return True
         return await self._versions.version_of(claims.account_id, fresh=fresh) == claims.version
 
     def _verified(self, text: str, key: bytes) -> dict[str, Any] | None:
-        # Times are ours to judge, by the clock that tests move.
+        # Times are checked by our own clock, which tests can move.
         options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
         try:
             body: dict[str, Any] = self._jwt.decode(
@@ -124,12 +125,12 @@ class Tokens:
 
 
 def is_token(text: str) -> bool:
-    """Whether it has the shape of one; an API key has not."""
+    """Whether the text has the form of a JWT, which an API key has not."""
     return text.count(".") == 2
 
 
 def _claims(body: dict[str, Any]) -> Claims | None:
-    """None for what says more or less than ours do: a moment before which it is not to count, a second audience."""
+    """The claims, None if the body has more or fewer than ours, such as a not-before time or a second audience."""
     if body.keys() != set(CLAIMS) or body["aud"] != AUDIENCE:
         return None
     account_id, role = body["sub"], body["role"]

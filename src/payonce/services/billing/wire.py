@@ -1,4 +1,4 @@
-"""What the two services of billing say to each other: the payloads on their queues, and the body of a notification."""
+"""The wire format between the two billing services: payloads on their queues, and the body of a notification."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -19,9 +19,9 @@ class Action(StrEnum):
     DOWNGRADE = "downgrade"
     REFUND = "refund"
     PAYMENT = "payment"
-    """Asked for at payments itself, for no invoice."""
+    """Requested at payments itself, without an invoice."""
     PAYMENT_METHOD = "payment_method"
-    """No money: the account has a new card, and what waits for one may be tried at once."""
+    """No money: the account has a new card, and overdue invoices may be charged at once."""
     CREDIT_HOLD = "credit_hold"
     """No money: the answer to a `CreditHold`. Its metadata is a `HoldAnswer`."""
 
@@ -35,7 +35,7 @@ class Status(StrEnum):
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:pay:charge_initiation`, put in the commit that issues the invoice or asks for another try."""
+    """On `q:pay:charge_initiation`, sent in the commit that issues the invoice or starts another attempt."""
 
     invoice_id: str
     generation: int
@@ -56,26 +56,26 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefundExecution(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:pay:refund_initiation`: a refund that is on record, to be carried out."""
+    """On `q:pay:refund_initiation`: execute a recorded refund."""
 
     refund_id: str
 
 
 class ReturnedCredit(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:pay:refund_initiation`: what of a charge came back as credit, all in all, and need not be given back. Sent
-    by earlier versions after the change; now subscriptions hold the credit before it."""
+    """On `q:pay:refund_initiation`: the total of a charge that was returned as credit and must not be refunded. Sent by
+    earlier versions after the plan change; now subscriptions hold the credit before it."""
 
     transaction_id: str
     credited_minor: int
 
 
 class HeldCredit(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of one charge that a change of plan returns as credit."""
+    """The part of one charge that a plan change returns as credit."""
 
     transaction_id: str
     minor: int
     refunded_minor: int
-    """What is already refunded of the charge, or being refunded. The credit is computed from it."""
+    """The part of the charge that is refunded or being refunded. The credit is computed from it."""
 
 
 class CreditHold(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,14 +88,14 @@ class CreditHold(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: datetime
     """When the change was requested, in the customer's time."""
     round: int
-    """Grows each time the credit is computed anew because a refund came in between."""
+    """Grows each time the credit is recomputed because of a refund in between."""
     asked_at: datetime
-    """By the clock of subscriptions: a hold never replaces one that was asked for later."""
+    """By the clock of subscriptions: a hold never replaces one that was requested later."""
     credits: tuple[HeldCredit, ...]
 
 
 class HoldAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of a `credit_hold` notification: the request, with what payments knows of refunds."""
+    """The metadata of a `credit_hold` notification: the request, with the refunds known to payments."""
 
     change_id: str
     account_id: str
@@ -105,50 +105,52 @@ class HoldAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreditConfirmation(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan has changed: its credit is final. Holds it, if a version that held nothing issued the change."""
+    """The plan has changed and its credit is final. Payments holds the credit now if an earlier version issued the
+    change without a hold."""
 
     change_id: str
     credits: tuple[HeldCredit, ...]
 
 
 class CreditRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan does not change: nothing comes back as credit, and refunds may return it."""
+    """The plan does not change: no credit is returned, and refunds may use the amount."""
 
     change_id: str
 
 
 class NotificationDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:pay:subscription_update`: a notification that is on record, to be delivered."""
+    """On `q:pay:subscription_update`: deliver a recorded notification."""
 
     event_id: str
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of the signed webhook from payments to subscriptions. One event_id is one event, however it comes."""
+    """The body of the signed webhook from payments to subscriptions. One event_id is one event, however often it is
+    delivered."""
 
     event_id: str
     transaction_id: str | None
     subscription_id: str | None
     status: Status
     amount: str
-    """In major units, a text with all decimals of its currency."""
+    """In major units, as text with all decimals of its currency."""
     currency: str
     occurred_at: datetime
     action: Action
     metadata: dict[str, Any]
-    """account_id always; invoice_id, generation, decline_code, hard, refund_id, outside where they apply; of a credit
-    hold a `HoldAnswer`."""
+    """Always account_id; invoice_id, generation, decline_code, hard, refund_id and outside where they apply; for a
+    credit hold the fields of `HoldAnswer`."""
 
 
 class TokenVersionQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a signed request to subscriptions: which tokens of an account count."""
+    """The body of a signed request to subscriptions for the current token version of an account."""
 
     account_id: str
 
 
 class TokenVersion(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None
-    """None: there is no such account."""
+    """None if there is no such account."""
 
 
 class ForwardedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,30 +173,30 @@ class ForwardedMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What payments has not taken, by id, and why. It has committed all others, now or before."""
+    """The reason for each message that payments rejected, by id. All others are committed, now or earlier."""
 
     refused: dict[str, str]
 
 
 CREDIT_KEY: Final = "credit:"
-"""What the key of a refund begins with that pays out credit; the id of the payout follows."""
+"""Prefix of the refund keys of credit payouts; the payout's id follows."""
 CREDITED: Final = "credited"
-"""The action of a message that says so."""
+"""The action of a `ReturnedCredit` message."""
 ZERO_AMOUNT: Final = "0"
 NOTIFICATION_ID_MAX_CHARS: Final = 200
-"""As the tables have room for them."""
+"""The size of the columns."""
 NOTIFICATION_MINOR_MAX: Final = 2**53 - 1
-"""As the gateway's amounts: beyond it some reader of JSON on the way would have lost digits."""
+"""As for the gateway's amounts: above it, some JSON parsers lose digits."""
 
 
 def read_notification(body: bytes) -> Notification:
-    """As it came, if our books can hold it: what they cannot is the sender's to mend, and one sentence says what."""
+    """Decodes a notification that the database can store; raises Invalid with what the sender must correct."""
     try:
         notification = msgspec.json.decode(body, type=Notification)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"the body is no notification of payments: {error}") from error
+        raise Invalid(f"the body is not a notification from payments: {error}") from error
     if _has_nul(msgspec.to_builtins(notification)):
-        raise Invalid("a text of the notification has the character U+0000 in it, which the store does not keep")
+        raise Invalid("a text of the notification contains the character U+0000, which the database cannot store")
     for name, text in (("event_id", notification.event_id), ("transaction_id", notification.transaction_id)):
         if text is not None and not 1 <= len(text) <= NOTIFICATION_ID_MAX_CHARS:
             raise Invalid(f"{name} {text[:40]!r} must have 1 to {NOTIFICATION_ID_MAX_CHARS} characters")
@@ -222,5 +224,6 @@ def _has_nul(value: object) -> bool:
 
 
 def charge_key(invoice_id: str, generation: int) -> str:
-    """A replay has the same key, dunning's next try another: what the gateway honours, and what is unique here."""
+    """The gateway's idempotency key, unique here as well: a replay has the same key, the next dunning attempt
+    another."""
     return f"{invoice_id}:{generation}"

@@ -71,7 +71,7 @@ async def test_another_body_under_the_same_key_is_parked(stage: OpenStage, other
         await till.ask(**other)
         await till.run()
         assert till.captures() == 1
-        assert await till.parked() == ["charge inv-1:1 is on record with another amount, account or purpose"]
+        assert await till.parked() == ["charge inv-1:1 is recorded with another amount, account or purpose"]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_what_is_found_with_another_amount_is_neither_booked_nor_told(stag
         said = await till.s.owner.fetchval(
             "select last_error from payonce.live_messages where queue = $1", CHARGE_INITIATION.queue
         )
-        assert "is of 2899 AED in minor units, and 2900 AED was asked for" in said
+        assert "is 2899 AED in minor units, but 2900 AED was requested" in said
 
 
 async def test_while_a_try_is_in_doubt_no_other_try_of_its_invoice_goes_out(stage: OpenStage) -> None:

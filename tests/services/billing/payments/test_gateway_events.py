@@ -90,13 +90,13 @@ async def test_the_same_event_is_taken_in_once(stage: OpenStage) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"reference": "nobody:1"}, "we know of no such charge"),
-        ({"reference": "no colon"}, "we know of no such charge"),
+        ({"reference": "nobody:1"}, "there is no such charge"),
+        ({"reference": "no colon"}, "there is no such charge"),
         ({"amount": 2_901}, "is of 29.00 AED"),
         ({"currency": "EUR"}, "is of 29.00 AED"),
         ({"id": "ch_another"}, "is succeeded as"),
         ({"kind": "charge.failed", "id": "ch_another"}, "is succeeded as"),
-        ({"kind": "refund.succeeded", "reference": "nobody"}, "we know of no such refund"),
+        ({"kind": "refund.succeeded", "reference": "nobody"}, "there is no such refund"),
     ],
 )
 async def test_what_fits_nothing_of_ours_is_told_and_changes_nothing(

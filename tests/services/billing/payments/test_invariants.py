@@ -8,8 +8,8 @@ from payonce.testing import OpenStage
 from tests.services.billing.payments.till import INVARIANTS, Till, open_till
 
 BROKEN: Final = {
-    "refunds add up to what their transaction says": "update payments.refunds set amount_minor = 99",
-    "what changes of plan give back as credit is counted by their charges": """
+    "refunds add up to the totals of their transaction": "update payments.refunds set amount_minor = 99",
+    "credit held for plan changes is counted by its charges": """
         insert into payments.credits_held (change_id, transaction_id, minor)
         select 'change', id, 1 from payments.transactions
     """,
@@ -17,7 +17,7 @@ BROKEN: Final = {
         update payments.transactions set state = 'pending', gateway_id = null, ended_at = null,
             created_at = payonce.due_now() - interval '25 hours' where invoice_id = 'inv-2'
     """,
-    "the price of a trial is given back, or on its way": """
+    "the price of a trial is refunded, or being refunded": """
         update payments.transactions set state = 'succeeded', refunded_minor = 0 where action = 'trial'
     """,
     "every pending charge and refund has a message": """
@@ -28,13 +28,13 @@ BROKEN: Final = {
         update payments.notifications set delivered_at = null, created_at = payonce.due_now() - interval '61 minutes'
         where action = 'payment_method'
     """,
-    "whatever ended for subscriptions is told to them once": """
+    "every outcome is reported to subscriptions exactly once": """
         delete from payments.webhook_outbound_requests; delete from payments.notifications where action = 'refund'
     """,
-    "what clears at the gateway is what was captured and not given back": """
+    "the clearing balance is what was captured and not refunded": """
         update payments.transactions set amount_minor = 2800 where invoice_id = 'inv-2'
     """,
-    "what is in transit is what subscriptions have not been told": """
+    "amounts in transit are those not yet reported to subscriptions": """
         select payonce.post('stray', 'test', 'stray', null, '', array['billing/captured', 'test/stray'],
             array['AED', 'AED'], array[2, 2]::smallint[], array[-1, 1]::numeric[])
     """,
@@ -48,7 +48,7 @@ BROKEN: Final = {
     "every capture and refund is a performed effect": """
         update payments.transactions set gateway_id = 'ch_another' where invoice_id = 'inv-2'
     """,
-    "what went back outside the gateway is over, and has no order there": """
+    "refunds outside the gateway have succeeded and have no order there": """
         update payments.refunds set outside = true, gateway_id = null
     """,
     "nothing has ended while its order at the gateway is open": "update payonce.effects set state = 'unknown'",

@@ -1,1 +1,1 @@
-"""Routes that concern both services of billing."""
+"""Routes that both billing services serve."""

@@ -1,4 +1,4 @@
-"""The queues and the job log of billing over HTTP, for its operators: routes of both services."""
+"""Billing's queues and job log over HTTP, for billing operators; both services serve these routes."""
 
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -31,7 +31,7 @@ LOOK: Final = responses(400, 401, 403, 404, 422, 429, 503)
 STEER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 OURS: Final = tuple(policy.queue for policy in QUEUES)
 
-QueueName = Annotated[Name, Path(description="As GET /v1/ops/queues lists them.")]
+QueueName = Annotated[Name, Path(description="A name from GET /v1/ops/queues.")]
 Viewer = Annotated[BillingCaller, require_operator(READ)]
 Steerer = Annotated[BillingCaller, require_operator(OPERATE)]
 
@@ -44,7 +44,7 @@ def build_routes() -> APIRouter:
 
 
 def _add_looking(routes: APIRouter) -> None:
-    @routes.get("/job-logs", summary="Ended runs of billing's queues, the newest first", responses=LOOK)
+    @routes.get("/job-logs", summary="List finished jobs of billing's queues, newest first", responses=LOOK)
     async def list_job_logs(
         context: AppContextDep,
         caller: Viewer,
@@ -56,7 +56,7 @@ def _add_looking(routes: APIRouter) -> None:
         since: Moment | None = None,
         until: Moment | None = None,
         limit: Limit = PAGE_DEFAULT,
-        before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
+        before: Annotated[Number | None, Query(description="The last id of the previous page.")] = None,
     ) -> JobPage:
         require_resource(context, Tokens)
         if queue is not None:
@@ -75,7 +75,9 @@ def _add_looking(routes: APIRouter) -> None:
         )
         return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
 
-    @routes.get("/queues", summary="Billing's queues: messages by state, paused or not", responses=LOOK)
+    @routes.get(
+        "/queues", summary="List billing's queues with message counts by state and pause status", responses=LOOK
+    )
     async def list_billing_queues(context: AppContextDep, caller: Viewer) -> Depths:
         require_resource(context, Tokens)
         known = [name for name in await context.admin.queues() if name in OURS]
@@ -83,21 +85,19 @@ def _add_looking(routes: APIRouter) -> None:
 
 
 def _add_steering(routes: APIRouter) -> None:
-    @routes.post("/queues/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
+    @routes.post("/queues/{queue}/pause", summary="Stop claiming messages at once; nothing is lost", responses=STEER)
     async def pause_billing_queue(queue: QueueName, body: Pause, context: AppContextDep, caller: Steerer) -> Paused:
         await _check(context, queue)
         await context.admin.pause(queue, body.reason, caller.holder)
         return Paused(queue=queue, paused=True)
 
-    @routes.post("/queues/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
+    @routes.post("/queues/{queue}/resume", summary="Resume a paused queue", responses=STEER)
     async def resume_billing_queue(queue: QueueName, context: AppContextDep, caller: Steerer) -> Paused:
         await _check(context, queue)
         await context.admin.resume(queue, caller.holder)
         return Paused(queue=queue, paused=False)
 
-    @routes.post(
-        "/queues/{queue}/redrive", summary="Let parked messages start over", response_model=Redriven, responses=STEER
-    )
+    @routes.post("/queues/{queue}/redrive", summary="Requeue parked messages", response_model=Redriven, responses=STEER)
     async def redrive_billing_queue(
         queue: QueueName,
         body: RedriveRequest,
@@ -120,6 +120,6 @@ async def _check(context: AppContext, queue: str) -> None:
 
 
 def _check_ours(queue: str) -> None:
-    """An operator of billing steers billing."""
+    """Billing operators control billing's queues only; raises a 404 problem for any other queue."""
     if queue not in OURS:
-        raise not_found(f"queue {queue!r} of billing; there are: {', '.join(OURS)}")
+        raise not_found(f"queue {queue!r} of billing; its queues are {', '.join(OURS)}")

@@ -1,4 +1,4 @@
-"""`billing`: what operators do about plans and credit."""
+"""`billing`: plan migrations and customer credit."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""`billing credit`: what operators do about customers' credit."""
+"""`billing credit`: a customer's credit."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -31,15 +31,15 @@ Examples:
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
-CustomerArgument = Annotated[str, typer.Argument(metavar="CUSTOMER", help="The account's id, or its e-mail address.")]
+CustomerArgument = Annotated[str, typer.Argument(metavar="CUSTOMER", help="The account's id or e-mail address.")]
 CreditAmount = Annotated[str, typer.Argument(metavar="AMOUNT", help="In major units, such as 12.50.")]
-CurrencyArgument = Annotated[str, typer.Argument(metavar="CURRENCY", help="Its ISO code, such as AED.")]
-WhyOption = Annotated[str, typer.Option(help="Stands on the entry, which the customer sees, and in the audit log.")]
+CurrencyArgument = Annotated[str, typer.Argument(metavar="CURRENCY", help="ISO code, such as AED.")]
+WhyOption = Annotated[str, typer.Option(help="The reason, for the entry that the customer sees and for the audit log.")]
 
 
 @commands.command("show")
 def show_credit(customer: CustomerArgument, limit: LimitOption = 50, as_json: JsonOption = False) -> None:
-    """The balance, and the newest entries that it is the sum of."""
+    """Show the balance and the newest entries."""
 
     async def act() -> None:
         from payonce.services.billing.subscriptions.store import credit
@@ -53,7 +53,7 @@ def show_credit(customer: CustomerArgument, limit: LimitOption = 50, as_json: Js
             "balances": [_balance(each) for each in balances],
             "entries": [_entry(each) for each in entries],
         }
-        rendered = _table(balances, entries) if entries else f"account {account_id} never had credit"
+        rendered = _table(balances, entries) if entries else f"account {account_id} has never had credit"
         show(result, as_json, rendered)
 
     run_async(act())
@@ -69,7 +69,7 @@ def add(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Give credit, which the next invoices use.
+    """Add credit, which the next invoices use.
 
     Example: payonce billing credit add ada@example.com 20.00 AED --why 'an outage in May'
     """
@@ -82,12 +82,12 @@ def remove(
     amount: CreditAmount,
     currency: CurrencyArgument,
     why: WhyOption,
-    expired: Annotated[bool, typer.Option("--expired", help="Because it is too old; the entry says so.")] = False,
+    expired: Annotated[bool, typer.Option("--expired", help="The credit has expired; the entry says so.")] = False,
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take credit away; the customer gets no money for it.
+    """Remove credit without a refund.
 
     Example: payonce billing credit remove ada@example.com 20.00 AED --why 'added twice'
     """
@@ -101,21 +101,25 @@ def pay_out(
     currency: CurrencyArgument,
     why: WhyOption,
     by_hand: Annotated[
-        bool, typer.Option("--by-hand", help="The customer has the money already: only put it on record.")
+        bool, typer.Option("--by-hand", help="Only record a payment that the customer already received.")
     ] = False,
     invoice: Annotated[
-        str | None, typer.Option(help="Its number: through whose charge it goes back. Unset, the newest with room.")
+        str | None,
+        typer.Option(help="Number of the invoice whose charge is refunded. Default: the newest with enough left."),
     ] = None,
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Give credit back as money: to the card of an earlier charge, or as you did by hand.
+    """Pay out credit: to the card of an earlier charge, or as a record of a manual payment.
 
     Example: payonce billing credit pay-out ada@example.com 970.00 AED --why 'they left us'
     """
     if by_hand and invoice is not None:
-        raise Invalid("--invoice says through which charge money goes back, and --by-hand that it went another way")
+        raise Invalid(
+            "--invoice selects the charge to refund, and --by-hand records a payment made another way; give only one "
+            "of them"
+        )
     verdict = "paid_by_hand" if by_hand else "pay_out"
     _change(verdict, customer, amount, currency, why, by, invoice, yes=yes, as_json=as_json)
 
@@ -154,7 +158,7 @@ def _change(
             )
             async with app.begin() as tx:
                 found = await preview(tx, app.actions[ACTION], asked, operator_name(by))
-            confirm("a change of credit", f"{found.weighed.text}: do it?", yes=yes, as_json=as_json)
+            confirm("a change of credit", f"{found.weighed.text}: proceed?", yes=yes, as_json=as_json)
             async with app.begin() as tx:
                 end = await submit(tx, app.actions[ACTION], asked, operator_name(by), why)
         _show_result(end, wanted, as_json)
@@ -166,7 +170,7 @@ def _show_result(end: "Executed | Approval", wanted: "Amount", as_json: bool) ->
     from payonce.engine.controls import Executed
 
     if not isinstance(end, Executed):
-        message = f"{wanted} waits for a second person: payonce approvals grant {end.id}"
+        message = f"{wanted} needs a second person's approval: payonce approvals grant {end.id}"
         show({"approval": end.id, "expires_at": end.expires_at}, as_json, message)
         return
     left = f"account {end.result['account']} has {end.result['balance']} {end.result['currency']} of credit"
@@ -178,10 +182,10 @@ async def _account(app: Any, customer: str) -> str:
     from payonce.services.billing.subscriptions.store import queries
 
     if not await queries.is_installed(app.read):
-        raise Invalid("this database has no billing; the first process that runs it makes its tables")
+        raise Invalid("this database has no billing tables; the first process that runs billing creates them")
     found = await queries.customer(app.read, customer)
     if found is None:
-        raise Invalid(f"there is no customer {customer[:100]!r}; give the account's id or its e-mail address")
+        raise Invalid(f"there is no customer {customer[:100]!r}; give the account's id or e-mail address")
     return found.id
 
 

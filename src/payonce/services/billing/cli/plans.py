@@ -1,4 +1,4 @@
-"""`billing plans`: subscriptions of an older version of a plan are moved to a newer one when they renew."""
+"""`billing plans`: migrations of subscriptions from an older version of a plan to a newer one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,25 +33,26 @@ Examples:
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 WHY_MAX_LENGTH: Final = 2_000
 NOTICE_DAYS: Final = 14
-"""As the service has it, which is not imported for a command line that only shows its help."""
+"""The service's default, repeated so that `--help` does not import the service."""
 
 
 @commands.command("migrate")
 def migrate(
-    older: Annotated[str, typer.Argument(metavar="VERSION", help="The older version by its id, such as basic-v1.")],
-    to: Annotated[str | None, typer.Option(help="The newer version; unset, the one that is for sale.")] = None,
-    why: Annotated[str | None, typer.Option(help="For merchants and the audit log.")] = None,
+    older: Annotated[str, typer.Argument(metavar="VERSION", help="Id of the older version, such as basic-v1.")],
+    to: Annotated[str | None, typer.Option(help="Id of the newer version. Default: the one for sale.")] = None,
+    why: Annotated[str | None, typer.Option(help="The reason, for merchants and the audit log.")] = None,
     notice_days: Annotated[
-        int, typer.Option(min=0, max=366, help="At least so many days before its renewal each is told.")
+        int,
+        typer.Option(
+            min=0, max=366, help="Days between the announcement and the first renewal on the newer version, at least."
+        ),
     ] = NOTICE_DAYS,
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Show how many would be moved, and change nothing.")
-    ] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Show the effect and change nothing.")] = False,
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Move everybody who would be renewed on an older version, each with the first renewal after the notice.
+    """Move all subscriptions that would renew on an older version, each at its first renewal after the notice.
 
     Example: payonce billing plans migrate basic-v1 --why 'prices of 2027'
     """
@@ -66,14 +67,14 @@ def migrate(
                 if reason is None:
                     show({"preview": _described(found)}, as_json, _preview(found))
                     return
-                confirm("a plan migration", "move them when they renew?", _preview(found), yes=yes, as_json=as_json)
+                confirm("a plan migration", "move them at their renewals?", _preview(found), yes=yes, as_json=as_json)
                 async with app.begin() as tx:
                     ordered = await plan_migrations.start(
                         tx, found.older.id, found.newer.id, operator_name(by), reason, notice_days
                     )
         message = (
-            f"migration {ordered.id} from {ordered.from_plan_id} to {ordered.to_plan_id} is under way; "
-            "`payonce billing plans migrations` shows how far it is"
+            f"migration {ordered.id} from {ordered.from_plan_id} to {ordered.to_plan_id} has started; `payonce "
+            "billing plans migrations` shows its progress"
         )
         show({"migration": _migration(ordered)}, as_json, message)
 
@@ -82,7 +83,7 @@ def migrate(
 
 @commands.command("migrations")
 def migrations(limit: LimitOption = 50, as_json: JsonOption = False) -> None:
-    """Every migration, the newest first."""
+    """List all migrations, newest first."""
 
     async def act() -> None:
         from payonce.services.billing.subscriptions.handlers import plan_moves
@@ -102,19 +103,19 @@ def migrations(limit: LimitOption = 50, as_json: JsonOption = False) -> None:
         )
         rows = [[each[column] for column in columns] for each in found]
         message: Any = table("Plan migrations", [column.replace("_", " ") for column in columns], rows)
-        show({"migrations": found}, as_json, message if found else "no plan was migrated so far")
+        show({"migrations": found}, as_json, message if found else "no plan has been migrated yet")
 
     run_async(act())
 
 
 @commands.command("cancel-migration")
 def cancel_migration(
-    migration: Annotated[str, typer.Argument(metavar="ID", help="`payonce billing plans migrations` shows it.")],
-    why: Annotated[str, typer.Option(help="For the audit log.")],
+    migration: Annotated[str, typer.Argument(metavar="ID", help="An id from `payonce billing plans migrations`.")],
+    why: Annotated[str, typer.Option(help="The reason, for the audit log.")],
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Withdraw what is still pending. Those who were renewed on the newer version stay there.
+    """Cancel all pending changes of a migration. Subscriptions that already renewed on the newer version keep it.
 
     Example: payonce billing plans cancel-migration ID --why 'too early'
     """
@@ -134,13 +135,13 @@ def cancel_migration(
 
 def _reason(why: str | None) -> str:
     if why is None or not 1 <= len(why.strip()) <= WHY_MAX_LENGTH:
-        raise Invalid(f"say why in 1 to {WHY_MAX_LENGTH} characters with --why; --preview needs no reason")
+        raise Invalid(f"give a reason of 1 to {WHY_MAX_LENGTH} characters with --why; only --preview needs none")
     return why.strip()
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What the service refuses is the caller's to mend: one sentence, and no traceback."""
+    """Turns refusals of the service into Invalid, which prints one sentence and no traceback."""
     from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 
     try:
@@ -175,22 +176,22 @@ def _preview(found: "Preview") -> Any:
     states = ", ".join(f"{count} {state}" for state, count in sorted(found.by_state.items())) or "none"
     rows: list[list[object]] = [
         ["subscriptions", f"{found.subscriptions} ({states})"],
-        ["moved only if they take it back", f"{found.canceling} that end, {found.choosing} with another plan"],
+        ["moved only if they reconsider", f"{found.canceling} canceled, {found.choosing} changing to another plan"],
         ["price", f"{found.older.price} to {found.newer.price}"],
         *_changed_terms(found),
         ["notice", f"{found.notice_days} days"],
-        ["one period of all of them", f"{found.before} to {found.after}"],
-        ["takes effect", f"{found.first_at or 'nothing renews'} to {found.last_at or 'nothing renews'}"],
+        ["total for one period", f"{found.before} to {found.after}"],
+        ["effective from", f"{found.first_at or 'nothing renews'} to {found.last_at or 'nothing renews'}"],
     ]
     return table(f"From {found.older.id} to {found.newer.id}", ["what", "how much"], rows)
 
 
 def _changed_terms(found: "Preview") -> Iterator[list[object]]:
-    """What else than the price is different, and how often it is billed in any case."""
+    """Every differing term beside the price; the billing interval in any case."""
     from payonce.services.billing.subscriptions.store.plans import terms_of
 
     older, newer = terms_of(found.older, found.newer), terms_of(found.newer, found.older)
-    for what, name in (("billed every", "interval"), ("limits begin anew every", "allowance_interval")):
+    for what, name in (("billed every", "interval"), ("limits reset every", "allowance_interval")):
         before, after = [f"{each[f'{name}_count']} {each[name]}" for each in (older, newer)]
         yield [what, before if before == after else f"{before} to {after}"]
     for feature in sorted({*older["features"], *newer["features"]}):

@@ -15,11 +15,11 @@ ROLE: Final = "billing.subscriptions"
 
 @asynccontextmanager
 async def open_subscriptions_app() -> AsyncIterator["App"]:
-    """Raises Invalid where subscriptions have another database."""
+    """Raises Invalid if subscriptions use another database."""
     async with open_app() as app:
         if not app.holds(ROLE):
             raise Invalid(
-                f"{ROLE} has a database of its own; run this with that DATABASE_URL and "
+                f"{ROLE} has a database of its own; run this command with that DATABASE_URL and "
                 f"BILLING_DATABASE={ROLE.partition('.')[2]}"
             )
         yield app

@@ -1,4 +1,4 @@
-"""A customer's credit: balances, entries and payouts, and the form that adjusts it or pays it out."""
+"""A customer's credit: balances, entries and payouts, and the form to adjust credit or pay it out."""
 
 from typing import Final
 
@@ -18,23 +18,23 @@ from payonce.services.billing.subscriptions.store.queries import CustomerSummary
 
 FIELDS: Final = ("verdict", "currency", "amount", "invoice", "why")
 PAYOUTS: Final = 24
-"""Of the newest."""
+"""The newest ones."""
 CURRENCIES_MAX: Final = 20
 
 CHOICES: Final = {
     CreditVerdict.PAY_OUT: (
-        "Pay it out to the card",
-        "The credit is taken now, and the money goes back through an earlier charge. If that fails, it is back.",
+        "Pay out to the card",
+        "The credit is deducted now, and an earlier charge is refunded. If the refund fails, the credit is restored.",
     ),
     CreditVerdict.PAID_BY_HAND: (
-        "Note it as paid out by hand",
-        "The customer has the money already, by bank or in cash. The credit is taken, and no money moves here.",
+        "Record a manual payout",
+        "The customer already received the money, by bank or in cash. The credit is deducted, and no money moves here.",
     ),
     CreditVerdict.ADD: ("Add credit", "The next invoices use it."),
-    CreditVerdict.REMOVE: ("Remove credit", "The customer loses it and gets no money for it."),
-    CreditVerdict.EXPIRE: ("Expire credit", "As removing it; the entry says that it expired."),
+    CreditVerdict.REMOVE: ("Remove credit", "The customer loses it without a refund."),
+    CreditVerdict.EXPIRE: ("Expire credit", "Like removing it; the entry says that it expired."),
 }
-"""Each decision in a person's words, and what follows from it."""
+"""Label and consequence of each decision."""
 
 
 async def show_credit(visit: Visit) -> Response:
@@ -42,7 +42,7 @@ async def show_credit(visit: Visit) -> Response:
 
 
 async def change_credit(visit: Visit) -> Response:
-    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    """The first submission shows the consequences; with `sure` the change is made, or approval is requested."""
     customer = await _known(visit)
     try:
         given = _given(visit, customer)
@@ -62,10 +62,10 @@ async def change_credit(visit: Visit) -> Response:
 
 def _given(visit: Visit, customer: CustomerSummary) -> CreditChange:
     if ACTION not in visit.context.actions:
-        raise Invalid("this process does not know billing; decide in the console of one that does")
+        raise Invalid("this process does not run billing; decide in the console of one that does")
     said = text_of(visit.form, "verdict")
     if said not in tuple(CreditVerdict):
-        raise Invalid(f"the decision is {said[:40]!r}; choose one of those that are offered")
+        raise Invalid(f"the decision is {said[:40]!r}; choose one of the options on the page")
     asset = _asset(text_of(visit.form, "currency"))
     amount = Amount.from_decimal(text_of(visit.form, "amount"), asset)
     seen = number_of(visit.form, f"seen_{asset.code}")
@@ -85,7 +85,7 @@ def _asset(currency: str) -> Asset:
     try:
         return asset_of(currency.upper())
     except Invalid:
-        raise Invalid(f"currency {currency[:10]!r} is not known here; use its ISO code, such as AED") from None
+        raise Invalid(f"unknown currency {currency[:10]!r}; use its ISO code, such as AED") from None
 
 
 async def _check(visit: Visit, customer: CustomerSummary, given: CreditChange) -> Response:

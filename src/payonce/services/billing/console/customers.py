@@ -1,4 +1,4 @@
-"""Customers: the list by e-mail, state and plan, and one of them with all that is theirs."""
+"""Customers: the list by e-mail address, state and plan, and the page of one customer."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ from payonce.services.billing.subscriptions.store.queries import CustomerFilter
 
 FILTERS: Final = ("reference", "plan", "clock")
 LAST_ROWS: Final = 12
-"""Of a customer's invoices and charges on their page; the lists have all."""
+"""Invoices and charges on a customer's page; the lists have all."""
 
 
 async def list_customers(visit: Visit) -> Response:

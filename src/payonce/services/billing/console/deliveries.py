@@ -1,4 +1,4 @@
-"""What payments tells subscriptions: every notification, its attempts, how it was taken; and sending one again."""
+"""Notifications from payments to subscriptions: their attempts, how they were received, and sending one again."""
 
 from typing import Final
 
@@ -48,12 +48,12 @@ async def list_deliveries(visit: Visit) -> Response:
 
 
 async def send_again(visit: Visit) -> Response:
-    """Whoever has it already takes it for what it is, so it needs no second look; who sent it is on record."""
+    """The receiver ignores duplicates, so no confirmation is needed; the audit log records who sent it again."""
     delivery = await _known(visit, visit.context.read)
     why = reason_of(visit.form)
     async with visit.context.begin(delivery.trace_id) as tx:
         await resend(tx, delivery.event_id, visit.person.name, why)
-    return visit.done(f"/billing/deliveries/{delivery.event_id}", "It is on its way again.")
+    return visit.done(f"/billing/deliveries/{delivery.event_id}", "It is being sent again.")
 
 
 async def show_delivery(visit: Visit) -> Response:

@@ -1,4 +1,4 @@
-"""Dunning: who has not paid, why, and when it is tried again."""
+"""Dunning: overdue subscriptions, the decline codes, and the next attempts."""
 
 from starlette.responses import Response
 

@@ -1,4 +1,4 @@
-"""Billing in figures: recurring revenue and churn by month, charges by day and why they failed."""
+"""Billing figures: recurring revenue and churn by month, charges by day and decline codes."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -59,7 +59,7 @@ async def show_figures(visit: Visit) -> Response:
 
 
 def month_columns(months: Sequence[Month]) -> dict[str, list[Any]]:
-    """As charts take them: one list per line, amounts in minor units."""
+    """In the format of charts: one list per line, amounts in minor units."""
     return {
         "at": [int(each.begin.timestamp()) for each in months],
         "recurring": [each.recurring.minor for each in months],

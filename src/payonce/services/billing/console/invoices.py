@@ -62,7 +62,7 @@ async def show_invoice(visit: Visit) -> Response:
 
 
 async def print_invoice(visit: Visit) -> Response:
-    """By a process that runs subscriptions: it knows who sells."""
+    """Needs a process that runs subscriptions, which knows the seller."""
     bill = await known_invoice(visit)
     config = next((each for each in visit.context.resources if isinstance(each, SubscriptionConfig)), None)
     if config is None:
@@ -76,7 +76,7 @@ async def print_invoice(visit: Visit) -> Response:
 
 
 async def known_invoice(visit: Visit) -> InvoiceSummary:
-    """The one that the address names, by id or number."""
+    """The invoice in the URL, by id or number."""
     given = id_from(visit, "invoice")
     found = await invoice_queries.invoice(visit.context.read, given)
     if found is None:

@@ -1,4 +1,4 @@
-"""How the pages of billing read, with a sentence where a service has no tables here."""
+"""Reads of billing's pages, with a message where a service has no tables in this database."""
 
 from typing import Final
 
@@ -13,13 +13,13 @@ from payonce.services.billing.subscriptions.store import queries as subscription
 ID_MAX_LENGTH: Final = 200
 SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
 INSTALLED: Final = {SUBSCRIPTIONS: subscription_queries.is_installed, PAYMENTS: queries.is_installed}
-ELSEWHERE: Final = "{role} has a database of its own; look in the console of a process that runs it"
-ABSENT: Final = "this database has no billing; the first process that runs it makes its tables"
+ELSEWHERE: Final = "{role} has a database of its own; use the console of a process that runs it"
+ABSENT: Final = "this database has no billing tables; the first process that runs billing creates them"
 
 
 def page_of(title: str, handler: Handler, role: str = SUBSCRIPTIONS) -> Handler:
-    """A page of one of billing's services. Where its tables are in another database, or nowhere yet, the page says so,
-    and a form is refused."""
+    """A page of one billing service. If its tables are in another database or not created yet, the page says so, and
+    forms are rejected."""
 
     async def endpoint(visit: Visit) -> Response:
         if await has(visit, role):
@@ -33,12 +33,12 @@ def page_of(title: str, handler: Handler, role: str = SUBSCRIPTIONS) -> Handler:
 
 
 async def has(visit: Visit, role: str) -> bool:
-    """For a page that shows something of the other service beside its own."""
+    """Whether a page can show something of the other service."""
     return visit.context.holds(role) and await INSTALLED[role](visit.context.read)
 
 
 def id_from(visit: Visit, what: str) -> str:
-    """The id that the address names; one that nothing can have is not asked for."""
+    """The id in the URL; raises 404 for one that no object can have."""
     given = str(visit.path["id"])
     if len(given) > ID_MAX_LENGTH or not given.isprintable():
         raise not_found(what, given)

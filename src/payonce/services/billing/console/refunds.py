@@ -1,4 +1,4 @@
-"""Giving a charge back from its invoice's page: the amount, what would follow, and a second person where it is much."""
+"""Refunding a charge on its invoice's page: the amount, a preview, and approval above the threshold."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ FIELDS: Final = ("charge", "left", "amount", "why", "outside")
 
 
 async def refund(visit: Visit) -> Response:
-    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    """The first submission shows the consequences; with `sure` the refund is made, or approval is requested."""
     bill = await known_invoice(visit)
     try:
         charge = await _charge(visit, bill)
@@ -33,7 +33,7 @@ async def refund(visit: Visit) -> Response:
             raise
         return await invoice_page(visit, bill, Stale(error.reason) if isinstance(error, Retry) else error)
     if isinstance(end, Executed):
-        follows = "on record" if given.outside else "on its way"
+        follows = "recorded" if given.outside else "in progress"
         return visit.done(f"/billing/invoices/{bill.id}", f"Refund {end.result['refund']} is {follows}.")
     return visit.awaiting_approval(end.id)
 
@@ -43,16 +43,16 @@ async def _charge(visit: Visit, bill: InvoiceSummary) -> ChargeSummary:
     charges = await queries.charges_of_invoice(visit.context.read, bill.id)
     found = [each for each in charges if each.id == named]
     if not found:
-        raise Invalid(f"invoice {bill.number} has no charge {named[:40]!r}; load the page again")
+        raise Invalid(f"invoice {bill.number} has no charge {named[:40]!r}; reload the page")
     return found[0]
 
 
 def _given(visit: Visit, charge: ChargeSummary) -> RefundDecision:
     if ACTION not in visit.context.actions:
-        raise Invalid("this process does not know billing; decide in the console of one that does")
+        raise Invalid("this process does not run billing; decide in the console of one that does")
     left = number_of(visit.form, "left")
     if left is None:
-        raise Invalid("the form does not say what you saw; load the page again")
+        raise Invalid("the form lacks the amount that you saw; reload the page")
     typed = text_of(visit.form, "amount")
     amount = None if not typed else Amount.from_decimal(typed, charge.amount.asset)
     return RefundDecision(
@@ -70,7 +70,7 @@ async def _check(visit: Visit, bill: InvoiceSummary, charge: ChargeSummary, give
     path = f"/billing/invoices/{bill.id}"
     return visit.page(
         "check_change.html",
-        "Give it back?",
+        "Refund this charge?",
         crumbs=[("Invoices", "/billing/invoices"), (bill.number, path)],
         sentences=_sentences(bill, charge, given, found.weighed.amounts[0]),
         amounts=found.weighed.amounts,
@@ -86,15 +86,15 @@ async def _check(visit: Visit, bill: InvoiceSummary, charge: ChargeSummary, give
 
 
 def _button(given: RefundDecision) -> str:
-    return "Note it as given back" if given.outside else "Give it back"
+    return "Record the refund" if given.outside else "Refund"
 
 
 def _sentences(bill: InvoiceSummary, charge: ChargeSummary, given: RefundDecision, amount: Amount) -> list[str]:
     return [
-        f"{amount} has gone back to {bill.email} outside the gateway, as you say; the gateway is not asked."
+        f"You state that {amount} was refunded to {bill.email} outside the gateway; the gateway is not called."
         if given.outside
-        else f"{amount} goes back to {charge.card or 'the card'} of {bill.email}.",
-        "A credit note is issued. Whether the subscription goes on is another decision."
+        else f"{amount} is refunded to {charge.card or 'the card'} of {bill.email}.",
+        "A credit note is issued. The subscription itself does not change."
         if charge.id == bill.transaction_id
-        else "It paid nothing of the invoice, so there is no credit note; what waited for its return goes on.",
+        else "It did not pay the invoice, so there is no credit note; anything waiting for its return continues.",
     ]

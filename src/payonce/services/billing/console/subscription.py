@@ -1,4 +1,4 @@
-"""One subscription: how it stands, its timeline from both services, and the decisions about it that are safe there."""
+"""One subscription: its state, its timeline from both services, and the decisions that are safe now."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -26,28 +26,31 @@ from payonce.services.billing.subscriptions.store.invoice_queries import Invoice
 from payonce.services.billing.subscriptions.store.queries import SubscriptionSummary
 
 INVOICES: Final = 24
-"""Of the newest; the list of invoices has all."""
+"""The newest ones; the list of invoices has all."""
 FIELDS: Final = ("verdict", "why", "seen")
 
 CHOICES: Final = {
-    Verdict.RETRY: ("Charge it now", "What is owed is charged at once with the card that is the default now."),
-    Verdict.PAUSE: ("Pause it", "It is not renewed and may not be used until somebody resumes it."),
+    Verdict.RETRY: ("Charge it now", "The default card is charged for the amount owed at once."),
+    Verdict.PAUSE: ("Pause it", "It is not renewed and not usable until somebody resumes it."),
     Verdict.RESUME: (
         "Resume it",
-        "It goes on as before; if its period is over meanwhile, a new one begins now and is charged at once.",
+        "It continues; if its period is over, a new one begins now and is charged at once.",
     ),
-    Verdict.CANCEL_AT_END: ("Cancel it with its period", "It may be used until then, and is not renewed."),
-    Verdict.KEEP: ("Take the cancellation back", "It is renewed again when its period ends."),
+    Verdict.CANCEL_AT_END: ("Cancel at the end of the period", "It stays usable until then and is not renewed."),
+    Verdict.KEEP: ("Withdraw the cancellation", "It is renewed again when its period ends."),
     Verdict.CANCEL_NOW: (
         "Cancel it now",
-        "It ends at once, and open invoices are taken back. What was paid is not given back. This cannot be undone.",
+        "It ends at once, and open invoices are voided. Payments are not refunded. This cannot be undone.",
     ),
     Verdict.GIVE_UP: (
-        "Mark its invoice uncollectible",
-        "It is not tried again, and the books take what was served as a loss; the plan says what becomes of it.",
+        "Mark the invoice uncollectible",
+        (
+            "There are no further attempts, and the service used is booked as bad debt; the plan decides what becomes "
+            "of the subscription."
+        ),
     ),
 }
-"""Each decision in a person's words, and what follows from it."""
+"""Label and consequence of each decision."""
 _FINAL: Final = (Verdict.CANCEL_NOW, Verdict.GIVE_UP)
 
 
@@ -56,13 +59,14 @@ async def show_subscription(visit: Visit) -> Response:
 
 
 async def decide(visit: Visit) -> Response:
-    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    """The first submission shows the consequences; with `sure` the decision is carried out, or approval is
+    requested."""
     seen = await _known(visit)
     try:
         given = _given(visit, seen)
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, seen, given)
-        # In the trace that it has: what follows from a decision belongs to the same timeline.
+        # In the subscription's trace, so that the consequences appear in its timeline.
         async with visit.context.begin(seen.trace_id) as tx:
             end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
@@ -72,19 +76,19 @@ async def decide(visit: Visit) -> Response:
     if not isinstance(end, Executed):
         return visit.awaiting_approval(end.id)
     said = end.result["state"].replace("_", " ")
-    retried = " What it owes is being charged." if given.verdict is Verdict.RETRY else ""
+    retried = " The amount owed is being charged." if given.verdict is Verdict.RETRY else ""
     return visit.done(f"/billing/subscriptions/{seen.id}", f"The subscription is {said}.{retried}")
 
 
 def _given(visit: Visit, seen: SubscriptionSummary) -> SubscriptionDecision:
     said = text_of(visit.form, "verdict")
     if said not in tuple(Verdict):
-        raise Invalid(f"the decision is {said[:40]!r}; choose one of those that are offered")
+        raise Invalid(f"the decision is {said[:40]!r}; choose one of the options on the page")
     revision = number_of(visit.form, "seen")
     if revision is None:
-        raise Invalid("the form does not say what you saw; load the page again")
+        raise Invalid("the form lacks the revision that you saw; reload the page")
     if ACTION not in visit.context.actions:
-        raise Invalid("this process does not know billing; decide in the console of one that does")
+        raise Invalid("this process does not run billing; decide in the console of one that does")
     return SubscriptionDecision(
         subscription_id=seen.id, seen=revision, verdict=Verdict(said), note=reason_of(visit.form)
     )
@@ -130,7 +134,7 @@ async def _page(visit: Visit, seen: SubscriptionSummary, problem: PayonceError |
         own, cut = await of_subscriptions.facts(read, seen, [each.event_id for each in deliveries])
         engine = await read_timeline(read, seen.id)
     waiting = await waiting_approval(visit.context.read, ACTION, seen.id)
-    # Postings and notes are among the facts, by what they are about.
+    # The services' own entries already include postings and notes.
     timeline_entries = [
         timeline_entry for timeline_entry in engine.entries if timeline_entry.kind not in (Kind.POSTING, Kind.NOTE)
     ]

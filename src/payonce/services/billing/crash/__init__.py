@@ -1,12 +1,12 @@
-"""Billing in the crash explorer: trials, renewals with dunning, changes of plan, credit, and what meets them, from the
-first message to the end.
+"""Billing in the crash explorer: trials, renewals with dunning, plan changes, credit and races between them, from the
+first message to the final state.
 
-scenarios   what is explored, judged by the gateway's books
-races       the same, where several things meet at one moment
-customers   what people ask for over HTTP, as messages
+scenarios   the explored sequences, checked against the gateway's books
+races       scenarios in which several operations run at the same moment
+customers   HTTP requests of customers and operators, as messages
 notification_route
-            the webhook's route in the struck process, which so dies in the receiver as well as in the sender
-ablations   safeguards taken out, each of which must be missed
+            the webhook route in the crashing process, which thereby crashes in the receiver as well as the sender
+ablations   safeguards that are removed; each removal must be detected
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def scenarios() -> Sequence[Scenario]:
 
 
 def ablations() -> Sequence[Ablation]:
-    """What is taken out lies above the queues, and is the same on both backends."""
+    """The removed safeguards are above the queues and the same on both backends."""
     from payonce.services.billing.crash.ablations import ABLATIONS
 
     return ABLATIONS

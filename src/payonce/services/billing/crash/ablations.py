@@ -1,4 +1,4 @@
-"""Safeguards of billing, taken out one at a time: each must be missed."""
+"""Removes safeguards of billing one at a time: the scenarios must detect each removal."""
 
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ STUCK: Final = frozenset({"stuck"})
 
 
 def no_generation_in_the_key() -> None:
-    """The invoice alone: dunning's next try is taken for a repetition of the first."""
+    """The invoice id only: the next dunning attempt is taken for a repetition of the first."""
 
     def by_invoice_alone(invoice_id: str, generation: int) -> str:
         return invoice_id
@@ -37,7 +37,7 @@ def no_generation_in_the_key() -> None:
 
 
 def another_key_for_every_charge() -> None:
-    """The gateway cannot recognise an order that it has carried out."""
+    """The gateway cannot recognise an order that it already executed."""
     charge = GatewayClient.charge
 
     async def charge_anew(client: GatewayClient, order: ChargeOrder) -> Any:
@@ -56,7 +56,7 @@ def another_key_for_every_refund() -> None:
 
 
 def events_applied_as_often_as_they_come() -> None:
-    """The event is written down, and nobody looks whether it was there."""
+    """The event is recorded without a check for duplicates."""
 
     async def apply_again(tx: Tx, notification: Notification) -> Applied:
         problem = await payment_events._apply(tx, notification)
@@ -77,7 +77,7 @@ def events_applied_as_often_as_they_come() -> None:
 
 
 def event_before_its_change() -> None:
-    """The event is on record at once, and the change follows in a second transaction."""
+    """The event is recorded at once, and the change follows in a second transaction."""
     apply = payment_events.apply
 
     async def apply_later(tx: Tx, notification: Notification) -> Applied:
@@ -106,7 +106,7 @@ def event_before_its_change() -> None:
 
 
 def periods_not_counted() -> None:
-    """Whoever asks for a renewal gets one."""
+    """Every renewal message begins a period."""
     renew = renewals._renew
 
     async def renew_whatever_is_next(tx: Tx, locked: LockedSubscription, number: int) -> None:
@@ -117,7 +117,7 @@ def periods_not_counted() -> None:
 
 
 def changes_beside_an_open_invoice() -> None:
-    """A change of plan is billed whatever else is being charged."""
+    """A plan change is billed while another charge is in progress."""
 
     def nothing(*_: object) -> None:
         return None

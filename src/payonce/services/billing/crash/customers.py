@@ -1,6 +1,6 @@
-"""What people ask for over HTTP, as messages: the explorer strikes handlers.
+"""Requests of customers and operators as messages, since the explorer crashes handlers.
 
-A request that is refused changes nothing, like the 409 or 422 that its caller gets.
+A rejected request changes nothing, like the 409 or 422 of the HTTP route.
 """
 
 from collections.abc import Awaitable, Callable
@@ -34,13 +34,13 @@ async def pay_out(work: Work) -> None:
 
 @handles(PERSON, EXPIRE)
 async def expire(work: Work) -> None:
-    """All that is left."""
+    """The rest of the credit."""
     await _carry_out(work, lambda tx, asked: _decide(tx, CreditVerdict.EXPIRE, asked["account_id"], None))
 
 
 @handles(PERSON, CHANGE)
 async def change(work: Work) -> None:
-    """Of the plan, now."""
+    """Changes the plan now."""
     await _carry_out(
         work,
         lambda tx, asked: plan_changes.request_plan(
@@ -51,7 +51,7 @@ async def change(work: Work) -> None:
 
 @handles(PERSON, CANCEL)
 async def cancel(work: Work) -> None:
-    """With the end of the period."""
+    """At the end of the period."""
     await _carry_out(
         work, lambda tx, asked: plan_changes.cancel(tx, None, asked["subscription_id"], ChangeTiming.PERIOD_END)
     )
@@ -79,5 +79,5 @@ async def _decide(tx: Tx, verdict: CreditVerdict, account_id: str, minor: int | 
         amount_minor=has.amount.minor if minor is None else minor,
         note="they wrote to us",
     )
-    # The action looks at no queue.
+    # The action does not read the queues.
     await submit(tx, credit_action(cast(Admin, None)), asked, "an operator", asked.note)

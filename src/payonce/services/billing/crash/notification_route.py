@@ -1,4 +1,4 @@
-"""The route by which payments tell subscriptions, as it stands in production, over the connections of this process."""
+"""The production route for notifications from payments, on the connections of the crashing process."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -21,7 +21,7 @@ SECRET: Final = Secret("the-secret-of-explored-notifications")
 
 @dataclass(frozen=True)
 class RouteContext:
-    """What the route needs of an application, which asks a forked process for more than it has."""
+    """The part of AppContext that the route uses; the full context needs more than a forked process has."""
 
     database: Database
     feed: NotifyingFeed
@@ -48,7 +48,7 @@ def notification_application(database: Database, feed: NotifyingFeed) -> Applica
 
 @cache
 def _built() -> FastAPI:
-    """Made once, before processes are forked: it takes longer than a whole run."""
+    """Built once before processes are forked: it takes longer than a whole run."""
     web = FastAPI(openapi_url=None, exception_handlers=exception_handlers())
     web.router.routes.extend(short_webhook_routes())
     return web

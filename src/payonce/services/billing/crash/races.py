@@ -1,5 +1,5 @@
-"""Scenarios in which several things meet at one moment, and which comes first decides the ending. Every accepted change
-of plan ends, and credit goes one way."""
+"""Scenarios in which several operations run at the same moment and their order decides the result. Every accepted plan
+change must end, and credit must be used once."""
 
 from datetime import datetime
 from typing import Final
@@ -28,7 +28,8 @@ INITIAL: Final = ("initial", 0, BASIC)
 
 
 class CanceledChange(BillingScenario):
-    """Seven days into the period its customer asks for a dearer plan and cancels with the period's end, which comes."""
+    """Seven days into the period the customer requests an upgrade and cancels at the end of the period, which then
+    arrives."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -46,7 +47,7 @@ class CanceledChange(BillingScenario):
 
 
 class RenewedChange(BillingScenario):
-    """A change of plan that was asked for within the period waits on its queue until the period is over, and meets the
+    """A plan change requested within the period waits on its queue until the period is over, and runs beside the
     renewal."""
 
     def __init__(self) -> None:
@@ -65,8 +66,8 @@ class RenewedChange(BillingScenario):
 
 
 class SharedCredit(BillingScenario):
-    """At the end of the period the renewal uses credit, one operator pays most of it out, and another one lets all that
-    is left expire."""
+    """At the end of the period the renewal uses credit, one operator pays out most of it, and another one lets the rest
+    expire."""
 
     def __init__(self) -> None:
         left = CREDIT - PAID_OUT

@@ -1,5 +1,5 @@
-"""One subscription as the crash explorer runs it, through both services and the webhook between, by the gateway's
-books."""
+"""The crash explorer's scenarios: one subscription in both services with the webhook between them, checked against the
+gateway's books."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -43,19 +43,19 @@ DAY_S: Final = 86_400.0
 PERIOD_DAYS: Final = 31
 """All runs begin in January."""
 RENEWED_AFTER_S: Final = PERIOD_DAYS * DAY_S + 600.0
-"""Later than the period ends, also where the first charge had to be tried again and its period began minutes later."""
+"""After the end of the period, also if the first charge was retried and the period began minutes later."""
 DUNNED_AFTER_S: Final = PERIOD_DAYS * DAY_S + 1.25 * DAY_S
-"""Later than the first day of dunning, however long a struck renewal took to be declined."""
+"""After the first day of dunning, however long a crashed renewal took to be declined."""
 CHANGED_AFTER: Final = timedelta(days=7)
-"""The difference to be paid is the same for any start within the next four minutes: a first charge whose COMMIT was
-lost is tried again later, and its period begins later."""
+"""The proration is the same for any start within the next four minutes: a first charge whose COMMIT was lost is retried
+later, and its period begins later."""
 LEFT: Final = Fraction(PERIOD_DAYS - CHANGED_AFTER.days, PERIOD_DAYS)
 CREDIT: Final = round(PRO * LEFT) - round(BASIC * LEFT)
-"""What a change between the two costs, or gives back."""
+"""What an upgrade between the two costs, or a downgrade credits."""
 PAID_OUT: Final = 4_400
 """Of the credit, in minor units."""
 ASKED_AGAIN_AFTER_S: Final = (PERIOD_DAYS + 10) * DAY_S
-# The clock stands still: what is due runs at once. Ends are logged, so that they can be counted.
+# The clock stands still: due work runs at once. All results are logged, so that they can be counted.
 HANDLERS: Final = tuple(
     replace(each, policy=replace(each.policy, rate=None, concurrency=None, log="all"))
     for each in (*ROLES["subscriptions"], *ROLES["payments"], *CARRIED_OUT)
@@ -63,14 +63,14 @@ HANDLERS: Final = tuple(
 
 BY_SCHEDULE: Final = "what falls due is put on its queue within an hour"
 KEPT_ON_REDIS: Final = {name: query for name, query in INVARIANTS.items() if name != BY_SCHEDULE}
-"""No schedule runs here, and a stale copy in Redis may take the clock past the next renewal before it is dropped."""
+"""No schedule runs here, and a stale copy in Redis may advance the clock past the next renewal before it is dropped."""
 
 Simulators = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What must have come of a scenario."""
+    """The expected result of a scenario."""
 
     state: str
     plan: str
@@ -79,7 +79,7 @@ class Ending:
     given_back: int = 0
     declines: int = 0
     paid_out: Sequence[int] = ()
-    """Of credit, to the card."""
+    """Credit paid out to the card."""
 
 
 class BillingScenario(ABC):
@@ -91,7 +91,7 @@ class BillingScenario(ABC):
     options = ScenarioOptions(leases_pass=True)
 
     def __init__(self, name: str, *endings: Ending, cards_next: Sequence[str] = ()) -> None:
-        """With several endings, things meet in this scenario, and which of them comes first decides."""
+        """Several endings are possible where operations race; their order decides."""
         self.name = name
         self._endings = endings
         self._cards_next = cards_next
@@ -102,8 +102,8 @@ class BillingScenario(ABC):
         return there
 
     def simulators(self, now: Callable[[], datetime]) -> Simulators:
-        # Its clock stands: a request that was on its way for as long as a scenario takes would find its key forgotten,
-        # and no connection lives for days.
+        # The simulator's clock stands still: otherwise a request in flight for the length of a scenario would find its
+        # key forgotten, and no connection lives for days.
         begun_at = now()
         gateway = GatewaySimulator(clock=lambda: begun_at, seed=1, limit_per_s=None)
         token = gateway.tokenise(PAYS)
@@ -115,7 +115,7 @@ class BillingScenario(ABC):
         subscriptions = HttpClient("subscriptions", None, transport=notification_application(database, feed))
         return [
             GatewayClient(gateway, "key"),
-            # Not beside the worker: every step of a run is known.
+            # Notifications are sent in the worker, so that every step of a run is deterministic.
             NotificationSender(subscriptions, SUBSCRIPTIONS, (SECRET,), database, aside=False),
         ]
 
@@ -145,10 +145,10 @@ class BillingScenario(ABC):
 
     @abstractmethod
     async def _begin(self, tx: Tx, now: datetime) -> None:
-        """Points are named for the subscription: the same in every run."""
+        """Crash points are named after the subscription: the same in every run."""
 
     def decide(self, review: Review, simulators: Simulators) -> tuple[Answer, Any, str | None]:
-        """By the gateway's books. Nobody should have been asked, which the check says."""
+        """Decides by the gateway's books. A review is a failure in itself, which the check reports."""
         books, key = simulators[GATEWAY].books, review.effect.key
         found = [each.id for each in books.charges_of(key) if each.captured] + [
             each.id for each in books.refunds_of(key)
@@ -159,7 +159,7 @@ class BillingScenario(ABC):
         return None
 
     def happened(self, simulators: Simulators) -> Counter[str]:
-        """By the gateway: captures of each invoice over all its tries, and refunds of each charge."""
+        """By the gateway: captures of each invoice over all attempts, and refunds of each charge."""
         books = simulators[GATEWAY].books
         found = Counter({f"the capture of {invoice}": n for invoice, n in books.captures_per_invoice().items()})
         found.update(f"the refund of {each.charge}" for each in books.refunds.values())
@@ -213,7 +213,7 @@ async def _of_payouts(read: Reads, ending: Ending) -> list[str]:
 
 
 async def _of_plan_changes(read: Reads) -> list[str]:
-    """Each ended, and its subscription tells of one end."""
+    """Each has ended, with exactly one event for its end."""
     rows = await read.fetch(
         """
         select c.id, c.state, count(e.id) as ends from subscriptions.plan_changes c
@@ -223,7 +223,7 @@ async def _of_plan_changes(read: Reads) -> list[str]:
         group by c.id having c.state = 'pending' or count(e.id) <> 1
         """
     )
-    return [f"change {row['id']} is {row['state']}, and {row['ends']} events tell of its end" for row in rows]
+    return [f"change {row['id']} is {row['state']}, with {row['ends']} events for its end" for row in rows]
 
 
 async def _of_gateway(read: Reads, gateway: GatewaySimulator, ending: Ending) -> list[str]:
@@ -232,7 +232,7 @@ async def _of_gateway(read: Reads, gateway: GatewaySimulator, ending: Ending) ->
     clearing = (await balance(read, Account("billing/gateway_clearing", AED))).minor
     compared = {
         "captured by the gateway": (captured, sum(amount for _, _, amount in ending.paid)),
-        "given back by the gateway": (given_back, ending.given_back + sum(ending.paid_out)),
+        "refunded by the gateway": (given_back, ending.given_back + sum(ending.paid_out)),
         "clearing by our books": (clearing, captured - given_back),
         "declines": (books.declines().total(), ending.declines),
     }
@@ -258,9 +258,9 @@ async def _of_notifications(read: Reads) -> list[str]:
     found = []
     for row in rows:
         if not row["delivered"] or not row["processed"]:
-            found.append(f"{row['event_id']} was not applied, or nobody told it")
+            found.append(f"{row['event_id']} was not delivered or not applied")
         if row["error_message"]:
-            found.append(f"{row['event_id']} did not fit: {row['error_message']}")
+            found.append(f"{row['event_id']} did not match: {row['error_message']}")
     return found
 
 
@@ -271,11 +271,11 @@ async def _of_people(read: Reads) -> list[str]:
         where a.event = 'answered'
         """
     )
-    return [f"a person was asked about {row['kind']} {row['key']}" for row in rows]
+    return [f"a review was opened for {row['kind']} {row['key']}" for row in rows]
 
 
 class Trial(BillingScenario):
-    """The price is charged, the trial begins, and the price is given back."""
+    """The price is charged, the trial begins, and the price is refunded."""
 
     def __init__(self) -> None:
         super().__init__("billing-trial", Ending("trialing", "trial-v1", [("trial", 0, TRIAL)], given_back=TRIAL))
@@ -285,8 +285,8 @@ class Trial(BillingScenario):
 
 
 class Renewal(BillingScenario):
-    """The first period is paid; the renewal is declined, dunned the next day and paid. Later somebody puts the renewal
-    once more, by hand; and the month's revenue is counted."""
+    """The first period is paid; the renewal is declined, then paid on the first day of dunning. Later the renewal
+    message is sent once more manually, and the month's revenue is recognised."""
 
     def __init__(self) -> None:
         paid = [("initial", 0, BASIC), ("renewal", 1, BASIC)]
@@ -313,7 +313,7 @@ class Renewal(BillingScenario):
 
 
 class ChangeOfPlan(BillingScenario):
-    """Seven days into its period a subscription takes up a dearer plan, and pays the difference to the second."""
+    """Seven days into its period a subscription is upgraded and pays the difference to the second."""
 
     def __init__(self) -> None:
         paid = [("initial", 0, BASIC), ("upgrade", None, CREDIT)]
@@ -325,8 +325,8 @@ class ChangeOfPlan(BillingScenario):
 
 
 class Credit(BillingScenario):
-    """Seven days into its period a subscription takes up a cheaper plan and gets credit. An operator pays out most of
-    it to the card; the renewal uses what is left."""
+    """Seven days into its period a subscription is downgraded and gets credit. An operator pays out most of it to the
+    card; the renewal uses the rest."""
 
     def __init__(self) -> None:
         paid = [("initial", 0, PRO), ("downgrade", None, 0), ("renewal", 1, BASIC - CREDIT + PAID_OUT)]
@@ -353,7 +353,7 @@ async def begin_with_credit(tx: Tx, now: datetime, subscription_id: str) -> None
 async def change_later(
     tx: Tx, subscription_id: str, plan_id: str, action: Action, now: datetime, delay_s: float
 ) -> None:
-    """Asked for seven days into the period, and worked on after `delay_s`."""
+    """Requested seven days into the period, and processed after `delay_s`."""
     asked = {
         "subscription_id": subscription_id,
         "change_id": CHANGE,
@@ -364,4 +364,4 @@ async def change_later(
 
 
 SEQUENTIAL: Final = (Trial(), Renewal(), ChangeOfPlan(), Credit())
-"""Nothing meets anything; races.py has the others."""
+"""Scenarios without races; races.py has the others."""

@@ -1,5 +1,5 @@
-"""What customers of the demonstration `billing` do: over HTTP at both services, again until they are answered, and at
-the gateway."""
+"""The HTTP calls that customers of the demo `billing` make to both services, repeated until answered, and their calls
+to the gateway."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from payonce.vendors.gateway.simulator import GatewaySimulator
 TRY_AGAIN_S: Final = 0.3
 TRIES_MAX: Final = 400
 AT_ONCE: Final = 12
-"""Calls under way; the services have their workers in the same processes."""
+"""Concurrent calls; the services run their workers in the same processes."""
 LATER: Final = frozenset({408, 409, 429})
-"""Not now, and no refusal for good."""
+"""Retryable statuses."""
 CONFLICTS_MAX: Final = 40
 
 
@@ -30,18 +30,18 @@ class CustomerClients:
     key: str
     gateway: GatewaySimulator
     tokens: dict[str, str]
-    """By account, the card that is charged."""
+    """The charged card, by account."""
     cards: dict[str, set[str]]
-    """By account, every card that it ever had."""
+    """Every card that an account has had, by account."""
     subscriptions: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    """Answers that nobody should have got."""
+    """Unexpected responses."""
     repeated: int = 0
-    """Calls that were made again because nobody had answered."""
+    """Calls repeated because no response arrived."""
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def take(self, customer: Customer, place: int, step: Step) -> None:
-        """One step of a customer's. An order that is sent again carries the same key, and happens once."""
+        """Performs one step of a customer. A repeated order carries the same key and is executed once."""
         account, order = customer.id, f"{customer.id}-step-{place}"
         subscription = f"/v1/subscriptions/{self.subscriptions.get(account, '')}"
         match step.act:
@@ -76,11 +76,11 @@ class CustomerClients:
     async def _asked(
         self, role: str, path: str, body: Any, order: str | None, query: Mapping[str, str] | None = None
     ) -> Any:
-        """The answer; nothing, and a note of it, when it was refused for good."""
+        """Returns the decoded response; an empty object, with an entry in `wrong`, if the call was rejected."""
         async with self._turns:
             answer = await self._posted(self.clients[role], path, body, order, query)
         if answer is None or not answer.is_success:
-            problem = "nobody answered" if answer is None else f"{answer.status}: {answer.excerpt()}"
+            problem = "no response" if answer is None else f"{answer.status}: {answer.excerpt()}"
             self.wrong.append(f"POST {path}: {problem}")
             return {}
         return msgspec.json.decode(answer.body) if answer.body else {}
@@ -97,7 +97,7 @@ class CustomerClients:
             try:
                 answer = await client.request("POST", path, body=encoded, headers=headers, query=query)
             except (NotSent, Unknown):
-                # Nobody listens, or died before it could say so.
+                # The process was not listening, or was killed before it could respond.
                 answer = None
             if answer is not None and answer.status in LATER:
                 conflicts += 1

@@ -1,6 +1,6 @@
-"""The customers of the demonstration `billing`: what each does and when, and what must come of it.
+"""The customers of the demo `billing`: the steps of each one with their times, and the expected result.
 
-What is wanted is counted here with the calendar of the standard library and whole numbers, by nothing of the service's.
+Expected results are computed with the standard library's calendar and integers, independently of the service.
 """
 
 import random
@@ -18,18 +18,18 @@ PRICES: Final = {BASIC: 2_900, PRO: 9_900, ANNUAL: 99_900, TRIAL: 100}
 MONTHS_OF: Final = {BASIC: 1, PRO: 1, ANNUAL: 12}
 TRIAL_DAYS: Final = 14
 FIRST_DAY: Final = datetime(2024, 1, 31, tzinfo=UTC)
-"""The last of a month, in a leap year."""
+"""The last day of a month, in a leap year."""
 SPREAD_DAYS: Final = 28
 ZONES: Final = ("UTC", "Asia/Dubai", "Europe/Berlin", "America/New_York")
 HOURS: Final = range(9, 20)
-"""No zone above changes its clocks then."""
+"""No zone above changes its clocks at these hours."""
 INTO_PERIOD: Final = timedelta(days=10, hours=5)
 SHORT_PAUSE, LONG_PAUSE = timedelta(days=4), timedelta(days=50)
 BEFORE_RENEWAL: Final = timedelta(days=3)
 NEW_CARD_AFTER: Final = timedelta(days=5, hours=1)
 PAYS, DECLINES, EXPIRED = "4242424242424242", "4000000000000002", "4000000000000069"
 TRIES: Final = 6
-"""Of an invoice that is never paid: the first, and one on each day of dunning."""
+"""Attempts for an invoice that is never paid: the first, and one on each day of dunning."""
 
 
 class CustomerAction(StrEnum):
@@ -41,7 +41,7 @@ class CustomerAction(StrEnum):
     RESUME = "resume"
     NEW_CARD = "new_card"
     CARD_WILL = "card_will"
-    """At the gateway: how the next charges end."""
+    """At the gateway: the outcomes of the next charges."""
     CARD_BECOMES = "card_becomes"
     """At the gateway: another card behind the same token."""
 
@@ -62,13 +62,13 @@ class Period:
 
 @dataclass(frozen=True)
 class Life:
-    """What a customer does, and what must come of it."""
+    """The steps of a customer, and the expected result."""
 
     steps: Sequence[Step]
     periods: Sequence[Period]
     ending: str
     changes: Sequence[int] = ()
-    """Differences that are paid for a dearer plan."""
+    """Differences paid for upgrades."""
     declines: int = 0
 
     @property
@@ -96,7 +96,7 @@ class Customer:
 
 @dataclass(frozen=True)
 class LifeSetting:
-    """When a customer begins, when everything ends, and in which month something happens to them."""
+    """When a customer begins, when the demo ends, and the month of the scripted event."""
 
     begins_at: datetime
     ends_at: datetime
@@ -104,7 +104,7 @@ class LifeSetting:
     month: int
 
     def starts(self, plan: str, of: datetime | None = None) -> list[datetime]:
-        """The first moments of all periods from an anchor on."""
+        """The starts of all periods counted from an anchor."""
         anchor, months = of or self.begins_at, MONTHS_OF[plan]
         found: list[datetime] = []
         while (start := later(anchor, len(found) * months, self.zone)) <= self.ends_at:
@@ -116,17 +116,17 @@ class LifeSetting:
 
     @property
     def renewal(self) -> datetime:
-        """The renewal at which something happens."""
+        """The renewal at which the scripted event happens."""
         return later(self.begins_at, self.month, self.zone)
 
     @property
     def within(self) -> datetime:
-        """A moment in the period that this renewal begins."""
+        """A moment within the period that this renewal begins."""
         return self.renewal + INTO_PERIOD
 
 
 def later(anchor: datetime, months: int, zone: str) -> datetime:
-    """So many months later, at the same hour of that place's clock, on the last day where there is no such one."""
+    """The same local time a number of months later, on the last day of a month that is too short."""
     local = anchor.astimezone(ZoneInfo(zone))
     year, month = divmod(local.year * 12 + local.month - 1 + months, 12)
     day = min(local.day, monthrange(year, month + 1)[1])
@@ -166,7 +166,7 @@ def cancels(when: str) -> Callable[[LifeSetting], Life]:
 
 
 def upgrades(given: LifeSetting) -> Life:
-    """The rest of the period at the new price less the rest at the old one, each rounded half-even."""
+    """The rest of the period at the new price minus the rest at the old one, each rounded half-even."""
     start, end = given.renewal, later(given.begins_at, given.month + 1, given.zone)
     left = Fraction(int((end - given.within).total_seconds()), int((end - start).total_seconds()))
     difference = round(PRICES[PRO] * left) - round(PRICES[BASIC] * left)
@@ -176,7 +176,7 @@ def upgrades(given: LifeSetting) -> Life:
 
 
 def downgrades(given: LifeSetting) -> Life:
-    """With the next period."""
+    """At the next period."""
     periods = given.periods(PRO)[: given.month + 1] + given.periods(BASIC)[given.month + 1 :]
     steps = [Step(given.begins_at, CustomerAction.SUBSCRIBE, PRO), Step(given.within, CustomerAction.CHANGE, BASIC)]
     return Life(steps, periods, "active")
@@ -192,7 +192,7 @@ def pauses_within_a_period(given: LifeSetting) -> Life:
 
 
 def pauses_for_longer(given: LifeSetting) -> Life:
-    """A new period begins when it is resumed, and the others follow that day."""
+    """Resuming begins a new period, and later periods are counted from that day."""
     resumed = given.within + LONG_PAUSE
     steps = [
         Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
@@ -205,7 +205,7 @@ def pauses_for_longer(given: LifeSetting) -> Life:
 
 
 def declined_for_a_while(given: LifeSetting) -> Life:
-    """On the day, and on the first of dunning."""
+    """On the due date, and on the first day of dunning."""
     ends = "insufficient_funds,insufficient_funds,succeeds"
     steps = [
         Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
@@ -224,7 +224,7 @@ def declined_for_good(given: LifeSetting) -> Life:
 
 
 def card_expires(given: LifeSetting) -> Life:
-    """Of no use to try again; a new card is tried at once."""
+    """A hard decline is not retried; a new card is charged at once."""
     steps = [
         Step(given.begins_at, CustomerAction.SUBSCRIBE, BASIC),
         Step(given.renewal - BEFORE_RENEWAL, CustomerAction.CARD_BECOMES, EXPIRED),
@@ -258,11 +258,11 @@ KINDS: Final[Mapping[str, tuple[int, Callable[[LifeSetting], Life]]]] = {
     "card_expired": (2, card_expires),
     "never_paid": (1, never_pays),
 }
-"""With how many of them there are in 61 customers."""
+"""With the number of each kind among 61 customers."""
 
 
 def seeded_customers(count: int, months: int, seed: int) -> list[Customer]:
-    """Each kind once, and then by their weights."""
+    """Each kind once, then by weight."""
     chance = random.Random(seed)
     rest = [kind for kind, (weight, _) in KINDS.items() for _ in range(weight)]
     chance.shuffle(rest)
@@ -272,7 +272,7 @@ def seeded_customers(count: int, months: int, seed: int) -> list[Customer]:
 
 
 def _end(months: int) -> datetime:
-    """So many months after the last has begun."""
+    """The given number of months after the last customer begins."""
     return later(FIRST_DAY + timedelta(days=SPREAD_DAYS + 1), months, "UTC") + timedelta(minutes=7)
 
 

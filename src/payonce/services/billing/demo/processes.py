@@ -1,4 +1,4 @@
-"""The processes of the demonstration `billing`: both services, each with its port and its worker, killed in turn."""
+"""The processes of the demo `billing`: both services, each with its port and its worker, killed in turn."""
 
 import secrets
 from collections.abc import Iterator, Mapping
@@ -24,8 +24,8 @@ QUEUES: Final = (
     "PAY_CREDIT_HOLD",
 )
 LEASE_S: Final = 30.0
-"""Longer than a call to the gateway may take. What a killed process had in hand waits for it: after each kill the
-leases' clock is moved, for everybody."""
+"""Longer than a gateway call may take. A killed process's work waits for it: after each kill the lease clock is
+advanced for all processes."""
 POLICY: Final = {
     "LEASE_S": f"{LEASE_S:g}",
     "MAX_RETRIES": "40",
@@ -33,12 +33,12 @@ POLICY: Final = {
     "MAX_DELAY_SECONDS": "4",
     "JITTER_SECONDS": "0.5",
 }
-"""Nobody waits for minutes because of a fault."""
+"""A fault must not delay the demo by minutes."""
 
 
 @contextmanager
 def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet]:
-    """Ports are chosen once: a process that is started again answers where it did before."""
+    """Ports are reserved once: a restarted process listens on the same port."""
     with ExitStack() as stack:
         ports = dict(zip(ROLES, stack.enter_context(held_ports(len(ROLES))), strict=True))
         urls = {role: f"http://127.0.0.1:{port}" for role, port in ports.items()}

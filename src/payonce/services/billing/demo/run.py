@@ -1,5 +1,5 @@
-"""The demonstration `billing`: two years of subscriptions on clocks that are moved, a gateway on a bad day, and both
-services killed again and again."""
+"""The demo `billing`: two years of subscriptions on test clocks, an unreliable gateway, and both services killed
+repeatedly."""
 
 import random
 import time
@@ -27,25 +27,25 @@ NAMED_MAX: Final = 5
 CONSUMER: Final = "billing.gateway"
 WEBHOOKS: Final = "/v1/webhooks/gateway"
 TWICE, LATE, LATE_S = 0.1, 0.1, 15.0
-"""Shares of the gateway's webhooks, and how late: by then the customer's clock has gone on for months."""
+"""Shares of the gateway's webhooks, and the delay, in which the customer's clock advances by months."""
 SCOPES: Final = ("billing:read", "billing:operate", "billing:charge")
 
 
 @dataclass(frozen=True)
 class WebhookStats:
-    """What the gateway posted of its own accord, and what became of it."""
+    """The gateway's webhooks and their outcomes."""
 
     arrived: int = 0
     twice: int = 0
     late: int = 0
     again: int = 0
-    """Posted once more because nobody had taken it."""
+    """Sent again because they were not accepted."""
     heeded: int = 0
-    """By our record: each event once, however often it came."""
+    """By our database: each event once, however often it arrived."""
     events: int = 0
-    """By the gateway: those that it knows to have arrived. A process may die between its commit and its answer."""
+    """By the gateway: events that it knows to have arrived. A process may die between its commit and its response."""
     disagreed: int = 0
-    """Put before people because it contradicts our record."""
+    """Reported to operators because they contradict our database."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ class Report:
     def complaints(self) -> list[str]:
         verdict = self.verdict
         webhooks = {
-            "periods were missed": verdict.missed_periods,
-            "invoices are too many": verdict.double_invoiced,
-            "paid more than they owe, by the gateway's books": verdict.double_charged,
-            "paid less than they owe, by the gateway's books": verdict.unpaid,
-            "trials were not given back once": verdict.trial_refunds_missing,
-            "subscriptions are not where they should be": verdict.misplaced,
-            "calls were answered wrongly": self.wrong,
+            "missed periods": verdict.missed_periods,
+            "surplus invoices": verdict.double_invoiced,
+            "customers charged too much, by the gateway's books": verdict.double_charged,
+            "customers charged too little, by the gateway's books": verdict.unpaid,
+            "trials not refunded exactly once": verdict.trial_refunds_missing,
+            "subscriptions in an unexpected state": verdict.misplaced,
+            "unexpected responses": self.wrong,
         }
         found = [f"{len(cases)} {what}: {_named(cases)}" for what, cases in webhooks.items() if cases]
         found += [
@@ -105,11 +105,11 @@ class Report:
         ]
         found += [f"broken: {words}" for words in verdict.broken]
         if self.webhooks.disagreed:
-            found.append(f"{self.webhooks.disagreed} webhooks of the gateway contradict our record")
+            found.append(f"{self.webhooks.disagreed} gateway webhooks contradict our database")
         if self.webhooks.heeded < self.webhooks.events:
-            found.append(f"of {self.webhooks.events} events that the gateway told, {self.webhooks.heeded} were heeded")
+            found.append(f"of {self.webhooks.events} gateway events, {self.webhooks.heeded} were processed")
         if not self.faults:
-            found.append("no call went wrong, so nothing was proven")
+            found.append("no call failed, so the run proves nothing")
         return found + too_few_kills(self.disrupted.kills)
 
     def rendered(self) -> Any:
@@ -127,21 +127,21 @@ def _named(cases: Sequence[str]) -> str:
 
 
 MEANINGS: Final = {
-    "customers": "each with a test clock and a script of their own",
-    "months": "that pass for each of them",
+    "customers": "each with its own test clock and script",
+    "months": "simulated for each customer",
     "periods_invoiced": "invoices of periods",
-    "missed_periods": "wanted by a script, by plain calendar arithmetic, and not invoiced",
-    "double_invoiced": "wanted by no script, or invoiced twice",
-    "double_charged": "captured more than once, or more than a script costs, by the gateway's books",
-    "not_charged": "paid less than their script costs, by the gateway's books",
-    "trial_refunds_missing": "trials whose price the gateway did not give back exactly once",
-    "misplaced": "subscriptions that are not in the state to which their script leads",
-    "unexplained": "by which our books differ from the gateway's",
-    "endings": "where the subscriptions stand",
-    "calls_repeated": "made again by callers whom nobody had answered",
-    "faults": "calls to the gateway that went wrong, on purpose",
-    "gateway_webhooks": "posted by the gateway of its own accord: twice, late and out of order, or to a dead process",
-    "kills": "processes killed with SIGKILL in mid-work",
+    "missed_periods": "expected by a script and plain calendar arithmetic, but not invoiced",
+    "double_invoiced": "not expected by any script, or invoiced twice",
+    "double_charged": "captured more than once, or more than the script costs, by the gateway's books",
+    "not_charged": "charged less than the script costs, by the gateway's books",
+    "trial_refunds_missing": "trials that the gateway did not refund exactly once",
+    "misplaced": "subscriptions whose state differs from their script's",
+    "unexplained": "difference between our books and the gateway's",
+    "endings": "final states of the subscriptions",
+    "calls_repeated": "repeated by callers that got no response",
+    "faults": "injected into calls to the gateway",
+    "gateway_webhooks": "sent by the gateway: some twice, some late and out of order, some to a dead process",
+    "kills": "processes killed with SIGKILL while working",
     "restarts": "processes started again",
     "seconds": "from the first process to the last clock",
     "seed": "of the scripts, the faults and the kills",
@@ -187,7 +187,7 @@ async def demonstrate(
 
 
 async def _webhook_stats(read: "Reader", outbox: "Outbox", post: "WebhookFaults") -> WebhookStats:
-    """By the gateway's own list, and by our record."""
+    """From the gateway's outbox and from our database."""
     arrived = [letter for letter in outbox.webhooks if letter.arrived]
     events = {letter.event_id for letter in arrived}
     heeded = await read.fetchval("select count(*) from payonce.inbox where consumer = $1", CONSUMER)
@@ -200,7 +200,7 @@ async def _webhook_stats(read: "Reader", outbox: "Outbox", post: "WebhookFaults"
 async def _set_up(
     app: "App", gateway: "SimulatedGateway", customers: "Sequence[Customer]"
 ) -> tuple[str, dict[str, str]]:
-    """Accounts on clocks of their own, each with a card; and the key of whoever acts for them."""
+    """Creates accounts with a test clock and a card each, and an API key to act for them."""
     from payonce.engine.operators.api_keys import make_key
     from payonce.services.billing.demo.customers import PAYS
 

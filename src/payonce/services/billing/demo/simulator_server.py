@@ -16,7 +16,7 @@ from payonce.testing.server import serving
 async def serve(
     settings: Settings, host: str, *, gateway_port: int, gateway_webhooks: str | None
 ) -> AsyncIterator[Served]:
-    """Raises Invalid for an address for webhooks that is none."""
+    """Raises Invalid for a malformed webhook URL."""
     if gateway_webhooks is not None:
         _check(gateway_webhooks)
     async with AsyncExitStack() as stack:
@@ -38,6 +38,5 @@ def _check(url: str) -> None:
         parse_url(url)
     except Unsendable:
         raise Invalid(
-            f"--gateway-webhooks is {url[:80]!r}; it must be an address such as "
-            "http://127.0.0.1:8002/v1/webhooks/gateway"
+            f"--gateway-webhooks is {url[:80]!r}; it must be a URL such as http://127.0.0.1:8002/v1/webhooks/gateway"
         ) from None

@@ -1,4 +1,4 @@
-"""The simulated card gateway of the demonstration, on a port of the loopback for other processes."""
+"""The demo's simulated card gateway, on a loopback port for other processes."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -15,7 +15,7 @@ from payonce.vendors.gateway.outbox import WebhookFaults
 from payonce.vendors.gateway.simulator import GatewaySimulator
 
 GATEWAY_TIMEOUT_S: Final = 1.0
-"""What a gateway that keeps silent costs whoever asked it."""
+"""How long a silent gateway blocks its caller."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class SimulatedGateway:
     clock: MovedClock
     endpoint: Faulty
     environment: dict[str, str]
-    """Where processes of billing find it, and with which key and secret."""
+    """The gateway's URL, key and secret, for billing processes."""
     secret: Secret
 
     def telling(self, url: str) -> AbstractAsyncContextManager[None]:
-        """Meanwhile it posts its webhooks there, for whoever has an address only when this one is known."""
+        """Within the context, the simulator posts its webhooks to this URL. For receivers that start after it."""
         return delivering_webhooks(self.simulator, url, [self.secret])
 
     async def deliver(self) -> None:
-        """Orders that are still under way land now, so that they are seen."""
+        """Completes all orders in flight, so that they are counted."""
         await self.endpoint.close()
 
     def faults(self) -> dict[str, int]:
@@ -43,11 +43,11 @@ class SimulatedGateway:
 async def open_simulated_gateway(
     seed: int = 1, faults: float = 0.0, *, webhooks_to: str | None = None, post: WebhookFaults | None = None
 ) -> AsyncIterator[SimulatedGateway]:
-    """The card gateway, of whose calls this share goes wrong. It posts webhooks, if anywhere, to `webhooks_to`."""
+    """A card gateway of which the given share of calls fails. It posts webhooks to `webhooks_to`, if given."""
     clock, secret = MovedClock(), new_secret()
     simulator = GatewaySimulator(clock=clock, seed=seed, post=post, limit_per_s=None)
     quiet = {route: Odds(0.0) for route in ("GET /simulator", "POST /simulator", "POST /v1/tokens")}
-    # A wrong figure in the statement cannot be told from a true one; everywhere else the client notices.
+    # A wrong figure in a statement cannot be told from a true one; everywhere else the client detects it.
     listed = {"GET /v1/balance_transactions": Odds(faults).without(Fault.WRONG_ANSWER)}
     endpoint = faulty_over_sockets(simulator, FaultPlan(seed, faults, routes=quiet | listed))
     async with AsyncExitStack() as stack:

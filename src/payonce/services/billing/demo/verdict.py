@@ -1,5 +1,4 @@
-"""The judgement over billing: what each customer's own script wants, by plain calendar arithmetic; what the gateway's
-books say; and the sums of the ledger."""
+"""The verdict on a demo run, from the customers' scripts, the gateway's books and the ledger's balances."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from payonce.vendors.gateway.books import GatewayBooks
 CURRENCY: Final = "AED"
 MINOR: Final = Decimal(100)
 AT_REST: Final = ("billing/captured", "billing/receivable", "billing/unapplied", "billing/one_off")
-"""Accounts that are empty when everything is settled."""
+"""Accounts that are empty once everything is settled."""
 CLEARING: Final = "billing/gateway_clearing"
 
 
@@ -28,25 +27,25 @@ class Verdict:
     endings: Mapping[str, int]
     missed_periods: Sequence[str]
     double_invoiced: Sequence[str]
-    """Invoices that no script wants, and periods that have two."""
+    """Invoices that no script expects, and periods with two."""
     double_charged: Sequence[str]
     """By the gateway: invoices captured more than once, and customers who paid more than their script costs."""
     unpaid: Sequence[str]
     """By the gateway: customers who paid less."""
     trial_refunds_missing: Sequence[str]
     misplaced: Sequence[str]
-    """Subscriptions that are not in the state to which their script leads."""
+    """Subscriptions whose state differs from their script's."""
     unexplained: Mapping[str, Decimal]
     broken: Sequence[str] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the subscription service has of one customer."""
+    """One customer in the subscription service's database."""
 
     state: str
     periods: Sequence[tuple[datetime, int]]
-    """Start and amount of every invoice that is of a period."""
+    """Start and amount of every invoice of a period."""
     changes: Sequence[int]
 
 
@@ -72,7 +71,7 @@ async def judge(
 
 
 def compare(customers: Sequence[Customer], records: Mapping[str, Record]) -> tuple[list[str], list[str], list[str]]:
-    """Periods that were missed, invoices that are too many, and subscriptions that ended up elsewhere."""
+    """Missed periods, surplus invoices, and subscriptions in another state than expected."""
     missed, double, misplaced = list[str](), list[str](), list[str]()
     for customer in customers:
         record, life = records.get(customer.id, Record("none", (), ())), customer.life
@@ -82,7 +81,7 @@ def compare(customers: Sequence[Customer], records: Mapping[str, Record]) -> tup
         missed += [f"{named} {start:%Y-%m-%d %H:%M} of {amount}" for start, amount in (wanted - found).elements()]
         double += [f"{named} {start:%Y-%m-%d %H:%M} of {amount}" for start, amount in (found - wanted).elements()]
         if sorted(record.changes) != sorted(life.changes):
-            double.append(f"{named} paid {list(record.changes)} for changes of plan, not {list(life.changes)}")
+            double.append(f"{named} paid {list(record.changes)} for plan changes, not {list(life.changes)}")
         if record.state != life.ending:
             misplaced.append(f"{named} is {record.state}, not {life.ending}")
     return missed, double, misplaced
@@ -91,7 +90,7 @@ def compare(customers: Sequence[Customer], records: Mapping[str, Record]) -> tup
 def compare_gateway(
     customers: Sequence[Customer], books: GatewayBooks, cards: Mapping[str, set[str]]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Who paid more and who less than their script costs, and whose trial was not given back, once."""
+    """Customers charged too much, customers charged too little, and trials that were not refunded exactly once."""
     captured, refunds = Counter[str](), defaultdict[str, list[int]](list)
     for entry in books.charges.values():
         captured[entry.payment_method] += entry.captured
@@ -106,7 +105,7 @@ def compare_gateway(
             (more if paid > wanted else less).append(f"{customer.id} ({customer.kind}): {paid} captured, not {wanted}")
         given_back = [amount for card in mine for amount in refunds[card]]
         if given_back != ([PRICES[TRIAL]] if customer.life.tries else []):
-            missing.append(f"{customer.id} ({customer.kind}): {given_back} given back")
+            missing.append(f"{customer.id} ({customer.kind}): {given_back} refunded")
     return more, less, missing
 
 
@@ -128,7 +127,7 @@ async def _records(read: Reader) -> dict[str, Record]:
 
 
 async def _unexplained(read: Reader, books: GatewayBooks) -> Decimal:
-    """How far our books are from the gateway's, and what is left where nothing should be."""
+    """The difference between our books and the gateway's, plus balances that should be zero."""
     rows = await read.fetch(
         """
         select a.path, sum(l.minor) as minor from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id

@@ -1,4 +1,4 @@
-"""Customers live their lives, each by their own clock, while the processes that serve them are killed."""
+"""Runs the customers' scripts, each on its own test clock, while the processes that serve them are killed."""
 
 import asyncio
 import random
@@ -17,21 +17,21 @@ from payonce.services.billing.demo.processes import LEASE_S
 from payonce.testing import Clock
 
 KILLS, FIRST_KILL, LAST_KILL = KILLS_MIN + 2, 0.02, 0.8
-"""How many, and at which shares of the time that passes."""
+"""The number of kills, and the shares of the run between which they are spread."""
 TICK_S: Final = 0.4
 LIMIT_S, STALLED_S = 1_500.0, 150.0
-"""How long a run may take, and how long without a clock that goes on. What is missing then counts as missed."""
+"""The limit of a run, and of the time in which no clock advances. Everything missing then counts as missed."""
 _DAY: Final = timedelta(days=1)
 
 
 @dataclass
 class ClockWatch:
-    """Looks at all clocks at once, for everybody who waits for theirs."""
+    """Polls all test clocks with one query, for every customer that waits for theirs."""
 
     read: Reader
     clocks: dict[str, datetime] = field(default_factory=dict)
     at_rest: set[str] = field(default_factory=set)
-    """Those that have arrived, with nothing under way."""
+    """Clocks that have arrived, with no work in progress."""
     begun: int = 0
     ended: int = 0
     _looked: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -46,7 +46,7 @@ class ClockWatch:
             self._looked.notify_all()
 
     async def until_at(self, customer: Customer, moment: datetime) -> None:
-        """Until the customer's clock stands there and nothing of theirs is under way, seen from now on."""
+        """Waits until the customer's clock has arrived there with no work in progress, as of now."""
         wanted = self.begun + 1
         async with self._looked:
             while self.ended < wanted or customer.id not in self.at_rest or self.clocks[customer.id] != moment:
@@ -63,7 +63,7 @@ class CustomerLives:
     chance: random.Random
 
     async def through(self) -> None:
-        """Until every clock is at its end, or the time is over."""
+        """Runs until every clock has arrived at the end, or a limit is reached."""
         watch, total = ClockWatch(self.read), sum(map(_days, self.customers))
         step = (LAST_KILL - FIRST_KILL) / (KILLS - 1)
         kills = [FIRST_KILL + step * number for number in range(KILLS)]
@@ -110,7 +110,7 @@ class CustomerLives:
             await self.clock.advance_leases(LEASE_S + 1)
 
     async def _busy(self) -> dict[int, int]:
-        """How many messages each process holds at the moment, by its process id."""
+        """The number of messages that each process holds, by process id."""
         rows = await self.read.fetch(
             "select worker, count(*) as held from payonce.messages where state = 'leased' group by worker"
         )
@@ -139,5 +139,5 @@ ALONE: Final = """
         where running_alone or (state = 'alone' and ready_at <= payonce.due_now())
            or (state = 'leased' and (crashes >= 2 or (crashes = 1 and lease_until <= payonce.lease_now()))))
 """
-"""What was under way at two kills runs alone, to show whether it is its own fault. A kill just then, which ends
-everybody's leases, would be taken for the proof, and a person would have the message; also when it is about to run."""
+"""Work in progress at two kills is retried in isolation, to find out whether it causes the crashes. Another kill at
+that moment, which expires all leases, would count as proof and park the message; so would one just before the retry."""

@@ -1,4 +1,4 @@
-"""The payment service: cards, charges and refunds at the gateway, and what subscriptions are told of them."""
+"""The payment service: cards, charges and refunds at the gateway, and notifications to subscriptions."""
 
 from payonce.services.billing.payments.handlers.charges import process_charge_initiation
 from payonce.services.billing.payments.handlers.credit_holds import (

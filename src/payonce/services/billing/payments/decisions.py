@@ -1,5 +1,5 @@
-"""What a person decides at payments: to give a charge back, or part of it, or to note that it went back outside the
-gateway; and to tell subscriptions once more."""
+"""Operators' decisions at payments: refund a charge in full or in part, record a refund made outside the gateway, and
+send a notification again."""
 
 from typing import Any, Final
 
@@ -18,20 +18,20 @@ from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
 
 ACTION: Final = "refund charge"
 REASON_MAX_LENGTH: Final = 500
-"""Of a refund's reason, which stands on its credit note."""
+"""The longest refund reason, which is printed on the credit note."""
 
 
 class RefundDecision(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id: str
     left_minor: int
-    """What could still be given back when the person looked."""
+    """The refundable amount that the operator saw."""
     amount_minor: int | None = None
-    """None: all that is left and did not come back as credit."""
+    """None refunds the rest that was not returned as credit."""
     beyond_credit: bool = False
-    """Asked for by earlier versions, and refused: a refund of what came back as credit would leave the customer with
-    both. Credit is paid out instead."""
+    """Sent by earlier versions, and rejected: refunding what was returned as credit would give the customer both.
+    Credit is paid out instead."""
     outside: bool = False
-    """It went back by bank or by hand: it is put on record, and the gateway is not asked."""
+    """The money was returned by bank or in cash: the refund is recorded, and the gateway is not called."""
     note: str
 
 
@@ -44,7 +44,7 @@ def _page(transaction_id: str) -> Link:
 
 
 async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:
-    """Puts a notification on its way again, delivered or not: whoever gets it twice takes it once."""
+    """Sends a notification again, whether it was delivered or not: the receiver ignores duplicates."""
     row = await tx.fetchrow(
         """
         update payments.notifications n set delivered_at = null where event_id = $1
@@ -55,7 +55,7 @@ async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:
     )
     if row is None:
         raise Invalid(f"there is no notification {event_id[:100]!r}")
-    # Asked for twice before it was tried, it is one message.
+    # Two requests before the next attempt result in one message.
     await tx.send(
         SUBSCRIPTION_UPDATE,
         {"event_id": event_id},
@@ -69,8 +69,8 @@ async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:
 async def _weigh(tx: Tx, asked: RefundDecision) -> Assessment:
     transaction = await _known(tx, asked.transaction_id)
     amount = _amount(transaction, asked)
-    what = "note as given back outside the gateway" if asked.outside else "give back"
-    return Assessment(transaction.id, f"{what} {amount} of charge {transaction.id} over {transaction.amount}", [amount])
+    what = "record as refunded outside the gateway" if asked.outside else "refund"
+    return Assessment(transaction.id, f"{what} {amount} of charge {transaction.id} of {transaction.amount}", [amount])
 
 
 async def _execute(tx: Tx, asked: RefundDecision, by: str) -> dict[str, Any]:
@@ -78,9 +78,12 @@ async def _execute(tx: Tx, asked: RefundDecision, by: str) -> dict[str, Any]:
     if transaction is None:
         raise Invalid(f"there is no charge {asked.transaction_id[:100]!r}")
     if transaction.left.minor != asked.left_minor:
-        raise Stale(f"of charge {transaction.id} {transaction.left} is left, and not what you saw; look again")
+        raise Stale(
+            f"{transaction.left} of charge {transaction.id} is refundable, which is not what you saw; reload and "
+            "decide again"
+        )
     amount = _amount(transaction, asked)
-    # By its number, behind the lock: a refund that failed may be asked for again.
+    # Numbered behind the lock: a failed refund may be requested again.
     number = await tx.fetchval("select count(*) from payments.refunds where transaction_id = $1", transaction.id)
     key = f"person:{transaction.id}:{number}"
     give_back = refunds.record_outside if asked.outside else refunds.request

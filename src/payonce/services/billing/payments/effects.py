@@ -1,4 +1,4 @@
-"""What payments do at the gateway, and how a doubt about it is ended."""
+"""The effects of payments at the gateway, and how uncertain results are resolved."""
 
 import re
 from dataclasses import dataclass
@@ -25,28 +25,29 @@ from payonce.vendors.gateway.port import Charge as GatewayCharge
 from payonce.vendors.gateway.port import Refund as GatewayRefund
 
 KEY_MARGIN_S: Final = 3_600.0
-"""The gateway counts its day by its own clock: what is nearly forgotten is looked for, not sent again."""
+"""The gateway counts 24 hours by its own clock: keys near their expiry are looked up, not sent again."""
 RECORD_MARGIN_S: Final = 5.0
-"""Beyond the call itself, so that its own end is what ends it."""
+"""Beyond the call's own timeout, which should fire first."""
 REASON_MAX_CHARS: Final = 200
-"""Of a refund's reason, as the gateway is told it."""
+"""The longest refund reason that is sent to the gateway."""
 
 NO_CARD: Final = "no_payment_method"
 REFUSED_CODE: Final = "refused"
-"""The code of a no that is neither the card's nor the gateway's, as when a person said that it is not to be."""
+"""The code of a refusal by neither the card nor the gateway, such as an operator's decision."""
 _HARD_REFUSALS: Final = frozenset({RefusalCode.NO_SUCH_TOKEN.value})
 _REFUSED: Final = re.compile(r"refused \((?P<code>\w{1,64})\): .*", re.ASCII | re.DOTALL)
 
 
 class GatewayResult(msgspec.Struct, frozen=True):
-    """That it happened, under the gateway's name for it. No more: a line of the gateway's statement tells as much."""
+    """The gateway's id of the completed operation. It holds nothing else, since a line of the gateway's statement has
+    no more."""
 
     id: str
 
 
 class ChargeCard(Effect[ChargeOrder, GatewayResult]):
-    """In doubt the same order goes out again under the same key, and happens once. When the gateway may have forgotten
-    the key it is asked; what it does not show then is before a person."""
+    """Charges a card. An uncertain order is sent again under the same key and executed once. If the gateway may have
+    forgotten the key, the charge is looked up; if it is not found, a person decides."""
 
     kind, version, timeout_s = "gateway.charge", 1, CALL_MAX_S + RECORD_MARGIN_S
     safety = Keyed(KEYS_KEPT_S - KEY_MARGIN_S)
@@ -68,7 +69,7 @@ class ChargeCard(Effect[ChargeOrder, GatewayResult]):
         return GatewayResult((await self.gateway.charge(request)).id)
 
     async def resolve(self, request: ChargeOrder) -> Happened[GatewayResult] | DidNot | CannotTell:
-        """Asked only when the gateway may have forgotten the key. One that was declined captured nothing."""
+        """Used only when the gateway may have forgotten the key. A declined charge captured nothing."""
         found = await self.gateway.find_charge(request.reference)
         if found is None or found.status is not ChargeStatus.SUCCEEDED:
             return DidNot()
@@ -82,7 +83,7 @@ class ChargeCard(Effect[ChargeOrder, GatewayResult]):
 
 
 class RefundCharge(Effect[RefundOrder, GatewayResult]):
-    """Gives back some or all of a charge, in doubt as a charge is made."""
+    """Refunds a charge in full or in part, with the same resolution as a charge."""
 
     kind, version, timeout_s = "gateway.refund", 1, CALL_MAX_S + RECORD_MARGIN_S
     safety = Keyed(KEYS_KEPT_S - KEY_MARGIN_S)
@@ -114,29 +115,30 @@ class RefundCharge(Effect[RefundOrder, GatewayResult]):
 def _matching_result(
     found: GatewayCharge | GatewayRefund, request: ChargeOrder | RefundOrder
 ) -> Happened[GatewayResult] | CannotTell:
-    """Of another amount it is not ours to book: subscriptions would be told what nobody took."""
+    """A result with another amount is not booked: subscriptions would be notified of an amount that nobody
+    requested."""
     if (found.amount, found.currency) == (request.amount, request.currency):
         return Happened(GatewayResult(found.id))
     return CannotTell(
-        f"{found.id} is of {found.amount} {found.currency} in minor units, and {request.amount} {request.currency} "
-        "was asked for; a person has to look"
+        f"{found.id} is {found.amount} {found.currency} in minor units, but {request.amount} {request.currency} "
+        "was requested; a person must decide"
     )
 
 
 @dataclass(frozen=True)
 class ChargeFailure:
-    """Why a charge failed."""
+    """The reason of a failed charge."""
 
     code: str
     hard: bool
-    """Another try with this card is of no use."""
+    """Another attempt with this card cannot succeed."""
     reason: str
     charge_id: str | None = None
-    """Of a declined charge, which is on the gateway's books although it captured nothing."""
+    """The gateway's id of a declined charge, which its books contain although nothing was captured."""
 
 
 def read_failure(refused: Refused) -> ChargeFailure:
-    """A refusal, fresh or from the record, which keeps its sentence alone."""
+    """Parses a refusal, new or from the effect's record, which keeps only its text."""
     declined = Declined.read(refused)
     if declined is not None:
         return ChargeFailure(declined.code, declined.hard, declined.message, declined.charge_id)
@@ -149,11 +151,11 @@ _FIRST: Final = ":1"
 
 
 def sent_as(reference: str) -> str:
-    """What the gateway knows an effect by: its key, and from the second generation on, which only a person begins,
-    the generation as well."""
+    """The gateway's name of an effect: its key, and from the second generation on, which only a person starts, also the
+    generation."""
     return reference.removesuffix(_FIRST)
 
 
 def reference_of(sent: str, *, key_colons: int) -> str:
-    """The effect's `key:generation` again, of a key with so many colons in it."""
+    """The inverse of `sent_as`: the effect's `key:generation`, for keys with this number of colons."""
     return f"{sent}{_FIRST}" if sent.count(":") == key_colons else sent

@@ -1,15 +1,15 @@
-"""What must always hold of payments, as queries that return the rows that break it."""
+"""Invariants of payments, as queries that return the violating rows."""
 
 from typing import Final
 
 FORGOTTEN_AFTER: Final = "interval '15 minutes'"
-"""Nothing is between two messages for so long."""
+"""No work is between two messages for so long."""
 PENDING_MAX: Final = "interval '1 day'"
 UNDELIVERED_MAX: Final = "interval '1 hour'"
-"""All attempts of the queue are over by then, and the message is parked."""
+"""By then all attempts of the queue are over, and the message is parked."""
 
 INVARIANTS: Final = {
-    "refunds add up to what their transaction says": """
+    "refunds add up to the totals of their transaction": """
         select t.id, t.refunded_minor, t.refunding_minor from payments.transactions t
         left join payments.refunds r on r.transaction_id = t.id
         group by t.id
@@ -17,7 +17,7 @@ INVARIANTS: Final = {
             or t.refunding_minor <> coalesce(sum(r.amount_minor) filter (where r.state = 'pending'), 0)
             or t.paid_out_minor <> coalesce(sum(r.amount_minor) filter (where r.from_credit and r.state <> 'failed'), 0)
     """,
-    "what changes of plan give back as credit is counted by their charges": """
+    "credit held for plan changes is counted by its charges": """
         select t.id, t.credited_minor, sum(h.minor) as held from payments.transactions t
         join payments.credits_held h on h.transaction_id = t.id
         group by t.id having t.credited_minor < sum(h.minor)
@@ -29,7 +29,7 @@ INVARIANTS: Final = {
         select id, 'refund' from payments.refunds
         where state = 'pending' and created_at < payonce.due_now() - {PENDING_MAX}
     """,
-    "the price of a trial is given back, or on its way": """
+    "the price of a trial is refunded, or being refunded": """
         select t.id, t.refunded_minor from payments.transactions t
         where t.action = 'trial' and t.state in ('succeeded', 'partially_refunded') and t.refunding_minor = 0
     """,
@@ -48,7 +48,7 @@ INVARIANTS: Final = {
         select event_id, created_at from payments.notifications
         where delivered_at is null and created_at < payonce.due_now() - {UNDELIVERED_MAX}
     """,
-    "whatever ended for subscriptions is told to them once": """
+    "every outcome is reported to subscriptions exactly once": """
         select t.id, t.state from payments.transactions t
         where t.action <> 'payment' and (t.state <> 'pending') <> (1 = (
             select count(*) from payments.notifications n where n.transaction_id = t.id and n.refund_id is null))
@@ -57,7 +57,7 @@ INVARIANTS: Final = {
         where t.action <> 'payment' and (r.state <> 'pending') <> (1 = (
             select count(*) from payments.notifications n where n.refund_id = r.id))
     """,
-    "what clears at the gateway is what was captured and not given back": """
+    "the clearing balance is what was captured and not refunded": """
         select t.id, t.state from payments.transactions t
         where (t.state not in ('pending', 'failed')) <> exists (
                 select from payonce.postings p
@@ -90,7 +90,7 @@ INVARIANTS: Final = {
             select from payonce.effects e where e.kind = 'gateway.refund' and e.key = r.id
                 and e.state = 'performed' and e.vendor_ref = r.gateway_id)
     """,
-    "what went back outside the gateway is over, and has no order there": """
+    "refunds outside the gateway have succeeded and have no order there": """
         select r.id, r.state, r.gateway_id from payments.refunds r
         where r.outside and (r.state <> 'succeeded' or exists (
             select from payonce.effects e where e.kind = 'gateway.refund' and e.key = r.id))
@@ -107,8 +107,9 @@ INVARIANTS: Final = {
 }
 
 SHARED_INVARIANTS: Final = {
-    # What was applied and is not marked as delivered yet may be in transit or not: hence bounds, true at any moment.
-    "what is in transit is what subscriptions have not been told": """
+    # A result that was applied but is not marked as delivered yet may be in transit or not; hence bounds, which hold at
+    # any moment.
+    "amounts in transit are those not yet reported to subscriptions": """
         with transit as (
             select a.asset, a.exponent, sum(l.minor) as minor
             from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id
@@ -125,10 +126,10 @@ SHARED_INVARIANTS: Final = {
         where coalesce(minor, 0) not between -coalesce(charges, 0) and coalesce(refunds, 0)
     """,
 }
-"""Of a ledger that subscriptions write, too: `billing/captured` is what is between the two services."""
+"""Invariants of a ledger that subscriptions also writes: `billing/captured` is in transit between the two services."""
 
 APART_INVARIANTS: Final = {
-    "what was captured for subscriptions is what they are told of": """
+    "amounts captured for subscriptions are those reported to it": """
         with booked as (
             select a.asset, a.exponent, sum(l.minor) as minor
             from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id
@@ -142,4 +143,4 @@ APART_INVARIANTS: Final = {
         where coalesce(b.minor, 0) <> coalesce(t.minor, 0)
     """,
 }
-"""Of a ledger that payments alone writes."""
+"""Invariants of a ledger that only payments writes."""

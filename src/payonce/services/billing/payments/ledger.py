@@ -1,7 +1,7 @@
-"""What each step of a payment writes into the books.
+"""The postings of each step of a payment.
 
-What we have or are owed is positive. Between a charge and the moment subscriptions apply it, its amount is in
-`billing/captured`, which belongs to neither service and is zero at rest.
+Assets and receivables are positive. From a charge until subscriptions applies it, its amount is in `billing/captured`,
+which belongs to neither service and is zero at rest.
 """
 
 from typing import Final
@@ -10,17 +10,17 @@ from payonce.engine.ledger import Posting, Reference, moved
 from payonce.services.billing.payments.model import Refund, Transaction
 
 CLEARING: Final = "billing/gateway_clearing"
-"""What the gateway has captured for us and not given back."""
+"""What the gateway has captured for us and not refunded."""
 CAPTURED: Final = "billing/captured"
 """In transit between the two services."""
 OUTSIDE: Final = "billing/paid_outside"
-"""What was given back by another way than the gateway: below zero by what our bank or till has less."""
+"""Refunds outside the gateway: negative by the amount that left our bank or till."""
 ONE_OFF: Final = "billing/one_off"
-"""Paid for no invoice: subscriptions never hear of it."""
+"""Payments without an invoice, which are not reported to subscriptions."""
 
 TRANSACTION: Final = "billing_transaction"
 REFUND: Final = "billing_refund"
-"""The kinds of reference."""
+"""The reference kinds."""
 
 
 def captured(transaction: Transaction) -> Posting:

@@ -1,4 +1,4 @@
-"""The metrics of payments: charges by how they ended, and notifications that subscriptions have not received."""
+"""The metrics of payments: charges by outcome, and undelivered notifications to subscriptions."""
 
 from typing import Final
 
@@ -10,23 +10,23 @@ from payonce.services.billing.payments.model import State
 
 NOTIFICATIONS = Gauge(
     "payonce_billing_undelivered_notifications",
-    "What payments has to tell subscriptions and could not yet.",
+    "Notifications to subscriptions that are not delivered yet.",
     registry=REGISTRY,
 )
 NOTIFICATION_OLDEST_SECONDS = Gauge(
     "payonce_billing_oldest_undelivered_seconds",
-    "For how long the oldest of them waits; 0 without one.",
+    "Age of the oldest undelivered notification; 0 without one.",
     registry=REGISTRY,
 )
 CHARGES = Counter(
     "payonce_billing_charges_total",
-    "Charges that ended, by how and with which code of the gateway.",
+    "Completed charges by outcome and gateway code.",
     ["outcome", "code"],
     registry=REGISTRY,
 )
 NOTIFICATION_SECONDS = Histogram(
     "payonce_billing_notification_seconds",
-    "From what payments put on record to its delivery to subscriptions.",
+    "Time from recording a notification to its delivery to subscriptions.",
     buckets=WAITS_S,
     registry=REGISTRY,
 )
@@ -35,11 +35,11 @@ CODES: Final = frozenset(
     {"insufficient_funds", "card_declined", "expired_card", "invalid_cvv", "no_payment_method", ""}
 )
 OTHER: Final = "other"
-"""Whatever else the gateway says: a label is not for every word of a vendor."""
+"""Any other code, so that the gateway cannot create labels without limit."""
 
 
 def count_charge(state: State, decline_code: str | None) -> None:
-    """Once for each charge, when its end is on record."""
+    """Counts each charge once, when its result is recorded."""
     code = decline_code or ""
     CHARGES.labels(state, code if code in CODES else OTHER).inc()
 

@@ -1,4 +1,4 @@
-"""Cards, transactions and refunds, with their states each as one table."""
+"""Cards, transactions and refunds, with each state machine as one table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
 }
 
 TAKEN: Final = frozenset({State.SUCCEEDED, State.PARTIALLY_REFUNDED, State.REFUNDED})
-"""The gateway has captured it."""
+"""The gateway has captured the amount."""
 
 
 class RefundState(StrEnum):
@@ -38,7 +38,7 @@ class RefundState(StrEnum):
 
 @dataclass(frozen=True)
 class PaymentMethod:
-    """A token of the gateway, and what people recognise it by."""
+    """A gateway token, and the card's details that people recognise."""
 
     id: str
     account_id: str
@@ -74,18 +74,18 @@ class Transaction:
     created_at: datetime
     updated_at: datetime
     credited_minor: int = 0
-    """What of it came back as credit when the plan changed, as subscriptions told."""
+    """The part that was returned as credit at a plan change, as reported by subscriptions."""
     paid_out_minor: int = 0
-    """Of what was refunded or is being refunded, what paid out the customer's credit."""
+    """The part of the refunds, completed or in progress, that paid out the customer's credit."""
 
     @property
     def told(self) -> bool:
-        """Subscriptions hear what becomes of it. A payment for no invoice is nothing to them."""
+        """Whether the outcome is reported to subscriptions, which is not the case for payments without an invoice."""
         return self.action is not Action.PAYMENT
 
     @property
     def left(self) -> Amount:
-        """What can still be given back."""
+        """The refundable amount."""
         if self.state not in TAKEN:
             return Amount.zero(self.amount.asset)
         return self.amount - self.refunded - self.refunding
@@ -96,14 +96,14 @@ class Transaction:
 
     @property
     def free(self) -> Amount:
-        """What can still be given back, and did not come back as credit. Credit that was paid out through this charge
-        is money already, and is not kept back a second time."""
+        """The refundable amount that was not returned as credit. Credit that was paid out through this charge is
+        already money, and is not deducted a second time."""
         kept = Amount(max(self.credited_minor - self.paid_out_minor, 0), self.amount.asset)
         return max(self.left - kept, Amount.zero(self.amount.asset))
 
     @property
     def about(self) -> str:
-        """What its messages are about: the subscription, where there is one."""
+        """The correlation id of its messages: the subscription, if there is one."""
         return self.subscription_id or self.id
 
 
@@ -120,6 +120,6 @@ class Refund:
     created_at: datetime
     updated_at: datetime
     outside: bool = False
-    """It went back by another way, and the gateway was not asked."""
+    """The money was returned outside the gateway, which was not called."""
     from_credit: bool = False
-    """It pays out credit, which subscriptions took from the customer before they asked for it."""
+    """It pays out credit, which subscriptions deducted from the customer's balance first."""

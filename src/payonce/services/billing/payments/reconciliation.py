@@ -1,4 +1,4 @@
-"""The gateway's balance transactions against our charges and refunds, in both directions."""
+"""Reconciles the gateway's balance transactions with our charges and refunds, in both directions."""
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,17 +13,17 @@ from payonce.vendors.gateway.port import Gateway, LineKind, StatementLine
 
 RECONCILE_EVERY_S: Final = 600.0
 SHOWN_WITHIN_S: Final = 60.0
-"""The gateway books at once; its clock and ours may differ by so much."""
+"""The gateway books at once; its clock and ours may differ by this much."""
 PLACES_MAX: Final = 100_000
-"""Beginnings of pages that are remembered; of the older half every second one is forgotten at the end."""
+"""Page starts that are cached; at the limit, every second one of the older half is dropped."""
 
 CHARGE_KEY_COLONS: Final = 1
-"""`invoice:try`."""
+"""`invoice:attempt`."""
 REFUND_KEY_COLONS: Final = 0
 
 
 class GatewayStatement(StatementSource):
-    """Every capture and refund under our key. A declined charge moved nothing and is not there."""
+    """Every capture and refund under our keys. A declined charge moved no money and has no line."""
 
     vendor = "gateway"
     kinds: Mapping[str, Flow] = {ChargeCard.kind: Flow.IN, RefundCharge.kind: Flow.OUT}
@@ -35,7 +35,7 @@ class GatewayStatement(StatementSource):
         self._gateway = gateway
         self._moments: list[datetime] = []
         self._places: list[str] = []
-        """The last line of each page that was read, by its moment: the gateway has no question by time."""
+        """The last line of each page that was read, by its time: the gateway has no query by time."""
 
     async def entries(self, since: datetime, until: datetime) -> AsyncIterator[Entry]:
         after = self._place_before(since)

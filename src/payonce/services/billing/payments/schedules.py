@@ -1,4 +1,4 @@
-"""What payments do by the clock: what lost its message gets one, and old attempts to deliver are forgotten."""
+"""Periodic work of payments: re-enqueues work that lost its message, and deletes old delivery attempts."""
 
 from typing import Final
 
@@ -17,12 +17,12 @@ from payonce.services.billing.policies import (
 PUT_BACK: Final = "put_back_payments"
 CLEAN_UP: Final = "clean_up_payments"
 FORGOTTEN_AFTER_S: Final = 600.0
-"""So long after its last step a thing without a message is not between two messages, it is forgotten."""
+"""Work without a message for so long after its last step is lost, not between two messages."""
 PUT_BACK_MAX: Final = 100
-"""Of each kind at once; the next look finds the others."""
+"""Of each kind per run; the next run finds the others."""
 ATTEMPTS_KEPT: Final = "interval '90 days'"
 CLEAN_UP_MAX: Final = 50_000
-"""Rows in one night; what is more is there the next."""
+"""Rows per night; the rest is deleted the next night."""
 
 SCHEDULES: Final = (
     Schedule("billing-payments-put-back", PAYMENTS_CLOCK, every=Every(300), action=PUT_BACK),
@@ -34,8 +34,8 @@ log = get_logger(__name__)
 
 @handles(PAYMENTS_CLOCK, PUT_BACK)
 async def put_back_payments(work: Work) -> None:
-    """A person may purge a queue, and what is under way must not be lost with it. What has a message, if only a parked
-    one, is left alone."""
+    """Re-enqueues work whose message was lost, for example when an operator purged a queue. Work with a message, even a
+    parked one, is left alone."""
     async with work.commit() as tx:
         await _put_back_charges(tx)
         await _put_back_refunds(tx)

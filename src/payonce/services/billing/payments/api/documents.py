@@ -1,4 +1,4 @@
-"""What payments show over HTTP, and what they take."""
+"""Request and response bodies of payments."""
 
 from datetime import datetime
 from typing import Annotated, Final
@@ -19,28 +19,30 @@ Words = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=N
 
 
 class PaymentOrder(RequestBody):
-    amount: AmountText = Field(description="In major units, a text: 29.00. Above zero.", examples=["29.00"])
+    amount: AmountText = Field(description="In major units as text, such as 29.00; above zero.", examples=["29.00"])
     currency: str = Field(pattern="^[A-Z]{3}$", examples=["AED"])
     account_id: AccountId | None = Field(
-        None, description="Whose card. Customers leave it out; keys and operators say it."
+        None, description="The account whose card is charged. Customers omit it; API keys and operators give it."
     )
-    payment_method_id: AccountId | None = Field(None, description="Left out: the account's default.")
+    payment_method_id: AccountId | None = Field(None, description="Default: the account's default card.")
     description: Words | None = None
 
 
 class RefundOrder(RequestBody):
     amount: AmountText | None = Field(
-        None, description="In major units; left out: all that is left of the charge and did not come back as credit."
+        None, description="In major units. Default: the rest of the charge that was not returned as credit."
     )
     beyond_credit: bool = Field(
         False,
         json_schema_extra={"deprecated": True},
-        description="Refused: the customer would have both money and credit. Pay out the credit instead.",
+        description="Rejected: the customer would get both money and credit. Pay out the credit instead.",
     )
     outside: bool = Field(
         False,
-        description="It went back by bank or by hand: it is put on record and in the books, and the gateway is not "
-        "asked. Refused while a refund of the charge is under way at the gateway.",
+        description=(
+            "The money was returned by bank or in cash: the refund is recorded and booked, and the gateway is not "
+            "called. Rejected while the gateway processes a refund of the charge."
+        ),
     )
     reason: Words
 
@@ -48,10 +50,12 @@ class RefundOrder(RequestBody):
 class MethodOrder(RequestBody):
     token: str = Field(
         pattern=r"^[A-Za-z]+_[A-Za-z0-9_]{1,120}$",
-        description="As the gateway gave it to the customer's browser.",
+        description="The token that the customer's browser got from the gateway.",
         examples=["pm_1a2b3c"],
     )
-    account_id: AccountId | None = Field(None, description="Whose. Customers leave it out; keys and operators say it.")
+    account_id: AccountId | None = Field(
+        None, description="The account that gets the card. Customers omit it; API keys and operators give it."
+    )
 
 
 class RefundDocument(BaseModel):
@@ -61,7 +65,7 @@ class RefundDocument(BaseModel):
     reason: str
     state: RefundState
     failure: str | None
-    outside: bool = Field(description="It went back by another way than the gateway.")
+    outside: bool = Field(description="The money was returned outside the gateway.")
     created_at: datetime
     updated_at: datetime
 
@@ -81,10 +85,10 @@ class RefundDocument(BaseModel):
 
 
 class RefundAnswer(BaseModel):
-    """RequestBody for at the gateway, or, above the threshold of its currency, waiting for a second person."""
+    """The refund that was started, or the approval that it needs above the threshold of its currency."""
 
     refund: RefundDocument | None = None
-    approval: int | None = Field(default=None, description="What the second person grants.")
+    approval: int | None = Field(default=None, description="Id of the approval that a second person grants.")
     expires_at: datetime | None = None
 
 
@@ -93,16 +97,16 @@ class TransactionDocument(BaseModel):
     account_id: str
     subscription_id: str | None
     invoice_id: str | None
-    generation: int = Field(description="Which try of the invoice it is.")
+    generation: int = Field(description="Number of the attempt to charge the invoice.")
     action: Action
     payment_method_id: str | None
     amount: Money
     refunded: Money
-    credited: Money = Field(description="What of it came back as credit when the plan changed.")
+    credited: Money = Field(description="The part that was returned as credit at a plan change.")
     state: State
     gateway_id: str | None
     decline_code: str | None
-    hard: bool = Field(description="Another try with the same card is of no use.")
+    hard: bool = Field(description="Another attempt with the same card cannot succeed.")
     reason: str | None
     description: str | None
     trace_id: str | None
@@ -141,7 +145,7 @@ class TransactionDetails(BaseModel):
 
 class TransactionPage(BaseModel):
     transactions: list[TransactionDocument]
-    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+    next_after: str | None = Field(description="Pass it as `after` to get the next page; null on the last page.")
 
 
 class MethodDocument(BaseModel):
@@ -175,7 +179,7 @@ class Methods(BaseModel):
 class AttemptDocument(BaseModel):
     way: str = Field(description="immediate or queued.")
     response_code: int | None
-    response_body: str | None = Field(description="Its beginning, without secrets.")
+    response_body: str | None = Field(description="The beginning, without secrets.")
     error: str | None
     elapsed_ms: int
     created_at: datetime
@@ -188,7 +192,7 @@ class DeliveryDocument(BaseModel):
     refund_id: str | None
     delivered_at: datetime | None
     created_at: datetime
-    attempts: list[AttemptDocument] = Field(description="The newest first, up to a hundred.")
+    attempts: list[AttemptDocument] = Field(description="Newest first, at most a hundred.")
 
     @classmethod
     def of(cls, found: Delivery) -> "DeliveryDocument":
@@ -204,6 +208,6 @@ class DeliveryDocument(BaseModel):
 
 
 class GatewayEventReceipt(BaseModel):
-    """What the gateway hears."""
+    """The response to the gateway."""
 
     status: str

@@ -1,4 +1,4 @@
-"""What the gateway says of its own accord: a reason to look at what we know, never the only way to learn of it."""
+"""The gateway's webhooks: each triggers a check of our records, and none is the only source of a result."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -22,7 +22,7 @@ from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.vendors.gateway.port import EventSubject, EventType, GatewayEvent
 
 RECHECK_AFTER_S: Final = 5.0
-"""The run that asked for it may be writing its end this moment."""
+"""The run that sent the order may be committing its result at this moment."""
 
 log = get_logger(__name__)
 
@@ -31,24 +31,24 @@ class EventOutcome(StrEnum):
     PROCESSED = "processed"
     DUPLICATE = "duplicate"
     IGNORED = "ignored"
-    """Of a kind that is nothing to us."""
+    """An event type that is not used here."""
 
 
 class GatewayEventReceiver:
-    """By what the gateway's webhooks are recognised."""
+    """Verifies the gateway's webhooks."""
 
     def __init__(self, secrets: Sequence[Secret]) -> None:
         self._receiver = Receiver("billing.gateway", tuple(secrets), Scheme.STANDARD) if secrets else None
 
     async def receive(self, read: Reads, headers: Headers, body: bytes) -> Received | Refusal:
         if self._receiver is None:
-            return Refusal(Why.FORGED, "no webhook of the gateway is taken here: GATEWAY_WEBHOOK_SECRET is not set")
+            return Refusal(Why.FORGED, "gateway webhooks are not accepted here: GATEWAY_WEBHOOK_SECRET is not set")
         return await self._receiver.receive(read, headers, body)
 
 
 async def apply_event(tx: Tx, received: Received) -> EventOutcome:
-    """Once per event. What it confirms is left as it is; what is still open here is looked at; what contradicts our
-    record, or is about nothing of ours, is told to whoever operates this."""
+    """Processes an event once. A confirmed result changes nothing, a pending one is checked again, and a contradiction
+    or an unknown object is reported to operators."""
     event = GatewayEvent.read(received.body)
     if event is None:
         return EventOutcome.IGNORED
@@ -70,7 +70,7 @@ async def _about_charge(tx: Tx, event_id: str, event: GatewayEvent) -> str | Non
     subject = event.data
     transaction = await transactions.by_charge_key(tx, _key(subject, CHARGE_KEY_COLONS))
     if transaction is None:
-        return "we know of no such charge"
+        return "there is no such charge"
     if (transaction.amount.minor, transaction.amount.asset.code) != (subject.amount, subject.currency):
         return f"transaction {transaction.id} is of {transaction.amount}"
     if transaction.state is State.PENDING:
@@ -86,7 +86,7 @@ async def _about_refund(tx: Tx, event_id: str, event: GatewayEvent) -> str | Non
     subject = event.data
     refund = await refund_store.find(tx, _key(subject, REFUND_KEY_COLONS))
     if refund is None:
-        return "we know of no such refund"
+        return "there is no such refund"
     if (refund.amount.minor, refund.amount.asset.code) != (subject.amount, subject.currency):
         return f"refund {refund.id} is of {refund.amount}"
     if refund.state is RefundState.PENDING:
@@ -100,7 +100,7 @@ async def _about_refund(tx: Tx, event_id: str, event: GatewayEvent) -> str | Non
 
 
 async def _recheck_charge(tx: Tx, event_id: str, transaction: Transaction) -> None:
-    """A message of its own: the first one may wait for its next try for an hour."""
+    """Sends a message of its own: the first one may wait an hour for its next attempt."""
     await tx.send(
         CHARGE_INITIATION,
         {"transaction_id": transaction.id},

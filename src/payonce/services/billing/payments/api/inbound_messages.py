@@ -1,4 +1,5 @@
-"""Messages from a subscription service with a database of its own: each taken once, in the commit that puts it."""
+"""Messages from a subscription service with a database of its own: each is accepted once, in the commit that enqueues
+it."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -27,13 +28,13 @@ from payonce.services.billing.wire import ForwardedAnswer, ForwardedMessage, For
 CONSUMER: Final = "billing.payments"
 MESSAGES_MAX: Final = 200
 OPEN_QUEUES: Final = frozenset({CHARGE_INITIATION.queue, REFUND_INITIATION.queue, CREDIT_HOLD.queue})
-"""What subscriptions ask of payments; the other queues are payments' own."""
+"""The queues that accept requests from subscriptions; the others are internal to payments."""
 ASKED_AGAIN: Final = frozenset({CHARGE_INITIATION.queue, REFUND_INITIATION.queue})
-"""Here subscriptions ask again, without a key, for what has had no answer for a while."""
+"""On these queues subscriptions repeats requests, without a key, that have had no answer for a while."""
 
 
 def build_short_routes() -> Sequence[Route]:
-    """Not in the description of what tokens and keys open: subscriptions sign."""
+    """Not in the OpenAPI document of routes for tokens and API keys: subscriptions signs its requests."""
     return [Route(MESSAGES_PATH, take_messages, methods=["POST"], include_in_schema=False)]
 
 
@@ -43,7 +44,7 @@ async def take_messages(request: Request) -> Response:
     try:
         given = msgspec.json.decode(body, type=ForwardedMessages).messages
     except msgspec.DecodeError as error:
-        raise Problem(400, f"the body has no messages of subscriptions: {error}") from error
+        raise Problem(400, f"the body contains no messages from subscriptions: {error}") from error
     if len(given) > MESSAGES_MAX:
         raise Problem(413, f"{len(given)} messages in one request; send at most {MESSAGES_MAX}")
     refused: dict[str, str] = {}
@@ -63,8 +64,8 @@ async def take_messages(request: Request) -> Response:
 
 
 async def _is_under_way(tx: Tx, message: Message) -> bool:
-    """Whether it is asked for again while its first message, or the one with its answer, still waits, if only parked:
-    subscriptions cannot look into these queues."""
+    """Whether this is a repeated request whose first message, or the message with its answer, still exists, even if
+    parked: subscriptions cannot read these queues."""
     if message.queue not in ASKED_AGAIN or message.idempotency_key is not None or message.correlation_id is None:
         return False
     found: bool = await tx.fetchval(
@@ -81,7 +82,7 @@ async def _is_under_way(tx: Tx, message: Message) -> bool:
 
 def _checked(given: ForwardedMessage) -> Message:
     if given.queue not in OPEN_QUEUES:
-        raise Invalid(f"queue {given.queue[:100]!r} takes nothing from subscriptions")
+        raise Invalid(f"queue {given.queue[:100]!r} accepts nothing from subscriptions")
     message = Message(
         id=given.id,
         queue=given.queue,

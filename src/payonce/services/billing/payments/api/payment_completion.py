@@ -1,4 +1,4 @@
-"""Waiting for the end of a payment that a worker carries out, for as long as its caller likes and within bounds."""
+"""Waits for the end of a payment that a worker processes, as long as the caller prefers and within limits."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ WAIT_S: Final = 10.0
 POLL_FIRST_S: Final = 0.05
 POLL_MAX_S: Final = 0.5
 WAITING_MAX: Final = 100
-"""Requests of one process that wait; whoever comes on top hears at once that it is pending."""
+"""Requests of one process that may wait; others are answered at once with the pending payment."""
 _PREFERRED: Final = re.compile(r"\bwait=(\d{1,3})\b", re.ASCII)
 
 
@@ -22,7 +22,7 @@ class CompletionWaiter:
         self._waiting = 0
 
     async def ended(self, read: Reader, transaction_id: str, wait_s: float) -> Transaction | None:
-        """The transaction once it has ended, or as it stands when the time is over."""
+        """The transaction once it has ended, or its current state when the time is up."""
         until = time.monotonic() + (wait_s if self._waiting < WAITING_MAX else 0.0)
         look_s = POLL_FIRST_S
         self._waiting += 1
@@ -39,7 +39,7 @@ class CompletionWaiter:
 
 
 def preferred_s(prefer: str | None) -> float:
-    """RFC 7240: `Prefer: wait=3`, or `respond-async` for an answer at once."""
+    """RFC 7240: `Prefer: wait=3`, or `respond-async` for an immediate response."""
     if prefer is None:
         return WAIT_S
     if "respond-async" in prefer:

@@ -1,4 +1,4 @@
-"""Payments over HTTP: one-off payments, transactions and their refunds, cards, and what the gateway posts."""
+"""Routes of payments: one-off payments, transactions and their refunds, cards, and the gateway's webhooks."""
 
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -68,7 +68,7 @@ CHANGES: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 PAYS: Final = responses(400, 401, 402, 403, 404, 409, 413, 422, 429, 503)
 
 Id = Annotated[str, Path(pattern=ID)]
-OfAccount = Annotated[str | None, Query(pattern=ID, description="Whose; customers see their own alone.")]
+OfAccount = Annotated[str | None, Query(pattern=ID, description="The account; customers see only their own.")]
 
 
 def build_routes() -> APIRouter:
@@ -78,7 +78,7 @@ def build_routes() -> APIRouter:
     _add_refunding(routes)
     _add_methods(routes)
     _add_deliveries(routes)
-    # What the gateway posts is signed, and read by nobody before its signature is.
+    # The gateway's webhooks are signed; nothing parses them before the signature is verified.
     signed = APIRouter(tags=["payments"])
     _add_gateway(signed)
     both = APIRouter()
@@ -90,11 +90,13 @@ def build_routes() -> APIRouter:
 def _add_paying(routes: APIRouter) -> None:
     waiting = CompletionWaiter()
 
-    pending: dict[int | str, dict[str, Any]] = {202: {"model": TransactionDocument, "description": "Still under way."}}
+    pending: dict[int | str, dict[str, Any]] = {
+        202: {"model": TransactionDocument, "description": "Still in progress."}
+    }
 
     @routes.post(
         "/v1/payments/process",
-        summary="Charge a card for no invoice",
+        summary="Charge a card without an invoice",
         response_model=TransactionDocument,
         responses=pending | PAYS,
     )
@@ -103,7 +105,7 @@ def _add_paying(routes: APIRouter) -> None:
         context: AppContextDep,
         once: Annotated[Once, require_idempotent(CHARGE)],
         prefer: Annotated[
-            str | None, Header(description="`wait=3`: for how many seconds, up to 10; `respond-async`: not at all.")
+            str | None, Header(description="`wait=3`: seconds to wait, up to 10; `respond-async`: do not wait.")
         ] = None,
     ) -> Response:
         caller = caller_of(once)
@@ -127,7 +129,7 @@ def _add_paying(routes: APIRouter) -> None:
             assert found is not None
             return TransactionDocument.of(found)
 
-        # The order is what happens once; the answer says how it stands now, also to whoever asks again.
+        # The order is executed once; the response always shows the current state, also for repeated requests.
         kept = await once.answer(
             _refusing(act), status=HTTPStatus.ACCEPTED, location=lambda made: f"{TRANSACTIONS}/{made.id}"
         )
@@ -150,7 +152,7 @@ def _paid(kept: Response, transaction: Transaction | None) -> Response:
 
 
 def _add_transactions(routes: APIRouter) -> None:
-    @routes.get(TRANSACTIONS, summary="Transactions, the newest first", responses=READS)
+    @routes.get(TRANSACTIONS, summary="List transactions, newest first", responses=READS)
     async def list_transactions(
         context: AppContextDep,
         caller: Annotated[BillingCaller, require_account_or_key(READ)],
@@ -164,7 +166,7 @@ def _add_transactions(routes: APIRouter) -> None:
         following = found[-1].id if len(found) == min(limit, transactions.LISTED_MAX) else None
         return TransactionPage(transactions=[TransactionDocument.of(each) for each in found], next_after=following)
 
-    @routes.get(f"{TRANSACTIONS}/{{transaction_id}}", summary="One transaction, with its refunds", responses=READS)
+    @routes.get(f"{TRANSACTIONS}/{{transaction_id}}", summary="Get a transaction with its refunds", responses=READS)
     async def show_transaction(
         transaction_id: Id, context: AppContextDep, caller: Annotated[BillingCaller, require_account_or_key(READ)]
     ) -> TransactionDetails:
@@ -181,7 +183,7 @@ def _add_refunding(routes: APIRouter) -> None:
     @routes.post(
         f"{TRANSACTIONS}/{{transaction_id}}/refund",
         status_code=202,
-        summary="Give back a charge, or a part",
+        summary="Refund a charge, in full or in part",
         response_model=RefundAnswer,
         responses=CHANGES,
     )
@@ -206,7 +208,7 @@ def _add_refunding(routes: APIRouter) -> None:
 async def _refund(
     tx: Tx, context: AppContext, transaction: Transaction, amount: Amount | None, body: RefundOrder, by: str
 ) -> RefundAnswer:
-    """As in the console: what needs a second person there needs one here."""
+    """Like in the console: above the threshold a second person must approve."""
     asked = RefundDecision(
         transaction_id=transaction.id,
         left_minor=transaction.left.minor,
@@ -224,7 +226,7 @@ async def _refund(
 
 
 def _add_methods(routes: APIRouter) -> None:
-    @routes.post(f"{METHODS}/", status_code=201, summary="Add a card by its token", responses=CHANGES)
+    @routes.post(f"{METHODS}/", status_code=201, summary="Add a card by its gateway token", responses=CHANGES)
     async def add_payment_method(
         body: MethodOrder,
         context: AppContextDep,
@@ -245,7 +247,7 @@ def _add_methods(routes: APIRouter) -> None:
             attached = await _refused(payment_methods.attach(tx, account_id, card))
         return await _notified(context, attached)
 
-    @routes.get(f"{METHODS}/", summary="An account's cards, the newest first", responses=READS)
+    @routes.get(f"{METHODS}/", summary="List an account's cards, newest first", responses=READS)
     async def list_payment_methods(
         context: AppContextDep,
         caller: Annotated[BillingCaller, require_account_or_key(READ)],
@@ -254,7 +256,7 @@ def _add_methods(routes: APIRouter) -> None:
         found = await payment_methods.of_account(context.read, account_of(caller, account_id))
         return Methods(payment_methods=[MethodDocument.of(each) for each in found])
 
-    @routes.post(f"{METHODS}/{{method_id}}/default", summary="Charge this card from now on", responses=CHANGES)
+    @routes.post(f"{METHODS}/{{method_id}}/default", summary="Make this card the default", responses=CHANGES)
     async def choose_payment_method(
         method_id: Id,
         context: AppContextDep,
@@ -281,7 +283,9 @@ def _add_methods(routes: APIRouter) -> None:
 
 def _add_deliveries(routes: APIRouter) -> None:
     @routes.get(
-        "/v1/webhooks/delivery/{event_id}", summary="How telling subscriptions of an event went", responses=READS
+        "/v1/webhooks/delivery/{event_id}",
+        summary="Get the delivery status of a notification to subscriptions",
+        responses=READS,
     )
     async def show_notification_delivery(
         event_id: Annotated[str, Path(pattern=r"^[0-9a-zA-Z_-]{1,200}$")],
@@ -295,10 +299,10 @@ def _add_deliveries(routes: APIRouter) -> None:
 
 
 def _add_gateway(routes: APIRouter) -> None:
-    # Not in the description of what keys open: the gateway signs, and its contract is in the README.
+    # Not in the OpenAPI document of routes for API keys: the gateway signs its requests, and the README describes them.
     @routes.post(
         "/v1/webhooks/gateway",
-        summary="The gateway's signed events",
+        summary="Receive the gateway's signed events",
         include_in_schema=False,
         responses=responses(400, 401, 404, 413, 503),
     )
@@ -318,9 +322,7 @@ def _asset(currency: str) -> Asset:
     try:
         return asset_of(currency)
     except Invalid:
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, f"currency {currency} is not known here; use its ISO code"
-        ) from None
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"unknown currency {currency}; use its ISO code") from None
 
 
 def _amount(text: str, asset: Asset) -> Amount:
@@ -368,7 +370,7 @@ def _refusing(act: Any) -> Any:
 
 
 async def _refused(doing: Any) -> Any:
-    """What the store refuses is the caller's to mend: 404 for what is not there, 422 for what cannot be."""
+    """Turns refusals of the store into problems: 404 for unknown objects, 422 for invalid requests."""
     try:
         return await doing
     except payment_methods.UnknownMethod as refusal:
@@ -378,7 +380,7 @@ async def _refused(doing: Any) -> Any:
 
 
 async def _notified(context: AppContext, attached: payment_methods.AttachedMethod) -> MethodDocument:
-    """Subscriptions may hear of it at once; if not, the queue tells them."""
+    """Notifies subscriptions at once if possible; otherwise the queue does."""
     if attached.notice is not None:
         for resource in context.resources:
             if isinstance(resource, NotificationSender):

@@ -1,4 +1,4 @@
-"""Charges: what subscriptions ask for on their queue, and what is asked for here, each once at the gateway."""
+"""Charges requested by subscriptions or by payments' own API, each executed once at the gateway."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,30 +25,30 @@ ID_MAX_CHARS: Final = 100
 ASKED_FOR: Final = frozenset({Action.INITIAL, Action.TRIAL, Action.RENEWAL, Action.UPGRADE, Action.DOWNGRADE})
 ALREADY_PAID: Final = "already_paid"
 NOT_RECORDED: Final = datetime.min.replace(tzinfo=UTC)
-"""When a transaction was made that is not on record."""
-TRIAL_REASON: Final = "the price of a trial is given back"
+"""The creation time of a transaction that is not recorded yet."""
+TRIAL_REASON: Final = "the trial price is refunded"
 
 log = get_logger(__name__)
 
 
 @handles(CHARGE_INITIATION)
 async def process_charge_initiation(work: Work, gateway: Gateway, notifier: NotificationSender) -> None:
-    """Charge the account's card. Running twice is harmless: the key is the invoice's and the try's."""
+    """Charges the account's card. Running twice is harmless: the key consists of invoice and attempt."""
     try:
         wanted = await _requested_transaction(work)
         standing = await transactions.charge_context(work.read, wanted.charge_key, wanted.account_id, wanted.invoice_id)
         known = standing.transaction
         if known is not None and _order(known) != _order(wanted):
-            raise Invalid(f"charge {wanted.charge_key} is on record with another amount, account or purpose")
+            raise Invalid(f"charge {wanted.charge_key} is recorded with another amount, account or purpose")
     except Invalid as refusal:
-        # Nothing is charged for what cannot be a charge: a person sees it among what is parked.
+        # An invalid charge request is never sent; it is parked for an operator.
         raise Unprocessable(str(refusal)) from None
     if known is not None and known.state is not State.PENDING:
         return
     wanted = known or wanted
     if wanted.payment_method_id is None and standing.paid_by is not None:
         log.error("invoice_charged_again", invoice=wanted.invoice_id, transaction=standing.paid_by)
-        why = f"transaction {standing.paid_by} has paid invoice {wanted.invoice_id} already"
+        why = f"transaction {standing.paid_by} has already paid invoice {wanted.invoice_id}"
         await _fail(work, notifier, wanted, ChargeFailure(ALREADY_PAID, False, why), standing.now)
         return
     if standing.card is None:
@@ -105,7 +105,7 @@ async def _fail(
 
 
 async def _requested_transaction(work: Work) -> Transaction:
-    """The transaction as the message wants it. Refused is what could never be charged."""
+    """The requested transaction. Raises Invalid for one that can never be charged."""
     asked: Charge | RecordedCharge = work.payload
     if isinstance(asked, RecordedCharge):
         found = await transactions.find(work.read, asked.transaction_id)
@@ -146,17 +146,17 @@ def _check(asked: Charge) -> None:
         if not 1 <= len(text) <= ID_MAX_CHARS or not text.isascii() or not text.isprintable() or ":" in text:
             raise Invalid(f"{name} {text[:40]!r} must have 1 to {ID_MAX_CHARS} printable characters and no colon")
     if asked.action not in ASKED_FOR:
-        raise Invalid(f"action {asked.action} is no charge; it must be one of {', '.join(sorted(ASKED_FOR))}")
+        raise Invalid(f"action {asked.action} is not a charge; it must be one of {', '.join(sorted(ASKED_FOR))}")
     if not 0 < asked.amount_minor <= AMOUNT_MAX or asked.generation < 1:
         raise Invalid(f"amount_minor {asked.amount_minor} and generation {asked.generation} must be above zero")
     currency = asset_of(asked.currency)
     if asked.amount.asset != currency:
-        # The gateway counts in minor units of its own: with other decimals another amount would be taken.
+        # The gateway uses its own exponents: with different decimals it would charge another amount.
         raise Invalid(f"{currency.code} has {currency.exponent} decimals, not {asked.exponent}")
 
 
 def _order(transaction: Transaction) -> tuple[Any, ...]:
-    """What must be the same under one key."""
+    """The fields that every request with the same key must repeat."""
     return (
         transaction.account_id,
         transaction.subscription_id,
@@ -168,7 +168,7 @@ def _order(transaction: Transaction) -> tuple[Any, ...]:
 
 
 def _scope(transaction: Transaction) -> str:
-    """Of one invoice no two charges are ever under way, not even of two tries."""
+    """Serialises the charges of one invoice, also across attempts."""
     if transaction.invoice_id is None:
         return f"billing_transaction:{transaction.id}"
     return f"billing_invoice:{transaction.invoice_id}"

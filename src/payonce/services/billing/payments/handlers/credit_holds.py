@@ -1,7 +1,7 @@
-"""Credit of plan changes against refunds of the same charge: what comes back one way does not come back the other.
+"""Coordinates the credit of plan changes with refunds of the same charge: an amount is returned one way only.
 
-Subscriptions reserve the credit before they issue a change. Whoever asks for a refund locks the same charge, so of a
-refund and a hold that meet the second sees the first.
+Subscriptions reserves the credit before it issues a change. Refunds and holds lock the charge, so the later of two sees
+the earlier.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from payonce.services.billing.wire import CreditConfirmation, CreditHold, Credit
 
 @handles(CREDIT_HOLD, HOLD)
 async def process_credit_hold(work: Work, notifier: NotificationSender) -> None:
-    """Hold the credit of a plan change, or answer what was refunded meanwhile."""
+    """Hold the credit of a plan change, or answer with the refunds made in between."""
     asked: CreditHold = work.payload
     async with work.commit() as tx:
         agreed, shares = await hold(tx, asked)
@@ -36,7 +36,7 @@ async def process_credit_hold(work: Work, notifier: NotificationSender) -> None:
 
 @handles(CREDIT_HOLD, CONFIRM)
 async def process_credit_confirmation(work: Work) -> None:
-    """Make sure that the credit of a change that took effect is held."""
+    """Ensure that the credit of an applied change is held."""
     request: CreditConfirmation = work.payload
     async with work.commit() as tx:
         await locked_refunds(tx, request.credits)
@@ -45,13 +45,13 @@ async def process_credit_confirmation(work: Work) -> None:
             both = await hold_share(tx, request.change_id, share, now)
             charge = await transactions.find(tx, share.transaction_id) if both else None
             if charge is not None and both:
-                # The change was issued by a version that held nothing, and a refund came in between.
+                # An earlier version issued the change without a hold, and a refund came in between.
                 twice = Amount(both, charge.amount.asset)
                 await note(
                     tx.connection,
                     "billing.refunds",
                     charge.id,
-                    f"{twice} came back both in money and as credit; a person may take it back",
+                    f"{twice} was returned both as money and as credit; an operator may reclaim it",
                     actor="billing.payments",
                     severity=Severity.ERROR,
                 )
@@ -59,15 +59,15 @@ async def process_credit_confirmation(work: Work) -> None:
 
 @handles(CREDIT_HOLD, RELEASE)
 async def process_credit_release(work: Work) -> None:
-    """Let refunds reach the credit of a change that did not happen."""
+    """Release the credit of a change that was not applied, so that refunds may use it."""
     request: CreditRelease = work.payload
     async with work.commit() as tx:
         await tx.execute("select payments.release_credit($1)", request.change_id)
 
 
 async def hold(tx: Tx, asked: CreditHold) -> tuple[bool, list[HeldCredit]]:
-    """Whether the credit is held, and the request with what was refunded by now. It replaces what the change held
-    before, unless that was asked for later."""
+    """Whether the credit is held, and the request with the current refunds. A hold replaces the change's previous one
+    unless that was requested later."""
     refunded = await locked_refunds(tx, asked.credits)
     known = [
         msgspec.structs.replace(share, refunded_minor=refunded.get(share.transaction_id, share.refunded_minor))
@@ -83,19 +83,20 @@ async def hold(tx: Tx, asked: CreditHold) -> tuple[bool, list[HeldCredit]]:
 
 
 async def locked_refunds(tx: Tx, shares: Sequence[HeldCredit]) -> Mapping[str, int]:
-    """What of each charge was refunded, or is being refunded, in minor units. Nobody asks for more of it until this
-    transaction ends. Raises Unprocessable for a charge that does not exist."""
+    """The amount of each charge that is refunded or being refunded, in minor units. The charges stay locked until the
+    transaction ends. Raises Unprocessable for an unknown charge."""
     rows = await tx.fetch(
         "select transaction_id, minor from payments.going_back($1::text[])", [each.transaction_id for each in shares]
     )
     found = {row["transaction_id"]: row["minor"] for row in rows}
     if missing := next((each.transaction_id for each in shares if each.transaction_id not in found), None):
-        raise Unprocessable(f"there is no transaction {missing[:100]!r} whose credit could be held")
+        raise Unprocessable(f"there is no transaction {missing[:100]!r} to hold credit of")
     return found
 
 
 async def hold_share(tx: Tx, change_id: str, share: HeldCredit, asked_at: datetime) -> int | None:
-    """What of the charge now comes back both ways, in minor units; None when the change holds credit of it already."""
+    """The amount of the charge that is now returned both ways, in minor units; None if the change already holds credit
+    of it."""
     both: int | None = await tx.fetchval(
         """
         with held as (

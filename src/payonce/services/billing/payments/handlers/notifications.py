@@ -1,4 +1,5 @@
-"""Telling subscriptions: the kept bytes, signed afresh for each attempt; at once after the commit, and by the queue."""
+"""Delivers notifications to subscriptions: the stored bytes, signed anew for each attempt; once right after the commit,
+then by queue."""
 
 import asyncio
 import time
@@ -28,23 +29,23 @@ if TYPE_CHECKING:
 PATH: Final = "/v1/webhooks/payment"
 EVENT_ID: Final = "X-Webhook-Event-ID"
 AT_ONCE_MAX: Final = 32
-"""Immediate attempts under way in one process; what comes on top is left to the queue."""
+"""Concurrent immediate attempts of one process; further notifications are left to the queue."""
 AT_ONCE_S: Final = 5.0
 QUEUED_S: Final = 30.0
 CLOSING_S: Final = 6.0
 IN_ORDER_S: Final = 15.0
-"""How soon one that waits for an earlier one of its transaction looks again; no attempt of its own is used up."""
+"""How long a notification waits for an earlier one of its transaction; waiting uses up no attempt."""
 ANSWER_MAX_BYTES: Final = 64 * 1024
 ERROR_MAX_CHARS: Final = 500
 ATTEMPTS_MAX: Final = 100
-"""Shown of one notification."""
+"""Attempts shown per notification."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class DueNotification:
-    """A notification that may be sent, and the store's time, by which it is signed."""
+    """A notification to be sent, and the database's time, which signs it."""
 
     event_id: str
     body: bytes
@@ -52,12 +53,12 @@ class DueNotification:
     created_at: datetime
     delivered: bool
     waits: bool
-    """An earlier one about the same transaction has not arrived: the order is kept."""
+    """An earlier one of the same transaction is undelivered: the order is kept."""
 
 
 @dataclass(frozen=True)
 class DeliveryAttempt:
-    """What came of one attempt."""
+    """The outcome of one delivery attempt."""
 
     way: str
     status: int | None
@@ -71,10 +72,11 @@ class DeliveryAttempt:
 
 
 class NotificationSender:
-    """What notifications are sent with: the door to the subscription service, and the secrets shared with it.
+    """Sends signed notifications to the subscription service.
 
-    `secrets` are all in force: the first signs, and Standard Webhooks' header has a signature by each. With `aside`
-    the immediate attempt runs beside the worker; without, whoever commits waits for it, so that every step is known.
+    All `secrets` are active: the first one signs, and the Standard Webhooks header has a signature by each. With
+    `aside` the immediate attempt runs in the background; without it the committing handler waits, so that every step is
+    deterministic.
     """
 
     def __init__(
@@ -91,11 +93,11 @@ class NotificationSender:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def send_to(self, url: str) -> None:
-        """From now on: a process that listens for itself knows where only then."""
+        """Sets the URL, which a process that sends to itself learns only when it listens."""
         self._url = f"{url.rstrip('/')}{PATH}"
 
     async def at_once(self, notice: Notice | None) -> None:
-        """Best effort, after the commit: whatever becomes of it, the queue sees to the notification."""
+        """Makes a best-effort attempt after the commit; the queue delivers the notification if it fails."""
         if notice is None:
             return
         if not self._aside:
@@ -120,7 +122,7 @@ class NotificationSender:
             log.warning("notification_not_sent_at_once", event_id=notice.event_id, error=redact(str(error)))
 
     async def post(self, due: DueNotification, way: str, limit_s: float) -> DeliveryAttempt:
-        # Of several secrets the older header has room for one signature: by the last that is given here.
+        # The older header holds one signature, by the last secret in this list.
         signatures = signed_headers(self._secrets[::-1], due.event_id, due.now, due.body)
         headers = {"Content-Type": "application/json", EVENT_ID: due.event_id, **signatures}
         begun = time.monotonic()
@@ -134,7 +136,7 @@ class NotificationSender:
         return _measured(DeliveryAttempt(way, answer.status, answer.excerpt(), error, answer.elapsed_s))
 
     async def record(self, due: DueNotification, attempt: DeliveryAttempt, within: Tx | None = None) -> None:
-        """Every attempt is on record, and with the first that arrived the notification is delivered."""
+        """Records an attempt; the first successful one marks the notification as delivered."""
         await (within or self._database.work).execute(
             """
             with tried as (
@@ -158,7 +160,7 @@ class NotificationSender:
             count_delivery((due.now - due.created_at).total_seconds() + attempt.elapsed_s)
 
     async def close(self) -> None:
-        """Lets what is under way end, within a bound."""
+        """Waits for running attempts to end, up to a limit."""
         if self._under_way:
             _, late = await asyncio.wait(set(self._under_way), timeout=CLOSING_S)
             for task in late:
@@ -175,10 +177,10 @@ async def open_notification_sender(
     transport: "Application | None" = None,
     aside: bool = True,
 ) -> AsyncIterator[NotificationSender]:
-    # Not at the top: commands that deliver nothing need no HTTP client, which takes a while to load.
+    # Imported late: commands that deliver nothing need no HTTP client, which is slow to load.
     from payonce.kit.http import HttpClient
 
-    # The operator wrote the address: it may well lie in their own network.
+    # The operator configured the URL, which may be in their own network.
     async with HttpClient(
         "subscriptions",
         None,
@@ -196,7 +198,7 @@ async def open_notification_sender(
 
 @handles(SUBSCRIPTION_UPDATE)
 async def process_webhook_processing(work: Work, notifier: NotificationSender) -> None:
-    """Deliver a notification, unless the immediate attempt has. Twice is foreseen: the receiver tells by the id."""
+    """Deliver a notification, unless the immediate attempt has. The receiver recognises duplicates by the id."""
     delivery_request: NotificationDelivery = work.payload
     due = await due_notification(work.read, delivery_request.event_id)
     if due is None:
@@ -233,7 +235,7 @@ async def due_notification(read_from: Reader, event_id: str) -> DueNotification 
 
 @dataclass(frozen=True)
 class Delivery:
-    """How telling subscriptions of an event went, for people to look at."""
+    """A notification with its delivery attempts."""
 
     event_id: str
     account_id: str

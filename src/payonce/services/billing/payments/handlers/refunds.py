@@ -1,5 +1,4 @@
-"""Refunds: asked for within what was captured, then carried out at the gateway, each once; or noted as given back by
-another way."""
+"""Refunds: requested within the captured amount, then executed once at the gateway; or recorded as made outside it."""
 
 from dataclasses import replace
 from typing import Final
@@ -27,13 +26,13 @@ log = get_logger(__name__)
 
 
 class NotRefundable(Invalid):
-    """A refund that cannot be, with the reason why."""
+    """A refund that is not possible, with the reason."""
 
 
 async def request(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
-    """Puts a refund on record with the message that carries it out; the same key again is the same refund. `amount`
-    None is all that can be given back. Refuses what would give back more than was captured, or a second time what came
-    back as credit."""
+    """Records a refund with the message that executes it; a repeated key returns the same refund. Without `amount`,
+    everything refundable is refunded. Raises NotRefundable for more than was captured, or for what was returned as
+    credit."""
     transaction = await _locked(tx, transaction_id)
     known = await refunds.by_key(tx, key)
     if known is not None:
@@ -44,8 +43,8 @@ async def request(tx: Tx, transaction_id: str, amount: Amount | None, reason: st
 
 
 async def record_outside(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
-    """Puts on record what went back by another way than the gateway, by bank or by hand: books, and what subscriptions
-    are told, are as if the gateway had given it back. Refuses while the gateway may still give back something."""
+    """Records a refund made outside the gateway, by bank or in cash. The ledger and subscriptions see it like any other
+    refund. Raises NotRefundable while the gateway may still process a refund of the charge."""
     transaction = await _locked(tx, transaction_id)
     known = await refunds.by_key(tx, key)
     if known is not None:
@@ -73,7 +72,7 @@ async def send(tx: Tx, refund: Refund, transaction: Transaction, key: str, *, de
 
 @handles(REFUND_INITIATION)
 async def process_refund_initiation(work: Work, gateway: Gateway, notifier: NotificationSender) -> None:
-    """Give back what a refund on record says; or put on record what subscriptions ask for."""
+    """Execute a recorded refund, or record a refund that subscriptions requests."""
     asked: ReturnedCredit | RefundRequest | RefundExecution = work.payload
     try:
         match asked:
@@ -87,7 +86,7 @@ async def process_refund_initiation(work: Work, gateway: Gateway, notifier: Noti
             case RefundExecution(refund_id=refund_id):
                 refund, transaction = await _on_record(work, refund_id)
     except Invalid as refusal:
-        # Nothing is given back for what cannot be a refund: a person sees it among what is parked.
+        # An invalid refund request is never executed; it is parked for an operator.
         raise Unprocessable(str(refusal)) from None
     if refund.state is not RefundState.PENDING:
         return
@@ -110,13 +109,13 @@ async def _on_record(work: Work, refund_id: str) -> tuple[Refund, Transaction]:
 
 
 def _check_key(wanted: RefundRequest) -> None:
-    """Subscriptions tell by the key what of theirs was given back: a payout of credit, or an invoice."""
+    """The key tells subscriptions what was refunded: a credit payout or an invoice."""
     if not 1 <= len(wanted.key) <= KEY_MAX_CHARS or not wanted.reason.strip():
         raise NotRefundable(f"a refund needs a reason and a key of 1 to {KEY_MAX_CHARS} characters")
     if wanted.key.startswith(CREDIT_KEY) is not wanted.from_credit:
         raise NotRefundable(
-            f"key {wanted.key[:100]!r} does not fit: the key of a payout of credit begins with {CREDIT_KEY!r}, that of "
-            "another refund does not"
+            f"key {wanted.key[:100]!r} does not match: keys of credit payouts begin with {CREDIT_KEY!r}, other "
+            "keys do not"
         )
 
 
@@ -125,7 +124,7 @@ async def _record_request(work: Work, wanted: RefundRequest) -> None:
     if transaction is None:
         raise NotRefundable(f"there is no transaction {wanted.transaction_id[:100]!r}")
     if transaction.state in TAKEN and not transaction.left:
-        async with work.commit(rejected=f"all of transaction {transaction.id} is given back already"):
+        async with work.commit(rejected=f"transaction {transaction.id} is fully refunded already"):
             return
     amount = None if wanted.amount_minor is None else Amount(wanted.amount_minor, transaction.amount.asset)
     async with work.commit() as tx:
@@ -133,10 +132,10 @@ async def _record_request(work: Work, wanted: RefundRequest) -> None:
 
 
 async def _pay_out(work: Work, notifier: NotificationSender, wanted: RefundRequest) -> None:
-    """Puts a payout of credit on record as a refund, or tells subscriptions why it cannot be one. Refused once it stays
-    refused, however often it is asked for: the customer has the credit again."""
+    """Records a credit payout as a refund, or notifies subscriptions why it is refused. A refusal is final, since the
+    customer then has the credit again."""
     if wanted.account_id is None or wanted.amount_minor is None or wanted.amount_minor <= 0 or wanted.currency is None:
-        raise NotRefundable(f"payout {wanted.key} does not say an account, an amount above zero and its currency")
+        raise NotRefundable(f"payout {wanted.key} lacks an account, an amount above zero or its currency")
     amount, notice = Amount(wanted.amount_minor, asset_of(wanted.currency)), None
     async with work.commit() as tx:
         transaction = await transactions.locked(tx, wanted.transaction_id)
@@ -161,7 +160,7 @@ async def _pay_out(work: Work, notifier: NotificationSender, wanted: RefundReque
 
 
 async def _record_returned_credit(work: Work, returned: ReturnedCredit) -> None:
-    """Only versions that held nothing as they changed a plan say so, afterwards."""
+    """Sent after a plan change by earlier versions, which held no credit before it."""
     if returned.credited_minor < 0:
         raise NotRefundable(f"credited_minor {returned.credited_minor} must not be below zero")
     async with work.commit() as tx:
@@ -170,12 +169,12 @@ async def _record_returned_credit(work: Work, returned: ReturnedCredit) -> None:
             raise NotRefundable(f"there is no transaction {returned.transaction_id[:100]!r}")
         after = await transactions.record_credit(tx, before, returned.credited_minor)
         if after.credited_minor > max(before.credited_minor, before.left.minor):
-            # The refund was under way when a version that did not know of it changed the plan.
+            # The refund was in progress when an earlier version changed the plan.
             await note(
                 tx.connection,
                 "billing.refunds",
                 after.id,
-                f"{after.credited - after.left} came back both in money and as credit; a person may take it back",
+                f"{after.credited - after.left} was returned both as money and as credit; an operator may reclaim it",
                 actor="billing.payments",
                 severity=Severity.ERROR,
             )
@@ -196,7 +195,7 @@ async def _succeed(
 async def _fail(
     work: Work, notifier: NotificationSender, refund: Refund, transaction: Transaction, failure: str
 ) -> None:
-    """The money stays captured, and may be given back by another refund."""
+    """The money stays captured, and another refund may be requested."""
     notice = notifications.of_refund(refund, transaction, failure, await transactions.now(work.read))
     log.error("refund_failed", refund=refund.id, transaction=transaction.id, reason=failure)
     async with work.commit(rejected=failure) as tx:
@@ -205,7 +204,7 @@ async def _fail(
             tx.connection,
             "billing.refunds",
             refund.id,
-            f"{refund.amount} was not given back: {failure}",
+            f"{refund.amount} was not refunded: {failure}",
             actor="billing.payments",
             severity=Severity.ERROR,
         )
@@ -215,7 +214,7 @@ async def _fail(
 
 
 async def _locked(tx: Tx, transaction_id: str) -> Transaction:
-    """Of two refunds that fit each alone, the second sees the first."""
+    """Locks the charge: of two refunds that each fit on their own, the second sees the first."""
     transaction = await transactions.locked(tx, transaction_id)
     if transaction is None:
         raise NotRefundable(f"there is no transaction {transaction_id[:100]!r}")
@@ -223,8 +222,8 @@ async def _locked(tx: Tx, transaction_id: str) -> Transaction:
 
 
 def chosen(transaction: Transaction, amount: Amount | None) -> Amount:
-    """The amount, or for None all that did not come back as credit. Refuses to give that back a second time, in
-    money."""
+    """The amount to refund, by default everything that was not returned as credit. Raises NotRefundable for an amount
+    that was returned as credit."""
     free = transaction.free
     amount = free if amount is None else amount
     again = amount.asset == free.asset and free < amount <= transaction.left
@@ -235,9 +234,9 @@ def chosen(transaction: Transaction, amount: Amount | None) -> Amount:
 
 def already_credited(transaction: Transaction) -> NotRefundable:
     return NotRefundable(
-        f"{transaction.credited} of charge {transaction.id} came back as credit when the plan changed: "
-        f"{transaction.free} can be given back without giving that twice; for more, pay out the credit of account "
-        f"{transaction.account_id} (POST /v1/credit/payouts, or on the customer's page)"
+        f"{transaction.credited} of charge {transaction.id} was returned as credit at a plan change, so "
+        f"{transaction.free} is refundable; for more, pay out the credit of account {transaction.account_id} "
+        "(POST /v1/credit/payouts, or on the customer's page)"
     )
 
 
@@ -252,7 +251,7 @@ def _check_left(transaction: Transaction, amount: Amount) -> None:
         raise NotRefundable(f"transaction {transaction.id} is {transaction.state}: nothing was captured")
     if amount.asset != transaction.amount.asset or not 0 < amount.minor <= transaction.left.minor:
         raise NotRefundable(
-            f"{amount} cannot be given back of transaction {transaction.id}: {transaction.left} of "
+            f"{amount} of transaction {transaction.id} cannot be refunded: {transaction.left} of "
             f"{transaction.amount} is left"
         )
 
@@ -260,13 +259,15 @@ def _check_left(transaction: Transaction, amount: Amount) -> None:
 def _refuse_while_refunding(transaction: Transaction) -> None:
     if transaction.refunding:
         raise NotRefundable(
-            f"a refund of {transaction.refunding} of transaction {transaction.id} is under way at the gateway; wait "
-            "for its end, and note what went back outside if it fails"
+            f"the gateway is processing a refund of {transaction.refunding} of transaction {transaction.id}; wait "
+            "for its end, and record a refund outside the gateway if it fails"
         )
 
 
 def _same(known: Refund, transaction: Transaction, amount: Amount | None, *, outside: bool) -> Refund:
     other = known.transaction_id != transaction.id or known.outside is not outside
     if other or (amount is not None and amount != known.amount):
-        raise NotRefundable(f"a refund with the key {known.refund_key!r} is on record for something else; use another")
+        raise NotRefundable(
+            f"a refund with the key {known.refund_key!r} is recorded for something else; use another key"
+        )
     return known

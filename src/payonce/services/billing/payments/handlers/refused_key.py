@@ -1,4 +1,4 @@
-"""When the gateway does not accept our key: nothing is wrong with any payment, and nothing helps but a person."""
+"""Pauses the queue when the gateway rejects our API key: no payment is at fault, and only an operator can fix it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,8 +14,8 @@ AGAIN_AFTER_S: Final = 60.0
 
 @asynccontextmanager
 async def or_pause(work: Work) -> AsyncIterator[None]:
-    """Around an effect: pauses the queue, which every overview then shows, and keeps the message in it. No attempt is
-    used up."""
+    """Wraps an effect. If the gateway rejects our key, pauses the queue, which every overview shows, and keeps the
+    message; no attempt is used up."""
     try:
         yield
     except Retry as retry:

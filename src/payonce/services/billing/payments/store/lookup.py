@@ -1,4 +1,4 @@
-"""Charges, refunds and notifications by whatever a person holds of them."""
+"""Charges, refunds and notifications by any id or key."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ DELIVERIES: Final = "/billing/deliveries"
 
 async def find_payments(read: Reads, what: str) -> list[LookupResult]:
     """A charge or a refund by its id, its key or the gateway's id, and a notification by its event id. A charge has no
-    page of its own: the match leads to its invoice, or to its customer."""
+    page of its own: the result links to its invoice or customer."""
     if not await is_installed(read):
         return []
     rows = await read.fetch(

@@ -1,4 +1,4 @@
-"""What subscriptions are told: the bytes of a notification, made once with the change that it tells of."""
+"""Notifications to subscriptions: the bytes of each, created once, in the commit of the change that it reports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from payonce.services.billing.wire import (
 )
 
 QUEUED_AFTER_S: Final = 5.0
-"""The immediate attempt goes first; the queue finds it delivered, or delivers it."""
+"""The immediate attempt goes first; the queue finds the notification delivered, or delivers it."""
 NO_CURRENCY: Final = ""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A notification as it is kept."""
+    """A stored notification."""
 
     event_id: str
     transaction_id: str | None
@@ -39,15 +39,16 @@ class Notice:
     action: Action
     body: bytes
     about: str
-    """What the message that delivers it is about."""
+    """The correlation id of the message that delivers it."""
     now: datetime
-    """By the store's clock."""
+    """By the database's clock."""
     first: bool = True
-    """Nothing was told of its transaction before."""
+    """It is the first notification of its transaction."""
 
 
 async def record(tx: Tx, notice: Notice) -> None:
-    """Of one that is about no transaction; the others are recorded by the statement that changes theirs."""
+    """Stores a notification without a transaction; the others are stored by the statement that changes their
+    transaction."""
     await tx.execute(
         "insert into payments.notifications (event_id, account_id, action, body, trace_id) values ($1, $2, $3, $4, $5)",
         notice.event_id,
@@ -59,7 +60,7 @@ async def record(tx: Tx, notice: Notice) -> None:
 
 
 async def send(tx: Tx, notice: Notice) -> None:
-    """The message that delivers it, whatever becomes of the immediate attempt."""
+    """Sends the message that delivers it if the immediate attempt does not."""
     await tx.send(
         SUBSCRIPTION_UPDATE,
         {"event_id": notice.event_id},
@@ -73,14 +74,14 @@ async def send(tx: Tx, notice: Notice) -> None:
 def of_charge(
     transaction: Transaction, failure: ChargeFailure | None, now: datetime, paid_with: Mapping[str, str] | None = None
 ) -> Notice | None:
-    """None for a payment that subscriptions never asked for. `paid_with` is what invoices say of the card."""
+    """None for a payment without an invoice. `paid_with` is the card as printed on invoices."""
     if not transaction.told:
         return None
     metadata = {**_metadata(transaction), **(paid_with or {})}
     if failure is not None:
         metadata |= {"decline_code": failure.code, "hard": failure.hard, "reason": failure.reason}
     status = Status.SUCCESS if failure is None else Status.FAILED
-    # One outcome, one event: the id is the transaction's.
+    # One outcome is one event, so its id is derived from the transaction.
     event_id = f"charge-{transaction.id}"
     body = _body(event_id, transaction, status, transaction.amount, transaction.action, metadata, now)
     return Notice(
@@ -114,12 +115,12 @@ def of_refund(refund: Refund, transaction: Transaction, failure: str | None, now
 
 
 def refused_id(refund_key: str) -> str:
-    """The event that says that a refund was refused. One key, one event."""
+    """The id of the event for a refused refund. One key, one event."""
     return f"refund-refused-{refund_key.replace(':', '-')}"
 
 
 def of_refused(refund_key: str, account_id: str, amount: Amount, why: str, about: str, now: datetime) -> Notice:
-    """A refund that subscriptions asked for and that cannot be: no transaction has a record of it."""
+    """A refused refund, which no transaction records."""
     event_id = refused_id(refund_key)
     notification = Notification(
         event_id=event_id,
@@ -138,7 +139,7 @@ def of_refused(refund_key: str, account_id: str, amount: Amount, why: str, about
 
 
 def of_method(method: PaymentMethod, now: datetime) -> Notice:
-    """What waits for a card may be tried at once."""
+    """A new default card: overdue invoices may be charged at once."""
     event_id = f"method-{new_id()}"
     notification = Notification(
         event_id=event_id,
@@ -158,7 +159,7 @@ def of_method(method: PaymentMethod, now: datetime) -> Notice:
 def of_credit_hold(
     message_id: str, asked: CreditHold, status: Status, shares: Sequence[HeldCredit], now: datetime
 ) -> Notice:
-    """The answer to a request, one for each message."""
+    """The answer to a hold request, one for each message."""
     answer = HoldAnswer(
         change_id=asked.change_id,
         account_id=asked.account_id,

@@ -1,4 +1,4 @@
-"""Payment methods: the gateway's tokens, and what people recognise a card by. A card number is never here."""
+"""Payment methods: gateway tokens and recognisable card details, never a card number."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,36 +12,36 @@ from payonce.services.billing.payments.store.notifications import Notice
 from payonce.vendors.gateway.port import CardToken, Gateway
 
 METHODS_MAX: Final = 20
-"""Of one account."""
+"""Per account."""
 TOKEN_MAX_CHARS: Final = 200
-ALREADY_IN_USE: Final = "the token is in use already; let the customer's browser make another one"
+ALREADY_IN_USE: Final = "the token is already in use; let the customer's browser create another one"
 
 
 class UnknownMethod(Invalid):
-    """There is no such payment method, or it is somebody else's, which is not to be told apart."""
+    """There is no such payment method, or it belongs to another account; callers cannot tell which."""
 
 
 class InUse(Stale):
-    """A charge is under way on the card."""
+    """A charge on the card is in progress."""
 
 
 @dataclass(frozen=True)
 class AttachedMethod:
     method: PaymentMethod
     notice: Notice | None
-    """For subscriptions: what waits for a card may be tried."""
+    """For subscriptions, which may charge overdue invoices."""
 
 
 async def describe_token(gateway: Gateway, token: str) -> CardToken:
-    """What the gateway knows of a token that a customer's browser got from it."""
+    """The gateway's details of a token that a customer's browser created. Raises Invalid for an unknown token."""
     found = await gateway.token(token)
     if found is None or len(found.id) > TOKEN_MAX_CHARS:
-        raise Invalid("the gateway knows no such token; let the customer's browser make one there, and send that")
+        raise Invalid("the gateway knows no such token; let the customer's browser create one there, and send that")
     return found
 
 
 async def attach(tx: Tx, account_id: str, card: CardToken) -> AttachedMethod:
-    """The first is the default. The same token again is the same payment method."""
+    """Adds a card; the first one is the default. A repeated token returns the same payment method."""
     await _lock(tx, account_id)
     known = await tx.fetchrow("select * from payments.payment_methods where token = $1 and removed_at is null", card.id)
     if known is not None:
@@ -51,7 +51,7 @@ async def attach(tx: Tx, account_id: str, card: CardToken) -> AttachedMethod:
     others = await of_account(tx, account_id)
     if len(others) >= METHODS_MAX:
         raise Invalid(
-            f"the account has {len(others)} payment methods, and more than {METHODS_MAX} are too many; remove one first"
+            f"the account has {len(others)} payment methods, and at most {METHODS_MAX} are allowed; remove one first"
         )
     row = await tx.fetchrow(
         """
@@ -69,14 +69,14 @@ async def attach(tx: Tx, account_id: str, card: CardToken) -> AttachedMethod:
         not others,
     )
     if row is None:
-        # Of another account, this very moment: their lock is another one.
+        # Another account is adding the token at this moment, behind a lock of its own.
         raise Invalid(ALREADY_IN_USE)
     method = method_from(row)
     return AttachedMethod(method, await _notify(tx, method) if method.is_default else None)
 
 
 async def make_default(tx: Tx, account_id: str, method_id: str) -> AttachedMethod:
-    """What is charged from now on. A charge that is under way stays with the card that it began with."""
+    """Selects the card for future charges. A charge in progress keeps its card."""
     await _lock(tx, account_id)
     method = await _own(tx, account_id, method_id)
     if method.is_default:
@@ -87,15 +87,15 @@ async def make_default(tx: Tx, account_id: str, method_id: str) -> AttachedMetho
 
 
 async def remove(tx: Tx, account_id: str, method_id: str) -> None:
-    """Refused while a charge is under way on it. If it was the default, the newest of the others is: no charge is
-    tried because of that, for nobody asked for one."""
+    """Removes a card, unless a charge on it is in progress. If it was the default, the newest of the others becomes the
+    default; that alone starts no charge, since nobody requested one."""
     await _lock(tx, account_id)
     method = await _own(tx, account_id, method_id)
     if await tx.fetchval(
         "select exists (select from payments.transactions where payment_method_id = $1 and state = 'pending')",
         method_id,
     ):
-        raise InUse(f"payment method {method_id} cannot be removed now: a charge is under way on it; try again later")
+        raise InUse(f"payment method {method_id} cannot be removed now: a charge on it is in progress; try again later")
     await tx.execute(
         """
         update payments.payment_methods
@@ -109,7 +109,7 @@ async def remove(tx: Tx, account_id: str, method_id: str) -> None:
 
 
 async def of_account(read: Reader | Tx, account_id: str) -> list[PaymentMethod]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         """
         select * from payments.payment_methods where account_id = $1 and removed_at is null
@@ -121,7 +121,7 @@ async def of_account(read: Reader | Tx, account_id: str) -> list[PaymentMethod]:
 
 
 async def hold(tx: Tx, account_id: str, method_id: str) -> PaymentMethod:
-    """For a charge that is to be made on it: it is not removed before this transaction ends."""
+    """Keeps the card from being removed until this transaction ends."""
     row = await tx.fetchrow(
         "select * from payments.payment_methods where id = $1 and account_id = $2 and removed_at is null for share",
         method_id,
@@ -133,7 +133,7 @@ async def hold(tx: Tx, account_id: str, method_id: str) -> PaymentMethod:
 
 
 async def _lock(tx: Tx, account_id: str) -> None:
-    """Two changes at the same moment would not see each other."""
+    """Concurrent changes would not see each other."""
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('payments.methods ' || $1, 0))", account_id)
 
 

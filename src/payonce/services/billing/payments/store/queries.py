@@ -1,5 +1,5 @@
-"""What people look for at payments: charges of a customer or an invoice, cards, what subscriptions were told and how
-often, and charges by day."""
+"""Read models of payments: charges of a customer or an invoice, cards, notifications with their attempts, and charges
+by day."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ DAYS_MAX: Final = 90
 
 @dataclass(frozen=True)
 class CardSummary:
-    """What people recognise it by; its token stays where it is."""
+    """A card's recognisable details, without its token."""
 
     id: str
     brand: str
@@ -43,7 +43,7 @@ class RefundSummary:
 
 @dataclass(frozen=True)
 class ChargeSummary(Transaction):
-    """A transaction with its card and what became of it."""
+    """A transaction with its card and refunds."""
 
     card: str | None = None
     ended_at: datetime | None = None
@@ -52,7 +52,7 @@ class ChargeSummary(Transaction):
 
 @dataclass(frozen=True)
 class Delivery:
-    """What subscriptions are told, and how that goes."""
+    """A notification with its delivery status."""
 
     event_id: str
     transaction_id: str | None
@@ -82,13 +82,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class ChargeDay:
-    """Charges that ended on one day of UTC."""
+    """Charges that ended on one UTC day."""
 
     day: datetime
     succeeded: int
     failed: int
     hard: int
-    """Of the failed ones, those that no further try helps."""
+    """The failed ones that no further attempt can help."""
 
 
 async def is_installed(read: Reads) -> bool:
@@ -130,7 +130,7 @@ async def cards(read: Reads, account_id: str) -> list[CardSummary]:
 
 
 async def charges_of_account(read: Reads, account_id: str, limit: int = LISTED_MAX) -> list[ChargeSummary]:
-    """The newest first."""
+    """Newest first."""
     return await _charges(read, "t.account_id = $1", account_id, limit)
 
 
@@ -150,8 +150,8 @@ async def charge(read: Reads, transaction_id: str) -> ChargeSummary | None:
 async def deliveries(
     read: Reads, delivered: bool | None, reference: str | None, before: str | None, limit: int
 ) -> list[Delivery]:
-    """The newest first; `reference` is an event, a transaction, a refund or a customer, `before` the previous page's
-    last event."""
+    """Newest first; `reference` is the id of an event, a transaction, a refund or a customer, `before` the last event
+    of the previous page."""
     parts, values = [], []
     if delivered is not None:
         parts.append(f"(n.delivered_at is {'not ' if delivered else ''}null)")
@@ -187,7 +187,7 @@ async def delivery(read: Reads, event_id: str) -> Delivery | None:
 
 
 async def attempts(read: Reads, event_id: str) -> list[Attempt]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         f"""
         select * from payments.webhook_outbound_requests where event_id = $1 order by id desc limit {ATTEMPTS_MAX}
@@ -209,7 +209,7 @@ async def attempts(read: Reads, event_id: str) -> list[Attempt]:
 
 
 async def undelivered(read: Reads) -> tuple[int, datetime | None]:
-    """How many are not delivered, and since when the oldest waits."""
+    """The number of undelivered notifications, and the time of the oldest."""
     row = await read.fetchrow(
         "select count(*), min(created_at) as oldest from payments.notifications where delivered_at is null"
     )
@@ -217,7 +217,7 @@ async def undelivered(read: Reads) -> tuple[int, datetime | None]:
 
 
 async def days(read: Reads, count: int, asset: Asset) -> list[ChargeDay]:
-    """Charges in one currency, the oldest day first, and one for each day, also where nothing was charged."""
+    """Charges in one currency by day, oldest first, including days without charges."""
     rows = await read.fetch(
         f"""
         with today as (select date_trunc('day', payonce.due_now(), 'UTC') as day),
@@ -242,7 +242,7 @@ async def days(read: Reads, count: int, asset: Asset) -> list[ChargeDay]:
 
 
 async def declines(read: Reads, count: int, asset: Asset) -> Mapping[str, int]:
-    """Why the charges failed that `days` counts, the most frequent reason first."""
+    """The decline codes of the failed charges counted by `days`, most frequent first."""
     rows = await read.fetch(
         f"""
         select coalesce(decline_code, 'other') as code, count(*) from payments.transactions
@@ -257,7 +257,7 @@ async def declines(read: Reads, count: int, asset: Asset) -> Mapping[str, int]:
 
 
 async def deliveries_of(read: Reads, charged: Sequence[ChargeSummary]) -> list[Delivery]:
-    """What subscriptions were told of these charges and their refunds, the oldest first."""
+    """The notifications of these charges and their refunds, oldest first."""
     rows = await read.fetch(
         f"""
         select n.*, {_TRIED} from payments.notifications n {_ATTEMPTS}
@@ -269,7 +269,7 @@ async def deliveries_of(read: Reads, charged: Sequence[ChargeSummary]) -> list[D
 
 
 _FIRST_DAY: Final = "date_trunc('day', payonce.due_now(), 'UTC') - make_interval(hours => 24 * ({}::int - 1))"
-"""The begin of the first of so many days of UTC, today included."""
+"""The start of the first of a number of UTC days, including today."""
 _TRIED: Final = "r.attempts, r.last_code, r.last_error, r.last_at"
 _ATTEMPTS: Final = """
     left join lateral (

@@ -1,4 +1,4 @@
-"""Refunds on record, each function with its SQL beside it."""
+"""Refunds in the database, each function with its SQL."""
 
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ async def open_pending(
     outside: bool = False,
     from_credit: bool = False,
 ) -> Refund:
-    """On record as pending; the transaction, which the caller has locked, counts it as good as given."""
+    """Records a pending refund; the transaction, which the caller has locked, already counts it."""
     row = await tx.fetchrow(
         """
         with promised as (
@@ -62,7 +62,7 @@ async def end(
     gateway_id: str | None = None,
     failure: str | None = None,
 ) -> None:
-    """Compare-and-set: refund, transaction and what subscriptions are told, in one statement."""
+    """Compare-and-set: updates refund and transaction and stores the notification in one statement."""
     given = refund.amount.minor if state is RefundState.SUCCEEDED else 0
     ended = await tx.fetchval(
         """
@@ -104,7 +104,7 @@ async def end(
 
 
 async def record_refusal(tx: Tx, notice: Notice) -> bool:
-    """On record that a refund was refused before it was one. False when that is on record already."""
+    """Records that a refund request was refused. False if that is recorded already."""
     inserted: bool | None = await tx.fetchval(
         """
         insert into payments.notifications (event_id, account_id, action, body, trace_id) values ($1, $2, $3, $4, $5)

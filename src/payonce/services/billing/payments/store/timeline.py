@@ -1,4 +1,4 @@
-"""What payments did for a subscription, as part of its timeline: charges, refunds, and what was told of them."""
+"""Payments' part of a subscription's timeline: charges, refunds, and their notifications."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,14 +16,14 @@ _REFUND_STATES: Final = {
 
 
 def facts(charged: Sequence[ChargeSummary], deliveries: Sequence[Delivery]) -> list[TimelineEntry]:
-    """In time order."""
+    """In chronological order."""
     found = [fact for each in charged for fact in _of_charge(each)]
     return sorted([*found, *map(_of_delivery, deliveries)], key=lambda fact: fact.at)
 
 
 def _of_charge(each: ChargeSummary) -> list[TimelineEntry]:
     by = f" by {each.card}" if each.card else ""
-    title = f"charge {each.id}, try {each.generation}{by}"
+    title = f"charge {each.id}, attempt {each.generation}{by}"
     begun = TimelineEntry(each.created_at, "charge", title, "started", None, each.amount)
     return [begun, *_ended(each), *(_of_refund(each, back) for back in each.refunds)]
 
@@ -34,7 +34,7 @@ def _ended(each: ChargeSummary) -> list[TimelineEntry]:
     if each.state is not State.FAILED:
         title = f"charge {each.id} succeeded as {each.gateway_id}"
         return [TimelineEntry(each.ended_at, "charge", title, "success", None, each.amount)]
-    hard = "; no further try with this card" if each.hard else ""
+    hard = "; no further attempt with this card" if each.hard else ""
     title = f"charge {each.id} failed: {each.decline_code or 'no code'}"
     return [TimelineEntry(each.ended_at, "charge", title, "failed", f"{each.reason}{hard}", each.amount)]
 
@@ -46,7 +46,7 @@ def _of_refund(each: ChargeSummary, back: RefundSummary) -> TimelineEntry:
 
 
 def _of_delivery(each: Delivery) -> TimelineEntry:
-    title = counted(each.attempts, "attempt", "attempts") + ("" if each.delivered_at else ", not taken yet")
+    title = counted(each.attempts, "attempt", "attempts") + ("" if each.delivered_at else ", not accepted yet")
     if each.last_error:
         title += f", last error: {each.last_error}"
     state = "delivered" if each.delivered_at else "waiting"

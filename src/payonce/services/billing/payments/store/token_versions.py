@@ -1,4 +1,4 @@
-"""Which tokens of an account still count, as the subscription service says: payments has no accounts."""
+"""The token versions of accounts, fetched from the subscription service: payments has no accounts."""
 
 import msgspec
 
@@ -9,16 +9,20 @@ from payonce.services.billing.wire import TokenVersion, TokenVersionQuery
 
 
 class RemoteVersions(KnownVersions):
-    """Where subscriptions do not answer, nobody is let in by token."""
+    """If subscriptions does not respond, tokens are not accepted."""
 
     def __init__(self, client: SignedClient) -> None:
         async def asked(account_id: str) -> int | None:
             try:
                 answer = await client.post(TOKEN_VERSION_PATH, TokenVersionQuery(account_id=account_id))
             except (NotSent, Unknown) as failed:
-                raise Retry("subscriptions do not answer whether the access token still counts; try again") from failed
+                raise Retry(
+                    "subscriptions did not respond whether the access token is still valid; try again"
+                ) from failed
             if not answer.is_success:
-                raise Retry(f"subscriptions answered {answer.status} when asked whether the access token still counts")
+                raise Retry(
+                    f"subscriptions answered {answer.status} when asked whether the access token is still valid"
+                )
             return msgspec.json.decode(answer.body, type=TokenVersion).version
 
         super().__init__(asked)

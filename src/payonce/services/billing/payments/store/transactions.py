@@ -1,4 +1,4 @@
-"""Transactions on record, each function with its SQL beside it."""
+"""Transactions in the database, each function with its SQL."""
 
 import json
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ REFERENCES: Final = {
     "billing_transaction": "select id from payments.transactions where id = any($1::text[])",
     "billing_refund": "select id from payments.refunds where id = any($1::text[])",
 }
-"""What postings refer to, and which of some ids are there."""
+"""Queries that return which of the given reference ids exist, by reference kind."""
 NAMES: Final = """
     select coalesce(subscription_id, id) from payments.transactions where $1 in (id, invoice_id, gateway_id, charge_key)
     union select coalesce(t.subscription_id, t.id) from payments.refunds r
         join payments.transactions t on t.id = r.transaction_id where $1 in (r.id, r.gateway_id)"""
-"""What its messages are about, by the names that people have for a transaction or a refund."""
+"""The correlation ids of a transaction or refund, found by any of its names."""
 LISTED_MAX: Final = 200
 REASON_MAX_CHARS: Final = 500
 
 
 @dataclass(frozen=True)
 class ChargedCard:
-    """What a charge needs of a payment method."""
+    """The part of a payment method that a charge needs."""
 
     id: str
     token: str
@@ -39,18 +39,18 @@ class ChargedCard:
 
 @dataclass(frozen=True)
 class ChargeContext:
-    """What is known of a charge before anything is done about it."""
+    """The state of a charge before it is executed."""
 
     transaction: Transaction | None
     card: ChargedCard | None
-    """The one that the transaction has chosen, or else the account's default."""
+    """The card chosen for the transaction, or else the account's default."""
     paid_by: str | None
     """Another transaction that has paid the invoice."""
     now: datetime
 
 
 async def charge_context(read: Reader, charge_key: str, account_id: str, invoice_id: str | None) -> ChargeContext:
-    """In one look, since every renewal takes it."""
+    """In one query, since every renewal runs it."""
     row = await read.fetchrow(
         """
         select t.*, m.id as card_id, m.token as card_token, m.brand as card_brand, m.last4 as card_last4,
@@ -79,8 +79,8 @@ async def charge_context(read: Reader, charge_key: str, account_id: str, invoice
 
 
 async def begin(tx: Tx, transaction: Transaction, card: ChargedCard) -> None:
-    """In the commit that records the order: the transaction with the card that is charged, which cannot be removed
-    from now on."""
+    """In the commit that records the order: stores the transaction with its card, which cannot be removed from now
+    on."""
     begun = await tx.fetchval(
         """
         insert into payments.transactions (
@@ -99,11 +99,13 @@ async def begin(tx: Tx, transaction: Transaction, card: ChargedCard) -> None:
         *_columns(transaction)[7:],
     )
     if begun is None:
-        raise Retry(f"the card of {transaction.charge_key} was removed, or another run has begun it", after_s=0.0)
+        raise Retry(
+            f"the card of {transaction.charge_key} was removed, or another run has started the charge", after_s=0.0
+        )
 
 
 async def open_pending(tx: Tx, transaction: Transaction) -> None:
-    """On record before its card is chosen, or because there is none; one that is there already stays as it is."""
+    """Stores a transaction without a card yet; an existing one stays unchanged."""
     await tx.execute(
         """
         insert into payments.transactions (
@@ -125,7 +127,7 @@ async def end(
     gateway_id: str | None = None,
     failure: ChargeFailure | None = None,
 ) -> None:
-    """Compare-and-set, together with what subscriptions are told of it."""
+    """Compare-and-set, together with the notification."""
     ended = await tx.fetchval(
         """
         with ended as (
@@ -166,13 +168,14 @@ async def by_charge_key(read: Reader | Tx, charge_key: str) -> Transaction | Non
 
 
 async def locked(tx: Tx, transaction_id: str) -> Transaction | None:
-    """Nobody else gives anything of it back until this transaction ends."""
+    """Locks the transaction against other refunds until this database transaction ends."""
     row = await tx.fetchrow("select * from payments.transactions where id = $1 for update", transaction_id)
     return None if row is None else transaction_from(row)
 
 
 async def record_credit(tx: Tx, transaction: Transaction, credited_minor: int) -> Transaction:
-    """Of one that the caller has locked. What is told is all in all: who tells it twice, or late, changes nothing."""
+    """For a transaction that the caller has locked. The total is cumulative: repeated or late reports change
+    nothing."""
     row = await tx.fetchrow(
         """
         update payments.transactions
@@ -188,8 +191,8 @@ async def record_credit(tx: Tx, transaction: Transaction, credited_minor: int) -
 async def listed(
     read: Reader, account_id: str | None, state: State | None, after: str | None, limit: int
 ) -> list[Transaction]:
-    """The newest first; `after` is the last id of the previous page, of the same account: when another's charge was
-    made is not told by where a page begins. None for everybody's."""
+    """Newest first; `after` is the last id of the previous page, of the same account: a page's start must not reveal
+    when another account was charged. None lists all accounts."""
     rows = await read.fetch(
         """
         select * from payments.transactions
