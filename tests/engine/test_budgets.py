@@ -15,8 +15,6 @@ from payonce.engine.database import rate_limits
 from payonce.engine.database.rate_limits import (
     PENALTY_MAX_S,
     SharedBudget,
-    Use,
-    budgets_in_use,
     declare_budget,
     late_max_s,
     penalise,
@@ -120,19 +118,6 @@ async def test_no_window_holds_more_than_rate_and_burst(stage: OpenStage, seed: 
                 await penalise(s.database, NAME, roll.choice([0.5, 10.0]))
         assert len(given) > 20
         check_every_window(given, rate_per_s, burst)
-
-
-async def test_those_who_look_on_see_when_the_next_turn_is_and_what_rest_was_asked_for(stage: OpenStage) -> None:
-    async with stage() as s:
-        await s.clock.freeze()
-        assert await budgets_in_use(s.read) == []
-        await declare_budget(s.database, NAME, 2.0, 3)
-        assert await budgets_in_use(s.read) == [Use(NAME, 2.0, 3, 0.0, 0.0)]
-        for _ in range(4):
-            await take_turn(s.database, NAME, 1, 10.0)
-        assert await budgets_in_use(s.read) == [Use(NAME, 2.0, 3, 1.0, 0.0)]
-        await penalise(s.database, NAME, 30.0)
-        assert await budgets_in_use(s.read) == [Use(NAME, 2.0, 3, 30.0, 30.0)]
 
 
 async def test_processes_at_once_share_one_budget(stage: OpenStage) -> None:

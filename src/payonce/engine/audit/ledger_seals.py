@@ -29,7 +29,7 @@ BATCH_LINES: Final = 2_000
 BATCHES_MAX: Final = 100
 """Per call. The ledger of an upgraded database is sealed over many ticks."""
 LINES_OF_ANY_POSTING: Final = 65_536
-"""More than the column of line numbers can hold, whoever wrote the posting."""
+"""More than the column of line numbers can hold, also for a posting written past payonce.post."""
 DIGEST_BYTES: Final = 32
 
 POSTING_FIELDS: Final = ("key", "reference_kind", "reference_id", "trace_id", "description", "posted_at")

@@ -17,7 +17,6 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from payonce.engine.database.connections import Connection, Database
-from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.model import NAME_MAX_LENGTH
 from payonce.engine.monitoring.metrics import BUDGET_PENALTIES, BUDGET_REFUSALS, BUDGET_WAIT_SECONDS
 from payonce.kit.log import get_logger
@@ -52,19 +51,6 @@ class Turn:
     wait_s: float
     comes_at: float
     """By this process's clock and never later than by the store's, as it was read before the store was asked."""
-
-
-@dataclass(frozen=True)
-class Use:
-    """The state of a budget by the store's clock, for monitoring."""
-
-    name: str
-    rate_per_s: float
-    burst: int
-    next_turn_s: float
-    """0 while a call may go out at once."""
-    held_s: float
-    """Seconds left of the pause that the vendor requested."""
 
 
 def turns_of(port: Any, allowed_per_s: float) -> tuple[float, int]:
@@ -303,7 +289,7 @@ async def take_turns(database: Database, name: str, count: int, wait_max_s: floa
             ), due as (
                 select *, extract(epoch from paid_for - now)::float8 as ahead_s from mine
             ), given as (
-                -- A microsecond, in which the store counts, decides nothing.
+                -- Tolerates one microsecond, the resolution of the store.
                 select *, least($2::float8, floor(burst + ($3 - ahead_s + 1e-6) * rate_per_s)) as count from due
             )
             update payonce.budgets b
@@ -345,20 +331,6 @@ async def is_held(database: Database, name: str) -> bool:
             "select held_until > payonce.due_now() from payonce.budgets where name = $1", name
         )
     )
-
-
-async def budgets_in_use(read: Reads) -> list[Use]:
-    """All budgets that a process has declared, by name."""
-    rows = await read.fetch(
-        """
-        select name, rate_per_s, burst,
-            greatest(0, extract(epoch from arrival_at + make_interval(secs => (1 - burst) / rate_per_s)
-                                         - payonce.due_now()))::float8 as next_turn_s,
-            greatest(0, extract(epoch from held_until - payonce.due_now()))::float8 as held_s
-        from payonce.budgets order by name
-        """
-    )
-    return [Use(**dict(row)) for row in rows]
 
 
 async def _next_turn(connection: Connection, name: str, cost: int) -> Turn:

@@ -219,7 +219,7 @@ def state_after(stored: EffectRecord, attempt: int, result: Result) -> State:
         case State.ABANDONED if stored.safety != "harmless" and result.happened:
             return State.REVIEW
         case State.ABANDONED if result.event is Event.UNKNOWN and not (stored.burnt or stored.safety == "harmless"):
-            # Whoever ruled it out did not know of this attempt. Under a burnt reference no attempt can happen.
+            # It was ruled out without knowledge of this attempt. Under a burnt reference no attempt can happen.
             return State.REVIEW
         case State.REVIEW if result.happened and stored.review_cause not in (Cause.CONTRADICTION, Cause.SAME_REFERENCE):
             return State.PERFORMED

@@ -327,7 +327,7 @@ async def _apply(
             review_cause = case when $2 = 'review' then coalesce($7, review_cause) end,
             busy_until = case when $8 then null else busy_until end,
             sent_until = case when $9 then null else sent_until end,
-            -- Whoever ruled it out did not know of a try that ends like this.
+            -- It was ruled out without knowledge of this attempt.
             ruled_out = ruled_out and not $10
         where id = $1
         returning *, payonce.due_now() as now

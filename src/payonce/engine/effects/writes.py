@@ -34,7 +34,7 @@ async def insert(connection: Connection, new: NewEffect) -> Any:
     """The new row; None when another run was faster or the scope is taken."""
     return await connection.fetchrow(
         """
-        with made as (
+        with inserted as (
             insert into payonce.effects (
                 id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
                 sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor, horizon_s,
@@ -48,11 +48,11 @@ async def insert(connection: Connection, new: NewEffect) -> Any:
                 where other.scope = $7 and other.state in ('intended', 'unknown', 'review'))
             on conflict (kind, key, generation) do nothing
             returning *, payonce.due_now() as now
-        ), told as (
+        ), recorded as (
             insert into payonce.effect_attempts (effect_id, attempt, event, message_id, token)
-            select id, attempt, $21, message_id, $19 from made
+            select id, attempt, $21, message_id, $19 from inserted
         )
-        select * from made
+        select * from inserted
         """,
         *new,
         Event.STARTED,
@@ -77,10 +77,10 @@ async def record_performed(connection: Connection, performed: PerformedAttempt) 
             update payonce.effects
             set state = 'performed', revision = revision + 1, updated_at = payonce.due_now(),
                 outcome = $3::text::json, vendor_ref = coalesce($4, vendor_ref), busy_until = null
-            -- The column as it is would lead the planner to the index of all open effects.
+            -- The plain column would make the planner use the index of all open effects.
             where id = $1 and attempt = $2 and state || '' = 'intended'
             returning *, payonce.due_now() as now
-        ), told as (
+        ), recorded as (
             insert into payonce.effect_attempts (
                 effect_id, attempt, event, detail, outcome, vendor_ref, message_id, token)
             select id, attempt, $8, $5, $3::text::json, $4, $6, $7 from ended

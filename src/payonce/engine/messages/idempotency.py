@@ -7,10 +7,12 @@ measured.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
+from payonce.engine.database.batches import in_batches
 from payonce.engine.database.connections import Connection, Database
 from payonce.engine.messages.model import Message
 
@@ -105,13 +107,7 @@ async def expire_keys(database: Database, walk: Walk | None = None) -> int:
 
 async def forget_keys(database: Database) -> int:
     """Deletes expired keys. Returns their number."""
-    forgotten = 0
-    for _ in range(FORGET_BATCHES_MAX):
-        count = await _forget_batch(database)
-        forgotten += count
-        if count < FORGET_KEYS:
-            break
-    return forgotten
+    return await in_batches(partial(_forget_batch, database), FORGET_KEYS, FORGET_BATCHES_MAX)
 
 
 async def _expire_slice(database: Database, walk: Walk) -> int:

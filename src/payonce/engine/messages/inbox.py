@@ -3,9 +3,11 @@
 A sender repeats whatever may not have been delivered. The second time, the id exists and nothing is left to do.
 """
 
+from functools import partial
 from typing import Final
 from uuid import UUID
 
+from payonce.engine.database.batches import in_batches
 from payonce.engine.database.connections import Connection, Database
 from payonce.engine.messages.model import NAME_MAX_LENGTH
 from payonce.engine.messages.transaction import Tx
@@ -40,13 +42,7 @@ async def forget_accepted(database: Database, keep_s: float = KEEP_S) -> int:
         raise Invalid(
             f"keep_s is {keep_s:g}; senders repeat for {REPEAT_FOR_S:g} s, so keep ids for {KEEP_S:g} s or longer"
         )
-    forgotten = 0
-    for _ in range(FORGET_BATCHES_MAX):
-        count = await _forget_batch(database, keep_s)
-        forgotten += count
-        if count < FORGET_IDS:
-            break
-    return forgotten
+    return await in_batches(partial(_forget_batch, database, keep_s), FORGET_IDS, FORGET_BATCHES_MAX)
 
 
 async def _forget_batch(database: Database, keep_s: float) -> int:

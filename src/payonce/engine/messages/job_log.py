@@ -104,7 +104,7 @@ async def write_runs(source: Database | Connection, runs: Sequence[EndedRun]) ->
 
 
 def _row_of(run: EndedRun) -> tuple[object, ...]:
-    """Messages pushed by hand may hold text that PostgreSQL refuses; it is cleaned here."""
+    """Directly pushed messages may hold text that PostgreSQL refuses; it is cleaned here."""
     message = run.message
     names = (message.correlation_id, message.idempotency_key, message.trace_id, message.action)
     return (
