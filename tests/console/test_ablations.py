@@ -15,7 +15,7 @@ from payonce.engine.operators import Role, login_limits, sessions
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.console import test_auth, test_pages
-from tests.engine import test_people
+from tests.engine import test_operators
 
 FOR_EVER_S = 10 * 365 * 86_400
 
@@ -106,19 +106,19 @@ ABLATIONS: Ablations = {
     "redaction": (with_secrets, [test_pages.test_secrets_of_a_payload_or_an_error_are_not_shown]),
     "the count of guesses": (
         patched(sessions, "_count_attempt", uncounted),
-        [test_people.test_guessing_is_bounded_and_the_right_password_waits_as_well],
+        [test_operators.test_guessing_is_bounded_and_the_right_password_waits_as_well],
     ),
     "counting before judging": (
         patched(sessions, "_count_attempt", judged_first),
-        [test_people.test_many_guesses_at_once_are_counted_before_they_are_judged],
+        [test_operators.test_many_guesses_at_once_are_counted_before_they_are_judged],
     ),
     "rest ends a session": (
         patched(sessions, "IDLE_S", FOR_EVER_S),
-        [test_people.test_a_session_ends_after_rest],
+        [test_operators.test_a_session_ends_after_rest],
     ),
     "age ends a session": (
         patched(sessions, "ABSOLUTE_S", FOR_EVER_S),
-        [test_people.test_a_session_ends_by_age_however_busy],
+        [test_operators.test_a_session_ends_by_age_however_busy],
     ),
 }
 

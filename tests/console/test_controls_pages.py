@@ -16,7 +16,7 @@ from payonce.engine.reconcile import unmatched
 from payonce.testing import OpenStage
 from tests.console.visitor import Visitor, console, notes_of, visiting
 from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch
-from tests.engine.brakes_stage import Till, euros, open_till
+from tests.engine.controls_stage import Till, euros, open_till
 from tests.engine.outbox_stage import NAME, AppContext, open_desk
 
 PAY = Policy("pay")

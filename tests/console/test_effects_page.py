@@ -10,7 +10,7 @@ from payonce.engine.effects import Review, Safety
 from payonce.engine.operators import Role
 from payonce.testing import OpenStage
 from tests.console.visitor import Answer, Visitor, console, give_login, notes_of, visiting
-from tests.engine.brakes_stage import Till, euros, open_till
+from tests.engine.controls_stage import Till, euros, open_till
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ from payonce.engine.reconcile import unmatched, write_off
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.testing import OpenStage
 from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch
-from tests.engine.brakes_stage import EUR, PAY, Till, euros, open_till
+from tests.engine.controls_stage import EUR, PAY, Till, euros, open_till
 from tests.engine.effects_stage import HORIZON_S
 
 

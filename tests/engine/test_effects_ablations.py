@@ -28,9 +28,9 @@ from tests.engine import (
     test_effects_generations,
     test_effects_giving_up,
     test_effects_identity,
-    test_effects_kept_outcomes,
-    test_effects_late_news,
+    test_effects_late_answers,
     test_effects_reviews,
+    test_effects_unstorable_outcomes,
 )
 
 
@@ -105,7 +105,7 @@ async def surely_once(writing: Coroutine[Any, Any, Any]) -> Any:
 
 ENDS = ("return", "commit")
 ending_on_what_was_left = test_effects_giving_up.test_a_later_run_cannot_end_the_message_on_what_an_earlier_one_left
-unseen_answer = test_effects_late_news.test_an_object_does_not_come_to_its_end_on_an_answer_that_nobody_has_seen
+unseen_answer = test_effects_late_answers.test_an_object_does_not_come_to_its_end_on_an_answer_that_nobody_has_seen
 ending_on_an_unknown_effect = (
     test_effects_giving_up.test_a_handler_cannot_end_its_message_on_an_effect_whose_end_is_unknown
 )
@@ -207,18 +207,20 @@ ABLATIONS: Ablations = {
     "the waking of what waits for the answer": (
         patched(store, "wake_message", nothing_is_open),
         [
-            test_effects_late_news.test_what_a_statement_finds_wakes_the_message_that_was_parked_with_it,
-            test_effects_late_news.test_a_late_answer_of_the_vendor_wakes_the_message_that_was_parked_with_it,
+            test_effects_late_answers.test_what_a_statement_finds_wakes_the_message_that_was_parked_with_it,
+            test_effects_late_answers.test_a_late_answer_of_the_vendor_wakes_the_message_that_was_parked_with_it,
         ],
     ),
     "the look for news before giving up": (
         patched(work_module, "hold_effects", no_news),
         [
             given(
-                test_effects_late_news.test_an_answer_that_comes_after_the_runs_last_look_is_acted_on, Answer.LOOK_AGAIN
+                test_effects_late_answers.test_an_answer_that_comes_after_the_runs_last_look_is_acted_on,
+                Answer.LOOK_AGAIN,
             ),
             given(
-                test_effects_late_news.test_an_answer_that_comes_after_the_runs_last_look_is_acted_on, Answer.HAPPENED
+                test_effects_late_answers.test_an_answer_that_comes_after_the_runs_last_look_is_acted_on,
+                Answer.HAPPENED,
             ),
             given(unseen_answer, Answer.HAPPENED),
             given(unseen_answer, Answer.LOOK_AGAIN),
@@ -226,20 +228,21 @@ ABLATIONS: Ablations = {
     ),
     "the lock on effects that are given up": (
         lambda: without(r"order by e\.id for update of e", "order by e.id", within="as unheeded"),
-        [test_effects_late_news.test_an_answer_given_while_the_message_is_being_parked_wakes_it],
+        [test_effects_late_answers.test_an_answer_given_while_the_message_is_being_parked_wakes_it],
     ),
     "the bound of a vendor's name": (
         patched(store, "stored_reference", lambda vendor_ref: vendor_ref),
         [
-            given(test_effects_kept_outcomes.test_an_outcome_is_kept_whatever_the_vendor_names_it, kind)
-            for kind in (test_effects_kept_outcomes.NamedWithNul, test_effects_kept_outcomes.NamedAtLength)
+            given(test_effects_unstorable_outcomes.test_an_outcome_is_kept_whatever_the_vendor_names_it, kind)
+            for kind in (test_effects_unstorable_outcomes.NamedWithNul, test_effects_unstorable_outcomes.NamedAtLength)
         ],
     ),
     "the patience with cancellations": (
         patched(send, "_shielded", surely_once),
         [
             given(
-                test_effects_kept_outcomes.test_a_run_ends_after_its_outcome_is_written_however_often_it_is_cancelled, 2
+                test_effects_unstorable_outcomes.test_a_run_ends_after_its_outcome_is_written_however_often_it_is_cancelled,
+                2,
             )
         ],
     ),

@@ -29,7 +29,7 @@ from payonce.engine.messages.worker import QueueServer
 from payonce.engine.monitoring import metrics
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.testing import OpenStage, eventually
-from tests.engine.brakes_stage import PAY, PayCoins, PayEuros, Till, euros, open_till
+from tests.engine.controls_stage import PAY, PayCoins, PayEuros, Till, euros, open_till
 from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, Order, Receipt
 from tests.locks import apart, waiting_for_locks, waits_or_ended
 

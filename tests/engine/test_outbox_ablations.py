@@ -11,8 +11,8 @@ from tests.engine import (
     outbox_stage,
     test_inbox,
     test_outbox,
+    test_outbox_durable_copy,
     test_outbox_fences,
-    test_outbox_kept,
     test_outbox_operators,
 )
 from tests.engine.test_outbox_against_model import accept_always, claim_and_delete
@@ -93,25 +93,25 @@ ABLATIONS: Ablations = {
     ),
     "the comparison of a kept entry's attempts": (
         taking(r"entry\.attempts = said\.attempts", "true", "as said"),
-        [test_outbox_kept.test_a_run_that_was_taken_over_neither_retries_nor_parks],
+        [test_outbox_durable_copy.test_a_run_that_was_taken_over_neither_retries_nor_parks],
     ),
     "the holder of a kept entry, where it is settled": (
         taking(r"entry\.holder = said\.token", "true", "as said"),
-        [test_outbox_kept.test_what_holds_a_message_keeps_everybody_else_from_settling_it],
+        [test_outbox_durable_copy.test_what_holds_a_message_keeps_everybody_else_from_settling_it],
     ),
     "the holder of a kept entry, where it is held": (
         taking(r"entry\.holder = \$3", "true", "held_until"),
-        [test_outbox_kept.test_what_holds_a_message_keeps_everybody_else_from_settling_it],
+        [test_outbox_durable_copy.test_what_holds_a_message_keeps_everybody_else_from_settling_it],
     ),
     "the end of a hold": (
         taking(r"entry\.held_until <= payonce\.lease_now\(\)", "false", "held_until"),
-        [test_outbox_kept.test_a_hold_ends_with_its_lease],
+        [test_outbox_durable_copy.test_a_hold_ends_with_its_lease],
     ),
     "the inbox of what is settled": (
         taking(r"id::text from gone", "id::text from gone where false", "payonce.inbox"),
         [
-            test_outbox_kept.test_a_kept_entry_lives_until_it_is_settled_with_its_business,
-            test_outbox_kept.test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything_is_sent_for_it,
+            test_outbox_durable_copy.test_a_kept_entry_lives_until_it_is_settled_with_its_business,
+            test_outbox_durable_copy.test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything_is_sent_for_it,
         ],
     ),
     "the look for an entry before a message is accepted without one": (
@@ -120,15 +120,15 @@ ABLATIONS: Ablations = {
             "where true or not exists (select from payonce.outbox",
             "payonce.inbox",
         ),
-        [test_outbox_kept.test_a_message_with_an_entry_is_not_accepted_beside_it],
+        [test_outbox_durable_copy.test_a_message_with_an_entry_is_not_accepted_beside_it],
     ),
     "the key of a message for a queue elsewhere": (
         taking(r"where known\.expires_at <= payonce\.due_now\(\)", "", "as keyed"),
-        [test_outbox_kept.test_each_key_is_accepted_once_for_a_queue_elsewhere_too],
+        [test_outbox_durable_copy.test_each_key_is_accepted_once_for_a_queue_elsewhere_too],
     ),
     "the comparison of a refill": (
         taking(r"entry\.attempts = lost\.attempts and entry\.ready_at = lost\.ready_at", "true", "as lost"),
-        [test_outbox_kept.test_what_was_settled_or_retried_since_it_was_looked_at_is_not_put_back],
+        [test_outbox_durable_copy.test_what_was_settled_or_retried_since_it_was_looked_at_is_not_put_back],
     ),
 }
 

@@ -8,7 +8,7 @@ import pytest
 from payonce.engine.messages.model import State
 from payonce.engine.messages.ports import Filter
 from payonce.testing import OpenStage
-from tests.engine.brakes_stage import PAY, open_till
+from tests.engine.controls_stage import PAY, open_till
 
 
 async def test_a_purge_leaves_messages_with_open_effects(stage: OpenStage) -> None:

@@ -17,7 +17,7 @@ from payonce.engine.controls import (
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, eventually
-from tests.engine.brakes_stage import EUR, Till, euros, open_till
+from tests.engine.controls_stage import EUR, Till, euros, open_till
 from tests.locks import waits_for_a_lock
 
 

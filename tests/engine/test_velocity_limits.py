@@ -11,7 +11,7 @@ from payonce.engine.messages.transaction import Tx, begin
 from payonce.kit.money import Amount, Asset, well_known
 from payonce.kit.outcomes import Held, Invalid, Refused, Retry, Unknown
 from payonce.testing import OpenStage, eventually
-from tests.engine.brakes_stage import PayCoins, PayEuros, Till, euros, open_till
+from tests.engine.controls_stage import PayCoins, PayEuros, Till, euros, open_till
 from tests.engine.effects_stage import Receipt
 from tests.locks import apart
 

@@ -8,7 +8,7 @@ from payonce.engine.database.rate_limits import declare_budget, penalise, take_t
 from payonce.engine.monitoring.metrics import VENDOR_CALL_SECONDS
 from payonce.engine.monitoring.vendor_health import attempt_stats, budgets, call_stats, quantile
 from payonce.testing import OpenStage
-from tests.engine.brakes_stage import open_till
+from tests.engine.controls_stage import open_till
 
 INF = math.inf
 

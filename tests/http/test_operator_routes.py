@@ -11,7 +11,7 @@ from payonce.engine.controls import set_threshold
 from payonce.engine.messages.maintenance import Task, synthetic_message, write_maintenance_run
 from payonce.engine.messages.model import Ending, Message, Settlement
 from payonce.testing import OpenStage
-from tests.engine.brakes_stage import euros, open_till
+from tests.engine.controls_stage import euros, open_till
 from tests.http.client import WebClient
 from tests.http.conftest import OpenWeb
 

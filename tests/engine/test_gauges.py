@@ -12,7 +12,7 @@ from payonce.engine.messages.model import Ending, Message, Settlement
 from payonce.engine.messages.policy import Policy
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.testing import OpenStage
-from tests.engine.brakes_stage import PayCoins, euros, open_till
+from tests.engine.controls_stage import PayCoins, euros, open_till
 
 POLICY = Policy("q:test:observed", lease_s=30)
 

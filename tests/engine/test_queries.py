@@ -27,7 +27,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
 from tests.engine.audit_notes import leading, noted, sealed
 from tests.engine.bank import eur, open_branch
-from tests.engine.brakes_stage import Till, euros, open_till
+from tests.engine.controls_stage import Till, euros, open_till
 
 
 async def test_open_effects_are_counted_by_state_with_amount_and_age(stage: OpenStage) -> None:
