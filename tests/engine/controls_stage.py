@@ -1,4 +1,4 @@
-"""A vendor that is paid in euros, and as many messages and runs against it as a test of the brakes wants."""
+"""A vendor that is paid in euros, with any number of messages and runs, for the tests of controls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ class PayEuros(Pay):
 
 
 class PayCoins(PayEuros):
-    """The same vendor and kind of call, of another asset."""
+    """The same vendor and kind of call in another asset."""
 
     kind = "exchange.swap"
 
@@ -51,7 +51,7 @@ class PayCoins(PayEuros):
 
 @dataclass
 class Till:
-    """Runs of messages that each pay once, and the brakes on them."""
+    """Runs of messages that each pay once, and the controls on them."""
 
     s: Stage
     queue: PostgresQueue
@@ -80,12 +80,12 @@ class Till:
         return paid
 
     async def pay_all(self, works: list[Work], minor: int = 100) -> list[Any]:
-        """At once, each under a key of its own; what was raised stands in the place of the receipt."""
+        """Runs all of them concurrently, each under a key of its own; raised errors take the place of receipts."""
         paying = (self.pay(work, f"p-{number}", minor) for number, work in enumerate(works))
         return await asyncio.gather(*paying, return_exceptions=True)
 
     async def in_review(self, key: str = "p-1", minor: int = 100) -> Review:
-        """An effect whose answer was lost, and its message parked with it."""
+        """An effect with a lost answer, and its parked message."""
         [work] = await self.claim()
         self.vendor.faults.insert(0, "lost after")
         with suppress(Unknown, Retry):
@@ -103,7 +103,7 @@ class Till:
         return {row["key"]: row["state"] for row in rows}
 
     async def notes(self) -> list[tuple[str, str]]:
-        """The audit log: by whom, and what."""
+        """The audit log: actors and texts."""
         rows = await self.s.owner.fetch("select actor, text from payonce.audit_log order by id")
         return [(row["actor"], row["text"]) for row in rows]
 

@@ -37,14 +37,14 @@ class Receipt(msgspec.Struct, frozen=True):
 
 @dataclass
 class Vendor:
-    """Its books are the oracle: what is in `booked` happened, as often as it is there."""
+    """Its books are the oracle: whatever is in `booked` happened, as often as it is there."""
 
     honours_keys: bool = False
     faults: list[str] = field(default_factory=list)
     booked: list[Order] = field(default_factory=list)
     calls: list[Order] = field(default_factory=list)
     fences: int = 0
-    """A send that arrived before a fence does not land after it."""
+    """A send that arrived before a fence takes no effect after it."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     resume: asyncio.Event = field(default_factory=asyncio.Event)
     blind_for_questions: bool = False
@@ -138,7 +138,7 @@ class Pay(Effect[Order, Receipt]):
 
 
 class Unasked(Effect[Order, Receipt]):
-    """Of a vendor that answers no questions."""
+    """Of a vendor that cannot be queried."""
 
     kind, version, timeout_s = "test.unasked", 1, TIMEOUT_S
 
@@ -155,7 +155,7 @@ class Unasked(Effect[Order, Receipt]):
 
 @dataclass
 class AppContext:
-    """One message, the vendor, and as many runs as a test wants."""
+    """One message, the vendor, and any number of runs."""
 
     s: Stage
     queue: PostgresQueue
@@ -178,7 +178,7 @@ class AppContext:
         return paid
 
     async def stop_in_the_vendor(self, work: Work, fault: str) -> asyncio.Task[Receipt]:
-        """A run whose process stands still inside the call; nothing of it is recorded until it wakes."""
+        """A run whose process stops inside the call; nothing of it is recorded until it wakes up."""
         self.vendor.faults.insert(0, fault)
         self.vendor.arrived.clear()
         run = asyncio.create_task(self.pay(work))

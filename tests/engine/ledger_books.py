@@ -1,4 +1,4 @@
-"""Short ways to write into the books and to read them, for the tests of the ledger."""
+"""Short ways to write to the ledger and read it, for the tests of the ledger."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,7 +64,7 @@ async def findings(s: Stage) -> dict[str, str]:
 
 @asynccontextmanager
 async def unprotected(scratch: ScratchDatabase) -> AsyncIterator[asyncpg.Connection]:
-    """A superuser whose statements fire no triggers: what damages the books in spite of everything."""
+    """A superuser whose statements fire no triggers, to damage the ledger despite all safeguards."""
     connection = await asyncpg.connect(scratch.superuser_url)
     try:
         await connection.execute("set session_replication_role = replica")
@@ -74,7 +74,7 @@ async def unprotected(scratch: ScratchDatabase) -> AsyncIterator[asyncpg.Connect
 
 
 async def plant(owner: asyncpg.Connection, function: str, sound: str, broken: str) -> None:
-    """Makes a function of the database say something else."""
+    """Replaces a part of a database function."""
     source = await owner.fetchval(
         "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'payonce'::regnamespace and proname = $1",
         function,

@@ -1,4 +1,4 @@
-"""Short ways to seal the ledger and to verify it, for the tests of its chain."""
+"""Short ways to seal and verify the ledger, for the tests of its chain."""
 
 from payonce.engine.audit import Head, LedgerSealer, VerifiedLedger, ledger_head, verify_ledger
 from payonce.engine.ledger import Account, guard
@@ -13,7 +13,8 @@ SEALED_WITHIN_S = 30.0
 
 
 async def ledger_sealed(s: Stage, lease: Lease, count: int, batch_lines: int = 2_000) -> None:
-    """Seals until so many postings are: a transaction elsewhere on the server may hold the horizon for a moment."""
+    """Seals until this many postings are sealed: a transaction elsewhere on the server may delay the horizon for a
+    moment."""
     sealer, done = LedgerSealer(s.database, batch_lines), 0
 
     async def enough() -> bool:
@@ -56,6 +57,6 @@ async def named(s: Stage) -> list[list[int]]:
 
 
 async def tamper(s: Stage, damage: str) -> None:
-    """As the owner of the database can: without triggers."""
+    """With the rights of the database's owner: without triggers."""
     async with unprotected(s.scratch) as superuser:
         await superuser.execute(damage)

@@ -1,4 +1,4 @@
-"""Postings that are written in one call, for the tests of such sets."""
+"""Sets of postings written in one call, for the tests of such sets."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def arguments(**other: Any) -> list[Any]:
 
 
 async def waiting(s: Stage, sessions: int) -> None:
-    """Until as many wait for a lock in this database."""
+    """Until this many sessions wait for a lock in this database."""
 
     async def found() -> bool:
         count: int = await s.owner.fetchval(
@@ -55,7 +55,7 @@ async def waiting(s: Stage, sessions: int) -> None:
 
 
 async def everything_written(s: Stage, name: str) -> Sequence[Any]:
-    """Postings, lines and guarded balances under a name, without it and without ids, in the order of ids."""
+    """Postings, lines and guarded balances with a name prefix, without the prefix and ids, in the order of ids."""
     rows = await s.owner.fetch(
         """
         select substr(p.key, length($1) + 1), p.reference_kind, p.reference_id, p.trace_id, p.description,

@@ -23,18 +23,18 @@ TERMS = RelayConfig(batch=10, timeout_s=20.0, lease_s=LEASE_S, refusals_max=3, b
 
 @dataclass
 class Broker:
-    """Its books are the oracle: what is in `received` was delivered, as often as it is there."""
+    """Its books are the oracle: whatever is in `received` was delivered, as often as it is there."""
 
     name: str = NAME
     config: RelayConfig = TERMS
     received: list[Entry] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     faults: dict[UUID, Answer | Exception] = field(default_factory=dict)
-    """What is answered for an entry, or raised for the batch that it is in."""
+    """The answers for entries, or errors for the batches that contain them."""
     away: Exception | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     resume: asyncio.Event | None = None
-    """When set, a delivery stands still, with everything received and nothing answered, until it is let go."""
+    """When set, a delivery blocks, with everything received and nothing answered, until it is released."""
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
         self.calls.append(len(entries))
@@ -81,9 +81,10 @@ class AppContext:
         return step
 
     async def die(self) -> None:
-        """A step whose process dies there. The lease is all that is left of it."""
+        """A step whose process dies at that point; only the lease remains."""
         step = await self.stand_still()
-        # In-process cancellation stands for the kill: it comes where the process waits, and nothing is recorded after.
+        # In-process cancellation stands for the kill: it takes effect while the process waits, and nothing is recorded
+        # after it.
         step.cancel()
         await asyncio.gather(step, return_exceptions=True)
         self.broker.resume = None
@@ -99,7 +100,7 @@ class AppContext:
         return await self.s.owner.fetchrow("select * from payonce.outbox where id = $1", entry_id)
 
     async def consume(self, entry: Entry, consumer: str = "books") -> bool:
-        """What a receiver does: its business and the id in one transaction."""
+        """A receiver: its business and the id in one transaction."""
         async with begin(self.s.database, self.s.feed) as tx:
             if not await accept(tx, consumer, entry.message.id):
                 return False

@@ -1,4 +1,4 @@
-"""What waits for a person, what moved, and the timeline of one payment, read from what really happened."""
+"""Alerts, the money meter and the timeline of one payment, read after real runs."""
 
 from uuid import UUID, uuid4
 
@@ -19,7 +19,7 @@ EUR, JPY = well_known("EUR"), well_known("JPY")
 
 
 async def effect(stage: Stage, state: str, amount: Amount | None, *, ago_s: float = 0, trace: str = "trace-1") -> UUID:
-    """A row as an effect leaves it; what writes them has tests of its own."""
+    """A row as an effect leaves it; the code that writes such rows has tests of its own."""
     effect_id = uuid4()
     await stage.owner.execute(
         """

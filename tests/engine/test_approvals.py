@@ -1,4 +1,5 @@
-"""What moves much is asked by one person and done when a second one agrees: once, as it was asked, or not at all."""
+"""Actions above a threshold are requested by one person and carried out when a second one approves: once and as
+requested, or not at all."""
 
 import asyncio
 from contextlib import suppress
@@ -295,7 +296,7 @@ async def test_an_action_that_this_version_does_not_know_stays_waiting(stage: Op
 
 
 async def parked(till: Till, *minor: int) -> list[UUID]:
-    """Messages that gave up with their effects under review; their ids."""
+    """Messages that gave up, with their effects in review; returns their ids."""
     offset = await till.s.owner.fetchval("select count(*) from payonce.effects")
     reviews = [await till.in_review(f"r-{offset + number}", each) for number, each in enumerate(minor)]
     return [review.effect.message_id for review in reviews]
@@ -432,7 +433,7 @@ async def test_approvals_come_in_pages_the_newest_first(stage: OpenStage) -> Non
 
 
 async def in_suspense(b: Branch, minor: int) -> WriteOff:
-    """A line that nobody can explain, about to be written off."""
+    """A line that nobody can explain and that is about to be written off."""
     async with begin(b.s.database, b.s.feed) as tx:
         await set_threshold(tx, euros("1.00"), "root")
     b.bank.book("bank.fee", None, minor, await b.s.clock.now())

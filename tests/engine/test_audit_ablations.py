@@ -1,4 +1,4 @@
-"""With a safeguard of the audit log or of orphaned effects taken out, named tests fail."""
+"""With a safeguard of the audit log or of orphaned effects removed, named tests fail."""
 
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -18,7 +18,7 @@ BELOW_XMIN = r"l\.xact < pg_snapshot_xmin\(pg_current_snapshot\(\)\)"
 
 
 def a_horizon_of_ids() -> AbstractContextManager[None]:
-    """What nearly everybody does: everything behind the highest id that was sealed."""
+    """The common mistake: everything after the highest sealed id."""
     stack = ExitStack()
     behind = "($1::text is not null and l.id > coalesce((select max(note) from payonce.audit_sealed), 0))"
     stack.enter_context(without(BELOW_XMIN, "true", within=FINAL_NOTES))
@@ -43,7 +43,7 @@ def fence_nothing(*_: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the safeguard what is waited for does not come."""
+    """Without the safeguard the awaited event never happens."""
     monkeypatch.setattr(audit_notes, "SEALED_WITHIN_S", 2.0)
 
 
@@ -93,7 +93,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the second look with the row locked": (
-        # Only the second look asks for one id.
+        # Only the second read has an id as its argument.
         lambda: without(r"e\.id = \$1 and [^;]* for update", "e.id = $1 for update", within="skip locked"),
         [redriven_after_the_first_look],
     ),

@@ -1,4 +1,5 @@
-"""The anchor: each head appended once, never over another, and an alarm when the chain no longer has what it knows."""
+"""The anchor: each head is appended once and never overwritten, and an alarm is raised when the chain no longer has a
+known head."""
 
 import stat
 from pathlib import Path
@@ -77,7 +78,7 @@ async def test_a_chain_without_the_anchored_head_raises_the_alarm_and_appends_no
         with pytest.raises(Unavailable, match=said):
             await anchor_heads(s.database.engine, path)
         with pytest.raises(Unavailable, match="has another one"):
-            # Sealing goes on, so that what is noted now is protected too.
+            # Sealing continues, so that new notes are protected too.
             await ticked(s, Sealer(s.database, path), "b")
         assert (await verified(s)).unsealed == 0
     assert path.read_text() == before

@@ -1,4 +1,4 @@
-"""Reading the audit log: by what it is about, how bad it is, who did it and when, page by page."""
+"""Reading the audit log by subject, severity, actor and time, page by page."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""A real backup of a sealed log and ledger, restored into a real server that has counted fewer transactions."""
+"""A real backup of a sealed log and ledger, restored into a real server with a smaller transaction counter."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.engine.ledger_books import posted, transfer
 from tests.engine.ledger_chain import ledger_sealed, verified_ledger
 
 XACTS_BURNT = 20_000
-"""More than the younger server counts while this test runs."""
+"""More transactions than the younger server runs during this test."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def test_a_backup_restored_into_a_younger_server_is_verified_and_sealed_on
     assert await next_xact(target) + XACTS_BURNT / 2 < await next_xact(scratch)
     async with open_stage(target) as s:
         before = await verified(s, anchored)
-        # The second is the restore's own, which put the database into quarantine.
+        # The second note is the restore's own, which put the database into quarantine.
         assert (before.ok, before.notes, before.unsealed) == (True, 1, 2), before.findings
         await s.owner.execute("update payonce.leases set expires_at = '-infinity'")
         lease = await leading(s, "next")
@@ -83,7 +83,7 @@ async def test_a_backup_restored_into_a_younger_server_is_verified_and_sealed_on
 
 
 async def check_ledger(s: Stage, lease: Lease, anchored: Head) -> None:
-    """Transactions on record were counted by the server before; what the seals hash does not depend on them."""
+    """Recorded transactions belong to the previous server; the hashes of the seals do not depend on them."""
     assert await s.owner.fetchval("select bool_and(xact = '1') from payonce.posting_lines"), "the restore rebased"
     before = await verified_ledger(s, anchored)
     assert (before.ok, before.postings, before.unsealed) == (True, 1, 1), before.findings

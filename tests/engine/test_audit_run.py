@@ -1,4 +1,4 @@
-"""The audit of everything: silent when all is well, every check able to find something, none to stop the others."""
+"""The full audit: silent on sound data; every check can find something, and none stops the others."""
 
 import asyncio
 import re

@@ -1,4 +1,5 @@
-"""Sealing: in the order of transactions, each note once, whoever commits late or leads, wherever it was written."""
+"""Sealing: in the order of transactions, each note once, whichever commits late, whoever is the leader, wherever it was
+written."""
 
 import asyncio
 
@@ -52,10 +53,10 @@ async def test_a_transaction_that_is_open_while_a_seal_is_made_is_in_the_next_on
     async with stage() as s:
         lease = await leading(s)
         await noted(s, "before")
-        # Not the stage's own transaction: what is read below must not see it.
+        # Not the stage's own transaction, which the reads below must not see.
         async with s.database.work.acquire() as late, late.transaction():
             await note(late, "test", "reference", "late", actor="tester")
-            # With a higher id than the late one's.
+            # With a higher id than the late note.
             await noted(s, "after")
             await sealed(s, lease, 1)
             assert await covered(s) == [(1, "before")]
@@ -88,7 +89,7 @@ async def test_a_leader_whose_lease_passed_on_seals_nothing(stage: OpenStage) ->
 
 
 async def test_two_who_both_believe_to_lead_cannot_fork_the_chain(stage: OpenStage) -> None:
-    """Both pass the fence and look at the same end of the chain: the second finds its place taken."""
+    """Both pass the fence and read the same end of the chain: the second finds its position taken."""
     async with stage() as s, stage() as other:
         lease = await leading(s)
         await noted(s, "a")
@@ -96,7 +97,7 @@ async def test_two_who_both_believe_to_lead_cannot_fork_the_chain(stage: OpenSta
         await noted(s, "b")
         await eventually(lambda: all_final(s))
         async with s.owner.transaction():
-            # Nobody can finish a seal until both have begun theirs.
+            # No seal can be finished before both have begun.
             await s.owner.execute("lock table payonce.audit_sealed in share row exclusive mode")
             both = [asyncio.create_task(seal_notes(each.database, lease)) for each in (s, other)]
             await eventually(lambda: waiting(other, 2), what="both having looked")
@@ -107,7 +108,7 @@ async def test_two_who_both_believe_to_lead_cannot_fork_the_chain(stage: OpenSta
 
 
 async def waiting(s: Stage, count: int) -> bool:
-    """Whether so many sessions wait for a lock."""
+    """Whether this many sessions wait for a lock."""
     found: int = await s.owner.fetchval("select count(distinct pid) from pg_locks where not granted")
     return found >= count
 
@@ -124,14 +125,14 @@ async def test_services_may_append_notes_and_seals_and_rewrite_neither(stage: Op
             ):
                 with pytest.raises(asyncpg.InsufficientPrivilegeError):
                     await s.database.work.execute(statement)
-                # Who owns the tables needs to take the trigger away first.
+                # The owner of the tables has to remove the trigger first.
                 with pytest.raises(asyncpg.InsufficientPrivilegeError, match="append-only"):
                     await s.owner.execute(statement)
 
 
 @pytest.mark.parametrize("column", ["id", "xact", "created_at"])
 async def test_who_writes_a_note_chooses_neither_its_place_nor_its_time(stage: OpenStage, column: str) -> None:
-    """A note that claims an old transaction would lie below the horizon and never be sealed."""
+    """A note that claims an old transaction would be below the horizon and never be sealed."""
     value = {"id": "17", "xact": "'3'", "created_at": "'epoch'"}[column]
     async with stage() as s:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -160,7 +161,7 @@ def test_no_two_lists_of_fields_are_encoded_alike(one: list[str], other: list[st
 
 
 async def written_elsewhere(s: Stage, *texts: str, first_xact: int = ELSEWHERE_XACT) -> None:
-    """Notes as a dump brings them from a server that had counted far more transactions."""
+    """Notes from a dump of a server with a much higher transaction counter."""
     async with unprotected(s.scratch) as superuser:
         for number, text in enumerate(texts):
             await superuser.execute(
@@ -181,7 +182,7 @@ async def test_a_log_restored_into_a_younger_server_is_sealed_on_and_verified(st
             assert await seal_notes(s.database, lease) == 2
             assert (await verified(s)).ok
         anchored = await head_of(s)
-        # Not sealed when the dump was made: above every transaction of this server, and below.
+        # Unsealed in the dump: above every transaction of this server, and below.
         await written_elsewhere(s, "dumped unsealed", first_xact=ELSEWHERE_XACT + 500)
         await written_elsewhere(s, "of an old time", first_xact=3)
         before = await verified(s, anchored)

@@ -1,4 +1,4 @@
-"""Verification: silent while the log is as it was sealed, and every way of rewriting it found, done as an owner can."""
+"""Verification: silent while the log is as sealed; every rewrite that an owner can do is found."""
 
 import re
 

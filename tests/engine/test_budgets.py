@@ -1,4 +1,4 @@
-"""All processes together call a vendor no more often than it allows, and nobody waits for a turn that is too late."""
+"""All processes together call a vendor no more often than allowed, and nobody waits for a turn that comes too late."""
 
 import asyncio
 import math
@@ -34,7 +34,7 @@ ROUNDING_S = 0.000_1
 
 
 def sleeping(monkeypatch: pytest.MonkeyPatch, during: Any = None) -> list[float]:
-    """Waits take no time, are written down, and something may happen during them."""
+    """Waits take no time and are recorded; events may be injected into them."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -47,7 +47,7 @@ def sleeping(monkeypatch: pytest.MonkeyPatch, during: Any = None) -> list[float]
 
 
 def check_every_window(turns: Sequence[tuple[datetime, int]], rate_per_s: float, burst: int) -> None:
-    """Between any two turns: what they and those between them cost is at most rate · w + burst."""
+    """Between any two turns, the cost of the turns in between, these included, is at most rate · w + burst."""
     ordered = sorted(turns)
     for first, (begin, _) in enumerate(ordered):
         spent = 0
@@ -100,7 +100,7 @@ async def test_a_call_may_cost_more_than_one(stage: OpenStage) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_no_window_holds_more_than_rate_and_burst(stage: OpenStage, seed: int) -> None:
-    """Random calls, costs, waits, pauses and penalties, counted by the store's own times."""
+    """Random calls, costs, waits, pauses and penalties, measured by the store's own times."""
     roll = random.Random(seed)
     rate_per_s, burst = roll.choice([0.5, 3.0, 70.0]), roll.randint(1, 6)
     async with stage() as s:
@@ -121,7 +121,7 @@ async def test_no_window_holds_more_than_rate_and_burst(stage: OpenStage, seed: 
 
 
 async def test_processes_at_once_share_one_budget(stage: OpenStage) -> None:
-    """The clock stands; what is counted are the times that the store gave, so a slow machine changes nothing."""
+    """The clock is frozen; the times given by the store are counted, so a slow machine makes no difference."""
     rate_per_s, burst = 200.0, 5
     async with stage() as one, stage() as two, stage() as three:
         stages = (one, two, three)
@@ -211,7 +211,7 @@ async def test_a_penalty_voids_turns_that_are_being_waited_for(
 
 
 async def test_a_process_that_was_stopped_loses_its_turn(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would otherwise send, with everybody else who was stopped, in turns that others have by now."""
+    """Otherwise it would send, together with all other stopped processes, in turns that others have by now."""
     async with stage() as s:
         await s.clock.freeze()
         elapsed_s = 0.0
@@ -255,7 +255,7 @@ async def test_a_call_that_was_held_up_goes_out_or_asks_again(
 async def test_a_store_that_takes_its_time_with_every_answer_keeps_nobody_back_for_ever(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All calls are as late then, and follow each other as before. What comes on top is still a stall."""
+    """All calls are equally late then, and follow each other as before. Any further delay is still a stall."""
     async with stage() as s:
         await s.clock.freeze()
         elapsed_s = stall_s = 0.0
@@ -285,7 +285,7 @@ async def test_a_store_that_takes_its_time_with_every_answer_keeps_nobody_back_f
 @pytest.mark.parametrize("allowed_per_s", [1, 2, 5, 10, 30, 100, 1_000])
 @pytest.mark.parametrize("port", [changenow, gateway])
 def test_calls_that_were_held_up_are_still_within_what_the_vendor_allows(port: Any, allowed_per_s: int) -> None:
-    """In any second: those that have their turn in it, and those that were due before it and could not be sent."""
+    """In any second: the calls with turns in it, and the calls that were due earlier and could not be sent."""
     rate_per_s, burst = turns_of(port, allowed_per_s)
     assert math.floor(rate_per_s * (1 + late_max_s(rate_per_s))) + burst <= allowed_per_s
 

@@ -1,4 +1,4 @@
-"""With a safeguard of the budgets taken out, named tests fail. A check that cannot fail is none."""
+"""With a safeguard of the budgets removed, named tests fail. A check that cannot fail is none."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -34,7 +34,7 @@ ABLATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Check]] =
         plain(test_budgets.test_a_burst_goes_at_once_and_then_calls_go_at_the_rate),
     ),
     "what others spent meanwhile": (
-        # As if each process had a row of its own: it does not see what the others did.
+        # As if each process had a row of its own and did not see the others.
         lambda: without(r"set arrival_at = greatest\(arrival_at,", "set arrival_at = greatest('epoch',", "as asked_at"),
         plain(test_budgets.test_processes_at_once_share_one_budget),
     ),

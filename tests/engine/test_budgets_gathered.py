@@ -1,4 +1,4 @@
-"""Calls of one moment ask the store once; each gets the turn that it would have got by itself."""
+"""Simultaneous calls ask the store once; each gets the turn that it would have got by itself."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Why many things wait: reasons that differ only in ids and numbers are one cause."""
+"""Grouping of reasons: those that differ only in ids and numbers are one cause."""
 
 from payonce.engine.monitoring.causes import NO_REASON, Cause, cause_key, causes
 

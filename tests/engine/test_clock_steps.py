@@ -1,4 +1,4 @@
-"""Somebody corrects the store's wall clock by an hour: leases neither end all at once nor freeze."""
+"""The store's wall clock is corrected by an hour: leases neither end all at once nor freeze."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, open_desk
 HOUR_S = 3_600.0
 TTL_S = 30.0
 HOLD = Policy("hold", lease_s=6.0)
-"""Renewed after two seconds, and the sweep looks twice a second."""
+"""Renewed every two seconds, while the sweep runs twice a second."""
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def is_renewed(s: Stage) -> bool:
 
 @pytest.mark.parametrize("alone", [False, True], ids=["beside others", "alone"])
 async def test_a_step_forward_ends_no_lease_of_a_living_worker(stage: OpenStage, alone: bool) -> None:
-    """One that runs alone would even be parked, as if it had killed its worker."""
+    """An isolated message would even be parked, as if it had killed its worker."""
     began, may_end = asyncio.Event(), asyncio.Event()
     runs = 0
 
@@ -153,7 +153,7 @@ async def test_a_step_forward_lets_the_next_leader_in_and_the_former_one_writes_
 
 
 async def test_an_effect_in_doubt_waits_after_a_step_back_until_the_clock_has_caught_up(stage: OpenStage) -> None:
-    """Nobody can tell whether its send is over: it is not sent twice, and it waits no longer than the step."""
+    """Whether its send has ended is unknown: it is not sent twice, and waits no longer than the step."""
     async with open_desk(stage, Findable(HORIZON_S), "lost after") as context:
         await context.s.clock.freeze()
         work = await context.claim()

@@ -1,4 +1,4 @@
-"""What a new connection need not ask, since another of this process has."""
+"""What a new connection need not query because another connection of this process has."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ async def test_what_arrays_of_built_in_types_are_is_asked_once_in_a_process(
 
 
 async def test_types_of_a_database_are_asked_of_that_database(scratch: ScratchDatabase) -> None:
-    """Numbers of users' types mean something else elsewhere, or after the type was made again."""
+    """Object ids of users' types differ in other databases, and after the type was created again."""
     for labels in (("red", "green"), ("north", "south")):
         owner = await connect(scratch.owner_url)
         try:
@@ -43,7 +43,7 @@ async def test_types_of_a_database_are_asked_of_that_database(scratch: ScratchDa
 
 
 class Hindered(PlainConnection):
-    """Its roll-back is kept from ending, as the test says."""
+    """Its rollback is kept from ending, in the given way."""
 
     hinder: Callable[[], Awaitable[None]] | None = None
 
@@ -54,7 +54,7 @@ class Hindered(PlainConnection):
 
 
 class Original(Exception):
-    """What the caller must hear of."""
+    """The error that the caller must get."""
 
 
 async def _fail_within(opened: Database) -> None:

@@ -1,4 +1,4 @@
-"""With a safeguard of the brakes taken out, named tests fail. A check that cannot fail is none."""
+"""With a safeguard of the controls removed, named tests fail. A check that cannot fail is none."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,7 +21,7 @@ LOCK = "perform pg_advisory_xact_lock_shared(112641513454181);"
 
 
 def altered(change: Callable[[Stage], Awaitable[None]], check: Check) -> Check:
-    """The check on databases in which the owner has taken something out."""
+    """The check on databases from which the owner has removed something."""
 
     def on(stage: OpenStage) -> Awaitable[None]:
         @asynccontextmanager
@@ -47,7 +47,7 @@ async def intents_that_take_no_lock(s: Stage) -> None:
 
 
 async def intents_that_look_before_they_lock(s: Stage) -> None:
-    """One statement, one snapshot: it does not see what was committed while it waited for the lock."""
+    """One statement has one snapshot: it does not see commits made while it waited for the lock."""
     definition = await s.owner.fetchval("select pg_get_functiondef('payonce.freeze_on'::regproc)")
     looking = definition.replace(LOCK, "").replace("freeze_on(", "look_for_freeze(").replace("VOLATILE", "")
     await s.owner.execute(looking.replace("LANGUAGE plpgsql", "LANGUAGE plpgsql STABLE"))
@@ -77,7 +77,7 @@ checked = Run.check
 
 
 class NeverHeld(Retry):
-    """Nobody raises it, so a hold is a retry like any other."""
+    """Nothing raises it, so a hold is a retry like any other."""
 
 
 OPEN_EFFECTS = r"not exists \( select from payonce\.effects e where e\.message_id = messages\.id [^)]*\)\)"
@@ -168,7 +168,7 @@ ABLATIONS: Ablations = {
 
 
 WAITS_IN_VAIN = "the look at what had begun before"
-"""Without it the test waits until its time is up, which is a minute."""
+"""Without it the test waits until its time-out, which is a minute."""
 
 
 @pytest.mark.parametrize(

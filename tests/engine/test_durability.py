@@ -1,4 +1,4 @@
-"""A database that may lose commits is refused at a start, unless somebody accepts that by name."""
+"""A database that may lose commits is refused at start-up, unless that was accepted explicitly."""
 
 import tempfile
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def careless_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[ScratchServer]:
-    """Durable also where the servers of the other tests are not."""
+    """Durable even if the servers of the other tests are not."""
     with own_server() as server:
         scratch = ScratchServer(server, known_migrations(()))
         yield scratch

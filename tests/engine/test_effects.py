@@ -1,6 +1,6 @@
-"""Effects by their safety kind: recorded first, performed at most once per key and generation, resolved after a crash.
+"""Effects by safety kind: recorded first, performed at most once per key and generation, resolved after a crash.
 
-Runs are stopped inside the vendor's call, which is where a crash leaves an intent without an outcome.
+Runs are stopped inside the vendor's call, where a crash leaves an intent without an outcome.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ async def test_a_keyed_effect_is_not_replayed_once_the_vendor_forgot_the_key(sta
     async with open_desk(stage, KEYED, honours_keys=True) as context:
         await context.stop_in_the_vendor(await context.claim(), "stop after")
         successor = await context.take_over()
-        # The replay would end after the key: too late already.
+        # The replay would end after the key expired.
         await context.s.clock.advance(VALID_FOR_S - TIMEOUT_S + 1)
         assert await context.pay(successor) == PAID
         assert len(context.vendor.calls) == 1, "found, not replayed"
@@ -132,7 +132,7 @@ async def test_a_findable_effect_is_found_after_a_crash(stage: OpenStage) -> Non
 
 
 async def test_a_vendors_silence_proves_nothing_before_the_horizon(stage: OpenStage) -> None:
-    """The vendor shows a payment only after a while: whoever believes it sooner pays twice."""
+    """The vendor shows a payment only after a while: believing it sooner means paying twice."""
     async with open_desk(stage, FENCED) as context:
         await context.s.clock.freeze()
         await context.stop_in_the_vendor(await context.claim(), "stop after")
@@ -207,7 +207,7 @@ async def test_two_runs_that_miss_it_at_once_fence_and_send_once(stage: OpenStag
         assert all(result == PAID or isinstance(result, Retry) for result in results)
         assert context.vendor.fences == 1
         if PAID not in results:
-            # What another one asked came in behind the fence: nobody has sent, and the next run does.
+            # Another run's query arrived after the fence: nobody has sent, and the next run does.
             assert context.vendor.times() == {}
             await context.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
             assert await context.pay(work) == PAID
@@ -274,7 +274,7 @@ async def test_a_blind_effect_is_tried_once_and_then_a_persons(stage: OpenStage,
 @every_kind
 @pytest.mark.parametrize("fault", ["lost before", "lost after"])
 async def test_no_fault_pays_twice(stage: OpenStage, safety: Safety, fault: str) -> None:
-    """Whatever the kind does next, the vendor's books hold each key and generation at most once."""
+    """Whatever the kind does next, the vendor's books have each key and generation at most once."""
     async with open_desk(stage, safety, fault, fault, honours_keys=honours_keys(safety)) as context:
         work = await context.claim()
         with pytest.raises(Unknown, match="reset by peer"):

@@ -1,4 +1,4 @@
-"""With a safeguard of the effects taken out, named tests fail. A check that cannot fail is none."""
+"""With a safeguard of the effects removed, named tests fail. A check that cannot fail is none."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -36,7 +36,7 @@ from tests.engine import (
 
 @asynccontextmanager
 async def intent_that_is_not_kept(run: Run) -> AsyncIterator[Tx]:
-    """The intent's statements run, and nothing of them is there when the process dies."""
+    """The intent's statements run, but nothing of them remains when the process dies."""
     async with run.database.work.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -59,7 +59,7 @@ async def record_nowhere(run: Run, stored: EffectRecord, result: Result) -> Effe
 
 
 async def fenced_record(run: Run, stored: EffectRecord, result: Result) -> EffectRecord:
-    """What nearly everybody does: a run that lost its lease is not listened to."""
+    """The common mistake: the outcome of a run that lost its lease is ignored."""
     try:
         async with run.database.transaction() as connection:
             if not await run.queue.hold_within(connection, run.claim):
@@ -92,7 +92,7 @@ async def no_news(tx: Tx, message_id: UUID, since: datetime, known: object) -> t
 
 
 async def surely_once(writing: Coroutine[Any, Any, Any]) -> Any:
-    """Holds out against one cancellation."""
+    """Survives one cancellation only."""
     task = asyncio.create_task(writing)
     send._writing.add(task)
     task.add_done_callback(send._writing.discard)

@@ -1,4 +1,4 @@
-"""An effect that was adopted from a statement: its handler never ran the intent, and goes on as if it had."""
+"""An effect adopted from a statement: its handler never ran the intent, and continues as if it had."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ KEYED = Keyed(VALID_FOR_S)
 
 
 async def adopted(context: AppContext, generation: int = 1, *, outcome: bool = True) -> Receipt:
-    """The vendor's statement shows it, and this database has forgotten it."""
+    """The vendor's statement shows it, but this database has lost it."""
     receipt = Receipt(f"n-{generation}", f"p-1:{generation}")
     document = f'{{"number": "{receipt.number}", "reference": "{receipt.reference}"}}'
     async with context.s.database.transaction() as connection:

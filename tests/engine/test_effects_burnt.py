@@ -1,4 +1,4 @@
-"""A fence that burns the vendor's reference: what is sent after it is a new generation under another reference."""
+"""A fence that burns the vendor's reference: the next send is a new generation with another reference."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, AppContext, Order, 
 
 
 class Burning(Vendor):
-    """Takes nothing under a reference that it was told to forget, now or later."""
+    """Accepts nothing under a fenced reference, now or later."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__(faults=list(faults))
@@ -85,7 +85,7 @@ async def test_a_crash_after_the_fence_burns_again_and_begins_one_generation(sta
         with pytest.raises(Unknown):
             await context.pay(work)
         await after_the_horizon(context)
-        # What a run leaves behind that died between the fence and the next generation.
+        # The state left by a run that died between the fence and the next generation.
         vendor.burnt.add("p-1:1")
         assert await context.pay(await context.take_over()) == Receipt("n-p-1:2", "p-1:2")
         assert vendor.times() == {"p-1:2": 1}

@@ -114,7 +114,7 @@ async def test_a_replay_is_checked_too(stage: OpenStage) -> None:
 async def test_a_run_that_was_held_up_before_sending_does_not_send(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is stopped after its intent and wakes later looks at its own clock first."""
+    """A process that is stopped after its intent and wakes up later checks its own clock first."""
     async with open_desk(stage, Blind()) as context:
         work = await context.claim()
         with monkeypatch.context() as patch:
@@ -198,7 +198,7 @@ async def test_a_late_answer_is_appended_and_the_same_answer_changes_nothing(sta
 
 
 async def test_a_late_answer_alone_is_enough(stage: OpenStage) -> None:
-    """Nobody resolved it meanwhile: the stale run's outcome is what happened."""
+    """Nobody resolved it meanwhile: the stale run's outcome is the truth."""
     async with open_desk(stage, Blind()) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), "stop before")
         successor = await context.take_over()

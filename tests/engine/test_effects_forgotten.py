@@ -1,4 +1,4 @@
-"""An outcome whose effect is no longer on record: a failover has lost the intent after it was sent."""
+"""An outcome whose effect is no longer on record: a failover lost the intent after it was sent."""
 
 import pytest
 
@@ -13,14 +13,14 @@ FORGET = """
     delete from payonce.effects;
     alter table payonce.effect_attempts enable trigger user;
 """
-"""As on a standby that was promoted before it had them."""
+"""As on a standby promoted before it had them."""
 
 
 @pytest.mark.parametrize(("fault", "event"), [("stop after", "performed"), ("refuse late", "refused")])
 async def test_what_the_vendor_said_of_a_forgotten_effect_is_in_the_audit_log(
     stage: OpenStage, fault: str, event: str
 ) -> None:
-    """Guards the note: without it only the vendor knows of the payment."""
+    """Guards the audit note: without it only the vendor knows of the payment."""
     async with open_desk(stage, Blind()) as context:
         run = await context.stop_in_the_vendor(await context.claim(), fault)
         await context.s.owner.execute(FORGET)

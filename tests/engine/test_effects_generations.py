@@ -1,4 +1,4 @@
-"""A next generation goes out only while every one before it is known not to have happened."""
+"""A next generation is sent only while every earlier one is known not to have happened."""
 
 from collections.abc import Awaitable, Callable
 
@@ -44,7 +44,7 @@ async def answer(context: AppContext, how: Answer) -> None:
 
 
 async def ruled_out(context: AppContext) -> Work:
-    """Its answer was lost, a person said that it did not happen, and the key may be used again. It did happen."""
+    """Its answer was lost, a person said that it did not happen, and the key may be used again. But it did happen."""
     work = await context.claim()
     with pytest.raises(Unknown):
         await context.pay(work)
@@ -57,7 +57,7 @@ async def ruled_out(context: AppContext) -> Work:
 
 
 async def shown_after_all(context: AppContext) -> EffectRecord:
-    """The first generation turns up, on a statement or by a late answer."""
+    """The first generation appears, on a statement or by a late answer."""
     effect_id = await context.s.owner.fetchval("select id from payonce.effects where generation = 1")
     found = Result(Event.FOUND, None, '{"number": "n-p-1:1", "reference": "p-1:1"}', "n-p-1:1")
     async with context.s.database.transaction() as connection:
@@ -179,7 +179,7 @@ async def test_a_generation_that_turns_up_before_the_intent_keeps_the_next_one_b
 
 
 async def test_a_burnt_generation_whose_end_stays_unknown_holds_nothing_up(stage: OpenStage) -> None:
-    """The vendor takes nothing under its reference any more, so its lost answer is no news."""
+    """The vendor no longer accepts its reference, so its lost answer changes nothing."""
     async with open_desk(stage, Findable(HORIZON_S)) as context:
         vendor = at_the_burning_vendor(context)
         stopped = await context.stop_in_the_vendor(await context.claim(), "lost late")

@@ -36,7 +36,7 @@ async def put(s: Stage, policy: Policy) -> UUID:
 
 
 async def why_it_waits(s: Stage, state: State) -> str:
-    """The last error of the only message in that state; nothing when there is none."""
+    """The last error of the only message in that state; empty without one."""
     found = await s.admin.peek("pay", state, 10)
     return "".join(each.last_error or "" for each in found)
 
@@ -214,7 +214,7 @@ async def test_a_run_does_not_end_while_an_effect_of_it_is_still_being_prepared(
 
 
 async def later(s: Stage, way: str) -> None:
-    """The message is claimed once more; by its attempts and crashes it may look as if it had never been."""
+    """The message is claimed once more; by its attempts and crashes it may look new."""
     if way == "redriven":
         assert await s.admin.redrive("pay", Filter()) == 1
     await s.clock.advance(1_000)

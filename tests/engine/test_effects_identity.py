@@ -1,4 +1,4 @@
-"""The same key with another request, amount or service is an error that names both, and never an answer."""
+"""The same key with another request, amount or service is an error that names both, never an answer."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ KEYED = Keyed(VALID_FOR_S)
 
 
 class Transfer(Pay):
-    """Its amount is not part of the request, so that the two can differ apart."""
+    """Its amount is not part of the request, so that the two can differ independently."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Transfer(Pay):
 
 
 class Quoted(Transfer):
-    """A quote that is another one each time goes into the request; who is paid how much stays the same."""
+    """The request contains a quote that changes every time; recipient and amount stay the same."""
 
     quotes = itertools.count(1)
 
@@ -124,7 +124,7 @@ async def test_the_same_request_is_answered_from_the_record(stage: OpenStage, ef
 
 
 async def test_what_an_effect_declares_is_compared_without_preparing_again(stage: OpenStage) -> None:
-    """Preparing may ask the vendor, and what is on record needs no answer of his."""
+    """Preparing may query the vendor, but a recorded answer needs no query."""
     async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
         work = await context.claim()
         with pytest.raises(Unknown):
@@ -168,7 +168,7 @@ async def test_a_doubtful_effect_is_neither_resolved_nor_made_anew_for_another_r
 
 
 async def test_the_next_generation_after_a_refusal_may_ask_otherwise(stage: OpenStage) -> None:
-    """As the next try of a charge with another card."""
+    """Like the next attempt of a charge with another card."""
     async with open_desk(stage, KEYED, "refuse") as context:
         work = await context.claim()
         with pytest.raises(Refused):
@@ -221,7 +221,7 @@ async def test_a_request_of_an_older_version_is_compared_by_its_amount_alone(sta
 
 
 async def test_an_effect_that_declares_its_identity_since_goes_on_from_its_record(stage: OpenStage) -> None:
-    """The way out for one that turned out to prepare other requests."""
+    """The remedy for an effect that turned out to prepare different requests."""
     async with open_desk(stage, KEYED) as context:
         work = await context.claim()
         paid = await ask(work, Transfer(context.vendor, amount=EURO))
@@ -263,7 +263,7 @@ async def test_a_request_that_would_differ_in_the_next_run_is_refused_in_the_fir
 async def test_a_message_that_reuses_a_key_is_parked_at_once_and_its_business_object_not_given_up(
     stage: OpenStage,
 ) -> None:
-    """However long its policy would try, for the next run would ask for the same."""
+    """However long its policy would retry, since the next run would request the same."""
     vendor, given_up = Vendor(), []
 
     async def give_up(work: Work) -> None:

@@ -1,4 +1,4 @@
-"""An effect whose end becomes known late takes its message along: nothing waits for a person who has no question."""
+"""An effect resolved late wakes its message: nothing waits for a person who has no question to answer."""
 
 import asyncio
 from contextlib import suppress
@@ -135,7 +135,7 @@ async def test_an_answer_is_waited_for_once_and_not_for_ever(stage: OpenStage) -
 async def test_an_object_does_not_come_to_its_end_on_an_answer_that_nobody_has_seen(
     stage: OpenStage, how: Answer
 ) -> None:
-    """The last run finds a review, the person answers, and only then does the worker come to giving up."""
+    """The last run finds a review, the person answers, and only then does the worker give up."""
     given_up: list[Work] = []
 
     async def end_the_object(work: Work) -> None:
@@ -172,7 +172,7 @@ async def test_an_object_does_not_come_to_its_end_on_an_answer_that_nobody_has_s
 
 
 async def test_an_answer_given_while_the_message_is_being_parked_wakes_it(stage: OpenStage) -> None:
-    """Who answers waits for the parking, and then sees it."""
+    """An answer given now waits for the parking, and then sees it."""
     async with open_desk(stage, Blind(), "lost after") as context:
         work = await context.claim()
         review = await in_review(context, work)

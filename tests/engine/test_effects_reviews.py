@@ -1,4 +1,4 @@
-"""What a person is asked, which answers are safe, and how a key gets a next generation."""
+"""The question put to a person, the safe answers, and the next generation of a key."""
 
 import asyncio
 from uuid import uuid4
@@ -31,7 +31,7 @@ BOTH = {Answer.HAPPENED, Answer.DID_NOT}
 
 
 async def given_up(context: AppContext) -> Review:
-    """An effect whose answer was lost, and whose message was given up."""
+    """An effect with a lost answer whose message was given up."""
     work = await context.claim()
     with pytest.raises((Unknown, Retry)):
         await context.pay(work)
@@ -154,7 +154,7 @@ async def test_sending_again_by_a_persons_word_pays_once(stage: OpenStage, safet
 
 
 async def stopped_and_given_up(context: AppContext, late: str = "stop before") -> tuple[asyncio.Task[Receipt], Work]:
-    """A send that is on its way at the vendor while its message is given up, and the run that took over."""
+    """A send in flight at the vendor while its message is given up, and the run that took over."""
     work = await context.claim()
     stopped = await context.stop_in_the_vendor(work, late)
     successor = await context.take_over()

@@ -1,4 +1,4 @@
-"""What a vendor answered is on record, whatever it named it and however the run ended."""
+"""A vendor's answer is recorded, whatever reference it has and however the run ended."""
 
 import asyncio
 import random
@@ -86,7 +86,7 @@ async def test_that_it_happened_is_on_record_even_if_the_store_refuses_the_answe
 
 
 async def cancelled_while_writing(context: AppContext, times: int) -> asyncio.Task[Receipt]:
-    """A run that has the vendor's answer, and is cancelled while the store is not ready to take it."""
+    """A run that has the vendor's answer and is cancelled while the store is not ready to take it."""
     run = await context.stop_in_the_vendor(await context.claim(), "stop after")
     async with context.s.owner.transaction():
         await context.s.owner.execute("select from payonce.effects for update")

@@ -1,4 +1,4 @@
-"""A freeze stops every send whose intent comes after it, whatever was already claimed; and nothing else."""
+"""A freeze stops every send whose intent comes after it, even for claimed messages, and nothing else."""
 
 import asyncio
 from dataclasses import replace
@@ -35,7 +35,7 @@ from tests.locks import apart, waiting_for_locks, waits_or_ended
 
 KEYED = Keyed(3_600.0)
 MANY = 300
-"""More than can have begun by the time that a freeze takes hold."""
+"""More than can have begun by the time a freeze takes effect."""
 
 
 async def frozen(till: Till, **conditions: Any) -> Freeze:
@@ -101,7 +101,7 @@ async def test_other_vendors_run_on_beside_a_frozen_one(stage: OpenStage) -> Non
 
 
 async def test_an_intent_that_commits_after_the_freeze_has_seen_it(stage: OpenStage) -> None:
-    """The freeze waits for the intent that is under way, and the next intent for the freeze."""
+    """The freeze waits for the intent in progress, and the next intent for the freeze."""
     async with open_till(stage) as till:
         async with till.begin() as under_way:
             await check_freezes(under_way, sending())
@@ -173,7 +173,7 @@ class PayWithinABudget(PayEuros):
 
 
 async def test_a_freeze_tells_of_the_sends_that_had_begun_and_waits_for_their_end(stage: OpenStage) -> None:
-    """An intent before the freeze may be sent after it: nobody is told that all is quiet before it is."""
+    """An intent before the freeze may be sent after it: it is not reported quiet before that."""
     async with open_till(stage, KEYED) as till:
         works = await till.claim(2)
         paying = apart(till.pay(works[0], "p-1", 150, PayWithinABudget))
@@ -259,7 +259,7 @@ async def test_a_frozen_vendor_is_not_even_fenced(stage: OpenStage) -> None:
 
 
 async def test_a_worker_with_claimed_messages_sends_none_and_gives_none_up(stage: OpenStage) -> None:
-    """Through the worker's own loop, for longer than the policy would go on trying."""
+    """Through the worker's own loop, for longer than the policy would retry."""
     go_on = asyncio.Event()
     async with open_till(stage) as till:
 
@@ -294,7 +294,7 @@ async def test_a_worker_with_claimed_messages_sends_none_and_gives_none_up(stage
 
 
 async def test_the_first_trouble_after_a_long_freeze_is_not_the_last(stage: OpenStage) -> None:
-    """The time for which a brake holds a message is no time for which its policy tried."""
+    """The time for which a control holds a message does not count towards its policy."""
     async with open_till(stage, KEYED, "not sent") as till:
         gave_up = []
 

@@ -1,4 +1,4 @@
-"""The gauges say what is in the store."""
+"""The gauges show the state of the store."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How queues did, minute by minute: counted by workers, sampled by the leader, forgotten after two days."""
+"""Queue history by minute: counted by workers, sampled by the leader, deleted after two days."""
 
 from datetime import timedelta
 from itertools import pairwise

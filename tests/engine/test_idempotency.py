@@ -1,4 +1,4 @@
-"""Keys outlive their messages by their queue's retention, and a janitor that looks never takes a living key."""
+"""Keys outlive their messages by their queue's retention, and the janitor never takes a living key."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -138,7 +138,7 @@ async def test_a_put_that_meets_a_key_being_deleted_gets_it_anew(stage: OpenStag
 
 
 async def test_a_key_that_changes_hands_while_the_walk_looks_at_it_stays(stage: OpenStage) -> None:
-    """The walk sees the old message gone; by the time it locks the key, the key belongs to a new one."""
+    """The scan sees the old message gone; by the time it locks the key, the key belongs to a new one."""
     async with stage() as s:
         await opened(s)
         await put(s, "k")
@@ -190,7 +190,7 @@ async def test_one_tick_is_bounded(stage: OpenStage, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_slice_among_many_keys_reads_only_itself(stage: OpenStage) -> None:
-    """However many keys wait for their end or have living messages."""
+    """However many keys have live messages or wait to expire."""
     async with stage() as s:
         await opened(s)
         await s.owner.execute(
@@ -217,7 +217,7 @@ async def test_a_slice_among_many_keys_reads_only_itself(stage: OpenStage) -> No
         assert "Rows Removed by Filter" not in plan, plan
 
 
-# Row security runs for every row the walk reads: after its snapshot was taken, before it locks anything.
+# Row security runs for every row of the scan: after its snapshot was taken, before it locks anything.
 _WAIT_WHILE_READING = """
     create function payonce.wait_for_the_test() returns boolean language plpgsql as $$
     begin

@@ -1,4 +1,4 @@
-"""What comes twice is taken in once, in the transaction that does its business."""
+"""Repeated messages are accepted once, in the transaction that does their business."""
 
 import asyncio
 

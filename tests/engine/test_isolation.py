@@ -50,7 +50,7 @@ async def balances(s: Stage) -> dict[str, int]:
 
 
 async def test_a_handler_that_catches_everything_around_its_commit_loses_nothing(stage: OpenStage) -> None:
-    """The engine raises nothing of its own inside a commit that the handler would have to let pass."""
+    """The engine raises no errors of its own inside a commit that the handler would have to let pass."""
 
     @handles(MOVE)
     async def catch_all(work: Work) -> None:
@@ -161,7 +161,7 @@ async def test_a_task_that_outlives_its_transaction_reads_by_itself(stage: OpenS
 
 
 async def test_transfers_that_run_at_once_end_as_one_after_the_other(stage: OpenStage) -> None:
-    """No update is lost, no balance falls below zero, nobody reads what is not committed."""
+    """No update is lost, no balance falls below zero, nobody reads uncommitted data."""
     seen: list[int] = []
 
     @handles(MOVE)
@@ -221,7 +221,7 @@ async def test_a_statement_tells_what_it_did_and_a_row_has_its_own_columns(stage
 
 
 async def test_reads_inside_a_commit_use_its_connection(stage: OpenStage) -> None:
-    """With a connection of their own, as many runs as the pool has connections would wait for each other for ever."""
+    """With a connection each, as many runs as the pool has connections would wait for each other for ever."""
     together = asyncio.Barrier(POOL_SIZE)
 
     @handles(MOVE)

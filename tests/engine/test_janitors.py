@@ -1,4 +1,5 @@
-"""The runner: each janitor on its own, leaders only while they lead, failures survived, cancellation at once."""
+"""The janitor runner: each on its own, leader-only ones in the leader only; failures are survived, cancellation is
+immediate."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ OFTEN_S = 0.001
 
 
 class Counted:
-    """A tick that counts, and fails when told to."""
+    """A tick that counts, and fails on request."""
 
     def __init__(self, failing_with: Exception | None = None) -> None:
         self.count = 0
@@ -134,7 +135,7 @@ async def test_a_moved_clock_ends_the_rest_of_a_janitor(stage: OpenStage) -> Non
 
 
 async def test_one_of_two_processes_leads_and_the_other_follows_it(stage: OpenStage) -> None:
-    """Two processes' worth: schedules are put once, partitions are made, and a leader that stops is followed."""
+    """Two processes: schedules are put once, partitions are created, and a leader that stops is succeeded."""
     schedule = Schedule("nightly", POLICY, every=Every(86_400))
     async with stage() as s, stage() as other:
         await s.clock.freeze(datetime(2030, 1, 1, 12, tzinfo=UTC))
@@ -154,7 +155,7 @@ async def test_one_of_two_processes_leads_and_the_other_follows_it(stage: OpenSt
             for day in (1, 2):
                 await s.clock.advance(86_400)
                 await eventually(lambda: s.owner.fetchval("select count(*) = $1 from payonce.messages", day))  # noqa: B023
-                # As whoever works on the queue does: no more is put for a queue that nobody works on.
+                # Stands for the queue's worker: no more is put for a queue without one.
                 await s.owner.execute("update payonce.messages set attempts = 1")
             leader = await s.owner.fetchval("select holder from payonce.leases where name = 'schedules shop'")
             tasks[("one", "two").index(leader)].cancel()
@@ -170,7 +171,7 @@ async def test_one_of_two_processes_leads_and_the_other_follows_it(stage: OpenSt
 
 
 async def test_a_process_that_does_not_know_a_service_does_not_starve_its_schedules(stage: OpenStage) -> None:
-    """The process that started first leads whatever it can: the other one's service must have a leader all the same."""
+    """The process that started first leads wherever it can: the other one's service must have a leader nevertheless."""
     known = {name: [Schedule(f"{name}:nightly", POLICY, every=Every(86_400))] for name in ("shop", "stock")}
     async with stage() as s, stage() as other:
         await s.clock.freeze(datetime(2030, 1, 1, 12, tzinfo=UTC))

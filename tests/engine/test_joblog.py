@@ -1,4 +1,4 @@
-"""Reading the job log: filters, pages, and everything behind one id, live messages included."""
+"""Reading the job log: filters, pages, and everything for one id, live messages included."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -211,7 +211,7 @@ async def test_a_long_trace_keeps_its_newest_runs_and_says_so(stage: OpenStage) 
 
 
 async def test_lookups_among_many_rows_use_an_index(stage: OpenStage) -> None:
-    """Also in the plan for unknown values, which a prepared statement comes to after five runs."""
+    """Also in the plan for unknown values, to which a prepared statement switches after five runs."""
     async with stage() as s:
         await _fill(s, 50_000)
         await s.feed.declare([POLICY])
@@ -275,7 +275,7 @@ def _numbered(number: int) -> Message:
 
 
 class Spy:
-    """A reader that has every statement explained for unknown values and notes the large tables read in full."""
+    """A reader that explains every statement for unknown values and records the large tables that are read in full."""
 
     def __init__(self, s: Stage) -> None:
         self._owner = s.owner

@@ -1,4 +1,4 @@
-"""Leadership in the background: renewed, lost in time, and taken over from the dead within the promised time."""
+"""Leadership in the background: renewed, lost in time, and taken over from a dead process within the promised time."""
 
 import asyncio
 import math
@@ -45,8 +45,9 @@ asyncio.run(main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])))
 async def test_leaders_killed_without_a_word_are_replaced_in_time(stage: OpenStage) -> None:
     """Twenty-five leases held by a process that is killed: the slowest take-over stands for the 99th percentile.
 
-    A busy machine holds up whoever looks: once in time is enough, since one of so many who look too seldom is always
-    late."""
+    A busy machine delays everyone who tries: one success in time is enough, since among so many that try too seldom one
+    would always be late.
+    """
     slowest: list[float] = []
     async with stage() as s:
         while len(slowest) < TRIES and (not slowest or slowest[-1] >= TAKE_OVER_LIMIT_S):
@@ -55,8 +56,8 @@ async def test_leaders_killed_without_a_word_are_replaced_in_time(stage: OpenSta
 
 
 async def slowest_take_over(s: Stage) -> float:
-    """Of the leases of a killed process, how long after its death the last one was somebody else's; nothing counts
-    if one was lost while it lived."""
+    """How long after the death of a killed process the last of its leases had another holder; void if one was lost
+    while it lived."""
     async with AsyncExitStack() as stack:
         command = [sys.executable, "-c", HOLDER, s.scratch.service_url, str(TTL_S), str(LEASES)]
         doomed = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -130,7 +131,7 @@ async def test_leadership_ends_by_our_own_clock_counted_from_before_the_store_wa
     monkeypatch.setattr(leases, "acquire", slow_acquire)
     async with stage() as s:
         leadership = Leadership(s.database, "leader", "a", 5.0)
-        # The store stands still, so that only our own count can end it.
+        # The store's clock is frozen, so that only the process's own count can end it.
         await s.clock.freeze()
         with monkeypatch.context() as patched:
             patched.setattr(leases, "time", SimpleNamespace(monotonic=lambda: local_s))
@@ -153,7 +154,7 @@ async def test_leadership_survives_a_store_that_is_away_for_a_moment(
         failures += 1
         raise OSError("connection refused")
 
-    # Two thirds of it are left when the first renewal fails, for a machine that stands still meanwhile.
+    # Two thirds of it are left when the first renewal fails, for a machine that stalls meanwhile.
     ttl_s, later_s = 6.0, 0.0
     async with stage() as s, Leadership.open(s.database, "leader", "a", ttl_s) as leading:
         first = await eventually(lambda: leading.lease)

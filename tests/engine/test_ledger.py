@@ -1,4 +1,4 @@
-"""Postings: balanced, once per key, in the business transaction, through the one function and no other way."""
+"""Postings: balanced, once per key, in the business transaction, through the one function only."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Random postings, repeated, failing, broken off and at once: the books agree with a model and never lose a unit."""
+"""Random postings, repeated, failing, interrupted and concurrent: the ledger agrees with a model and never loses a
+unit."""
 
 import asyncio
 from collections import Counter
@@ -43,7 +44,7 @@ GUARDED = "budget"
 MINORS = st.integers(-5, 5) | st.integers(-(10**70), 10**70)
 Movements = list[tuple[str, Asset, int]]
 Planted = tuple[str, str, str]
-"""A function of the database, what it says, and what it says instead."""
+"""A database function, the text to be replaced, and its replacement."""
 
 movements = st.lists(
     st.tuples(st.sampled_from(PATHS), st.sampled_from(ASSETS), MINORS.filter(bool)), min_size=1, max_size=5
@@ -52,7 +53,7 @@ keys = st.sampled_from("abcdefgh")
 
 
 class Books:
-    """The model: what was posted under which key, and no more than addition."""
+    """The model: postings by key, and nothing but addition."""
 
     def __init__(self) -> None:
         self.posted: dict[str, tuple[PostingId, Posting]] = {}
@@ -85,7 +86,7 @@ def multiset(posting: Posting) -> Counter[Line]:
 
 
 class Comparison(RuleBasedStateMachine):
-    """Each run has accounts and keys of its own, in one database: the audit looks at all of them."""
+    """Each run has accounts and keys of its own in one database: the audit reads all of them."""
 
     stage: ClassVar[Stage]
     runner: ClassVar[asyncio.Runner]
@@ -111,7 +112,7 @@ class Comparison(RuleBasedStateMachine):
             return [await post(connection, posting) for posting in postings]
 
     def posting(self, key: str, drawn: Movements) -> Posting:
-        """The movements drawn, and per asset the line that makes up for them."""
+        """The movements drawn, and per asset the line that balances them."""
         lines = [Line(f"{self.name}/{path}", Amount(minor, asset)) for path, asset, minor in drawn]
         for asset in ASSETS:
             if missing := -sum(minor for _, of, minor in drawn if of == asset):
@@ -134,7 +135,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(drawn=st.lists(st.tuples(keys, movements), min_size=2, max_size=6))
     def post_at_once(self, drawn: list[tuple[str, Movements]]) -> None:
-        """Which of those that exclude each other wins is open; that the winners alone count is not."""
+        """Which of several conflicting postings wins is open; that only the winners count is not."""
         postings = [self.posting(key, each) for key, each in drawn]
 
         async def all_at_once() -> list[Any]:
@@ -163,7 +164,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(key=keys, drawn=movements.filter(lambda drawn: len(drawn) > 1))
     def send_unbalanced(self, key: str, drawn: Movements) -> None:
-        """Past our own checks, straight to the function."""
+        """Bypasses our own checks and calls the function."""
         totals: Counter[Asset] = Counter()
         for _, asset, minor in drawn:
             totals[asset] += minor
@@ -239,7 +240,7 @@ PLANTED: dict[str, Planted] = {
 }
 
 
-# Damaged books stay damaged, so the failing run fails earlier when it is repeated: that is Flaky's meaning here.
+# A damaged ledger stays damaged, so the failing run fails earlier when repeated: that is the meaning of Flaky here.
 FOUND = (AssertionError, Invalid, asyncpg.PostgresError, pytest.fail.Exception, Flaky)
 
 

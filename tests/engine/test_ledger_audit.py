@@ -1,4 +1,4 @@
-"""The audit of the books: silent while they are sound, and every kind of damage found and named."""
+"""The audit of the ledger: silent while it is sound; every kind of damage is found and named."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Balances, snapshots, statements: nothing is passed over, however late it commits."""
+"""Balances, snapshots, statements: nothing is missed, however late it commits."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ async def snapshots(s: Stage, path: str = WALLET) -> list[int]:
 
 
 async def page_of(s: Stage, count: int) -> Page:
-    """The statement, once nothing runs any more that began before its lines; autovacuum may."""
+    """The statement, once no transaction is running that began before its lines; autovacuum may."""
 
     async def found() -> bool:
         return len((await statement(Reader(s.database), ACCOUNT)).entries) >= count
@@ -85,7 +85,7 @@ async def test_who_took_its_ids_first_and_commits_last_is_not_passed_over(stage:
     async with stage() as s:
         await posted(s, transfer("before", 1))
         await snapshot(s, WALLET, 1)
-        # Not the stage's own transaction: what is read below must not see it.
+        # Not the stage's own transaction, which the reads below must not see.
         async with s.database.work.acquire() as slow, slow.transaction():
             slow_id = await post(slow, transfer("slow", 100))
             quick_id = await posted(s, transfer("quick", 10))
@@ -106,7 +106,7 @@ async def declared(s: Stage) -> None:
 
 
 async def test_a_horizon_of_ids_would_have_passed_over_it(stage: OpenStage) -> None:
-    """The ablation: what the snapshot would say if it covered every id up to the highest one seen."""
+    """The ablation: the snapshot's result if it covered every id up to the highest one seen."""
     async with stage() as s:
         await declared(s)
         async with s.database.transaction() as slow:

@@ -1,4 +1,4 @@
-"""Guarded accounts: a balance that never leaves its limits, whoever posts at the same time."""
+"""Guarded accounts: a balance never leaves its limits, whatever is posted concurrently."""
 
 import asyncio
 

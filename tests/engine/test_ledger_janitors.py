@@ -1,4 +1,4 @@
-"""The janitors that look after the books: a leader seals, snapshots balances and reviews orphans, all by itself."""
+"""The ledger's janitors: a leader seals, takes balance snapshots and reviews orphans by itself."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sealing the ledger: each posting once, in the order of ids, whoever commits late or leads."""
+"""Sealing the ledger: each posting once, in the order of ids, whichever commits late, whoever is the leader."""
 
 import asyncio
 from pathlib import Path
@@ -95,7 +95,7 @@ async def test_a_posting_that_is_committed_late_is_sealed_in_its_place(stage: Op
         await ledger_sealed(s, lease, 1)
         async with s.database.transaction() as late:
             await post(late, transfer("late", 10))
-            # With a higher id than the late one's.
+            # With a higher id than the late posting.
             await posted(s, transfer("after", 10))
             assert await sealer.seal(lease) == 0
             assert await sealer.seal(lease) == 0
@@ -115,7 +115,7 @@ async def test_a_posting_that_is_committed_late_is_sealed_in_its_place(stage: Op
 async def test_long_transactions_that_overlap_without_end_hold_sealing_up_no_longer_than_one_of_them(
     stage: OpenStage,
 ) -> None:
-    """The mark is kept between calls: a new one every time would always find a younger transaction in its way."""
+    """The mark is kept between calls: with a new one each time, a younger transaction would always be in the way."""
     async with stage() as s:
         lease, sealer = await leading(s), LedgerSealer(s.database)
         await posted(s, transfer("a", 10))
@@ -133,8 +133,8 @@ async def test_long_transactions_that_overlap_without_end_hold_sealing_up_no_lon
 
 
 async def test_a_mark_of_another_server_counts_for_nothing(stage: OpenStage) -> None:
-    """A leader keeps running while an older backup is put under it: ids that the mark knew as handed out are handed out
-    again, to transactions that it knows nothing of."""
+    """A leader keeps running while an older backup is restored under it: ids covered by the mark are assigned again, to
+    transactions that it does not know."""
     async with stage() as s:
         lease, sealer = await leading(s), LedgerSealer(s.database)
         await posted(s, transfer("a", 10))
@@ -153,7 +153,7 @@ async def test_a_mark_of_another_server_counts_for_nothing(stage: OpenStage) -> 
 
 
 async def test_a_posting_has_its_transaction_number_before_its_id(stage: OpenStage) -> None:
-    """What the mark rests on, whichever function posts."""
+    """The premise of the mark, for each posting function."""
     async with stage() as s:
         await s.owner.execute(
             """
@@ -205,7 +205,7 @@ async def test_two_who_both_believe_to_lead_cannot_fork_the_chain(stage: OpenSta
             await older.execute("select pg_current_xact_id()")
             assert [await sealer.seal(lease) for sealer in sealers] == [0, 0], "both have their mark"
         async with s.owner.transaction():
-            # Nobody can finish a seal until both have looked at the same end of the chain.
+            # No seal can be finished before both have read the same end of the chain.
             await s.owner.execute("lock table payonce.ledger_seals in share row exclusive mode")
             both = [asyncio.create_task(until_sealed(sealer, lease)) for sealer in sealers]
             await eventually(lambda: waiting(other, 2), what="both having looked")
@@ -237,7 +237,7 @@ async def test_services_may_append_seals_and_rewrite_none(stage: OpenStage) -> N
 
 
 async def test_every_column_of_postings_and_lines_is_hashed(stage: OpenStage) -> None:
-    """But the transaction of a line, which payonce.rebase_ledger changes."""
+    """Except a line's transaction, which payonce.rebase_ledger changes."""
     async with stage() as s:
         columns = await s.owner.fetch(
             """

@@ -1,4 +1,4 @@
-"""With a safeguard of the ledger's chain taken out, named tests fail."""
+"""With a safeguard of the ledger's chain removed, named tests fail."""
 
 from typing import Any
 
@@ -32,12 +32,12 @@ UNSEALED_FIELDS = {
     "minor": "both lines and the guarded balance are changed",
     "line_posted_at": "the times of lines are changed",
 }
-"""What is hashed, and the tampering that is found by it."""
+"""The hashed fields, and the tampering that each one reveals."""
 
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the safeguard what is waited for does not come."""
+    """Without the safeguard the awaited event never happens."""
     monkeypatch.setattr(ledger_chain, "SEALED_WITHIN_S", 2.0)
 
 

@@ -1,4 +1,4 @@
-"""Many postings in one call: what one after the other would have written, or refused in the same words."""
+"""Many postings in one call: written as one after the other, or refused with the same error."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -215,7 +215,7 @@ UNCHECKED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "the accounts of lines": ("n.account between 1 and cardinality(paths)", "true", {"accounts": [3, 3, 1, 2]}),
     "the number of postings": ("count(*) = cardinality(keys)", "true", {"postings": [1, 1, 1, 1]}),
 }
-"""What is checked, what is checked no more, and what would be refused by it alone."""
+"""The check, the weakened check, and a case that only this check refuses."""
 
 
 @pytest.mark.parametrize("what", UNCHECKED)
@@ -314,7 +314,7 @@ async def test_a_search_path_full_of_traps_does_not_lead_it_astray(stage: OpenSt
 
 
 async def two_sets(s: Stage, held_back: Posting, first: list[Posting], second: list[Posting]) -> list[Any]:
-    """The first set waits for what somebody has, the second comes meanwhile; what both came to."""
+    """The first set waits for a lock, the second is written meanwhile; returns the results of both."""
     async with s.database.work.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -353,7 +353,7 @@ IN_ORDER: dict[str, tuple[Callable[[Stage], Awaitable[None]], str, str]] = {
         "",
     ),
 }
-"""What is locked: a check, and the safeguard that it needs."""
+"""A lock, and the safeguard that it needs."""
 
 
 @pytest.mark.parametrize("what", IN_ORDER)

@@ -33,7 +33,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(draw: random.Random, known: list[Drawn]) -> Drawn:
-    """New, or one of before: as it was, told differently, or with other lines."""
+    """A new posting, or an earlier one: unchanged, with another text, or with other lines."""
     moves = [drawn_move(draw) for _ in range(draw.randint(1, 3))]
     if known and draw.random() < 0.3:
         again = draw.choice(known)
@@ -54,7 +54,7 @@ def drawn(draw: random.Random, known: list[Drawn]) -> Drawn:
 def drawn_move(draw: random.Random) -> tuple[str, str, Amount]:
     amount = Amount(draw.choice([1, 2, 3, 10**70]), draw.choice(ASSETS))
     if draw.random() < 0.4:
-        # More goes in than out, so that most sets are written.
+        # More is paid in than out, so that most sets are written.
         pair = (draw.choice(PATHS), GUARDED) if draw.random() < 0.7 else (GUARDED, draw.choice(PATHS))
     else:
         pair = (f"new/{draw.randint(1, 30)}", draw.choice(PATHS))
@@ -103,7 +103,7 @@ async def walk(s: Stage, seed: int, seen: Counter[str]) -> None:
         drawn_set = [drawn(draw, known) for _ in range(draw.randint(1, 9))]
         of_set, single = [await outcome(s, name, write, drawn_set) for name, write in ways.items()]
         if isinstance(of_set, tuple) and isinstance(single, tuple) and of_set[0] != single[0]:
-            # Two of them are refused: a set may tell either.
+            # Two of them are refused: a set may report either.
             assert {of_set[0], single[0]} == {"LG002", "LG003"}, f"seed {seed}"
         else:
             assert of_set == single, f"seed {seed}"

@@ -1,5 +1,5 @@
-"""Verification of the ledger: silent while it is as it was sealed, and every way of rewriting it found and named, also
-where the books still add up."""
+"""Verification of the ledger: silent while it is as sealed; every rewrite is found and named, even if the ledger still
+balances."""
 
 import re
 
@@ -150,7 +150,7 @@ BALANCED: dict[str, tuple[str, str, str]] = {
         r"posting -5 \(x\) has no seal",
     ),
 }
-"""What an owner can do so that everything still adds up; its kind, and the sentence that names the posting."""
+"""A change by an owner after which everything still balances; its kind, and the sentence that names the posting."""
 
 
 @pytest.mark.parametrize("name", BALANCED)
@@ -276,7 +276,7 @@ async def test_a_ledger_as_it_was_sealed_has_no_findings(stage: OpenStage) -> No
 
 
 async def test_a_posting_changed_before_it_is_sealed_is_sealed_as_it_is(stage: OpenStage) -> None:
-    """The documented limit: a seal proves that nothing changed after it, not what was written before."""
+    """The documented limit: a seal proves that nothing changed after it, not that it was right before."""
     async with stage() as s:
         lease = await leading(s)
         await posted(s, transfer("a", 10))

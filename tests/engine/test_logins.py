@@ -1,4 +1,4 @@
-"""Services start with a login that is neither superuser nor owner of the schema, or with what a setting accepts."""
+"""Services start with a login that is neither superuser nor owner of the schema, or with one that a setting accepts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,5 @@
-"""What the store breaks off, or loses with a connection, is said again where nothing of it can have happened."""
+"""Statements that the store cancels, or that are lost with a connection, are repeated where they cannot have taken
+effect."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +17,7 @@ LISTENS = """select exists (select from pg_stat_activity
 
 
 def losing_the_first(words: str, error: Exception) -> tuple[list[str], Callable[[str], str]]:
-    """The first statement with these words comes to this; all of them are listed."""
+    """The first statement with these words fails like this; all of them are listed."""
     met: list[str] = []
 
     def see(statement: str) -> str:
@@ -43,7 +44,7 @@ async def test_a_ring_that_was_lost_with_its_connection_is_heard_over_the_next(s
     async with stage() as s:
         rung = asyncio.Event()
         s.notifier.subscribe(QUEUE, rung)
-        # A ring that comes before is not kept for who listens later.
+        # An earlier notification is not kept for a later listener.
         await eventually(lambda: s.database.work.fetchval(LISTENS), what="the notifier listens")
         sent, see = losing_the_first("pg_notify", asyncpg.InterfaceError("connection is closed"))
         with on_the_wire(see):

@@ -1,4 +1,4 @@
-"""People of the console: passwords that nobody can read, sessions that end, and a bound on guessing."""
+"""Console users: unreadable passwords, sessions that end, and a limit on guessing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -164,7 +164,7 @@ async def test_guessing_is_bounded_and_the_right_password_waits_as_well(stage: O
                 await enter(s, password="not the password")
         with pytest.raises(LoginRefused, match="too many"):
             await enter(s)
-        # Others, and the same person from elsewhere, are not held up.
+        # Other people, and the same person from elsewhere, are not delayed.
         assert await enter(s, address="192.0.2.2")
         await s.clock.advance(WINDOW_S + 1)
         assert await enter(s)
@@ -273,7 +273,7 @@ async def test_a_name_that_is_guessed_from_everywhere_is_judged_now_and_then(sta
         with pytest.raises(LoginRefused, match=f"wait {NAME_PAUSE_S} seconds"):
             await enter(s)
         assert await enter(s, "bob")
-        # Not locked out, however long it goes on.
+        # Not locked out, however long it continues.
         await s.clock.advance(NAME_PAUSE_S + 1)
         assert await enter(s)
 
@@ -299,7 +299,7 @@ async def test_guesses_at_a_name_elsewhere_do_not_delay_its_owner(
 
 
 async def test_a_name_that_nobody_has_is_kept_nowhere(stage: OpenStage) -> None:
-    """It may be a password, typed a field too early."""
+    """It may be a password, typed into the wrong field."""
     async with stage() as s:
         await add(s)
         for name in ("hunter2 hunter2", "ann"):

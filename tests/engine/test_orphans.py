@@ -1,4 +1,4 @@
-"""Effects whose message is parked or gone: put before a person, unless somebody may still be at work on them."""
+"""Orphaned effects are put into review, unless a run may still be working on them."""
 
 import asyncio
 
@@ -20,14 +20,14 @@ KEYED: Safety = Keyed(VALID_FOR_S)
 
 
 async def park(context: AppContext) -> None:
-    """As the reaper or an operator would leave it, whatever the effect is."""
+    """As the reaper or an operator would leave it, whatever its effects."""
     await context.s.owner.execute(
         "update payonce.messages set state = 'parked', lease_until = null, token = token + 1, last_error = 'gave up'"
     )
 
 
 async def left_unknown(context: AppContext) -> None:
-    """One try whose answer was lost."""
+    """One attempt with a lost answer."""
     work = await context.claim()
     with pytest.raises(Unknown):
         await context.pay(work)
@@ -59,7 +59,7 @@ async def test_a_message_that_died_alone_leaves_its_effect_to_a_person(stage: Op
         await context.s.clock.advance(TIMEOUT_S + 1)
         assert await review_orphans(context.s.database) == 1
         assert await context.state() == [(1, "review")]
-        # It wakes after all: what it knows is taken, and nobody needs to decide.
+        # It wakes up after all: its outcome is recorded, and nobody needs to decide.
         context.vendor.resume.set()
         await context.stopped[0]
         assert await context.state() == [(1, "performed")]
@@ -144,7 +144,7 @@ async def test_an_effect_that_a_run_is_writing_to_is_not_waited_for(stage: OpenS
 async def test_a_message_redriven_after_the_first_look_keeps_its_effect(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The redriven run is in the vendor when the janitor, which saw a parked message, comes to the effect."""
+    """The redriven run is inside the vendor's call when the janitor, which saw a parked message, gets to the effect."""
     async with open_desk(stage, KEYED, "lost before") as context:
         await left_unknown(context)
         await park(context)
@@ -163,7 +163,7 @@ async def test_a_message_redriven_after_the_first_look_keeps_its_effect(
 
 
 async def test_a_run_that_decided_before_the_review_sends_nothing(stage: OpenStage) -> None:
-    """The other order: the run has read the effect, and the janitor is quicker. The revision tells it."""
+    """The other order: the run has read the effect, and the janitor is faster. The revision shows it."""
     async with open_desk(stage, KEYED, "lost before") as context:
         await left_unknown(context)
         await park(context)

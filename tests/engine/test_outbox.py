@@ -1,4 +1,4 @@
-"""What a transaction puts out is handed over at least once, and one bad entry holds up no other."""
+"""Entries put by a transaction are delivered at least once, and one bad entry delays no other."""
 
 import asyncio
 from dataclasses import replace
@@ -54,7 +54,7 @@ async def test_what_was_rolled_back_is_never_delivered(stage: OpenStage) -> None
 
 
 async def test_an_uncommitted_entry_holds_up_no_later_one(stage: OpenStage) -> None:
-    """No cursor to run past it: it is delivered when it commits, however late that is."""
+    """There is no cursor that could pass it: it is delivered when it commits, however late."""
     async with open_desk(stage) as context:
         async with begin(context.s.database, context.s.feed) as tx:
             early = await tx.publish("payments", {}, to=NAME)
@@ -174,7 +174,7 @@ async def test_an_entry_that_breaks_its_batch_is_found_and_parked_alone(stage: O
         for _ in range(TERMS.refusals_max + 1):
             await context.step()
             await context.s.clock.advance(BACKOFF_S)
-        # The first two of the broken batch were received before it broke: at least once.
+        # The first two of the failed batch were received before it failed: at least once.
         assert set(context.broker.times()) == set(ids) - {poison}
         assert context.broker.calls[:6] == [5, 1, 1, 1, 1, 1]
         assert await context.states() == {"parked": 1}
@@ -290,9 +290,9 @@ def test_every_answer_leads_to_a_state_that_may_follow_a_lease(
 
 @EMPTY
 async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: OpenStage, analysed: bool) -> None:
-    """Claimed, put off, left by a relay that died, handed over and recorded, beside thousands that wait for later."""
-    # About 20 are read for a message, and more while a snapshot of autovacuum keeps dead entries: walking the others
-    # once would take 300.
+    """Claimed, deferred, left by a dead relay, delivered and recorded, beside thousands of later entries."""
+    # About 20 are read per message, and more while autovacuum's snapshot keeps dead entries; one scan of the others
+    # would take 300.
     at_once, others, read_max = 10, 3_000, 60
 
     async def hand_over(context: AppContext) -> None:
@@ -314,7 +314,7 @@ async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: Op
 
 
 async def test_what_the_other_side_lost_is_found_among_many_as_well(stage: OpenStage) -> None:
-    """Put back, beside thousands that are delivered and fall due later."""
+    """Put back, beside thousands of delivered entries that fall due later."""
     at_once, others, read_max = 10, 3_000, 10
 
     async def read_for_some(context: AppContext) -> int:

@@ -1,4 +1,4 @@
-"""With a safeguard of the outbox or the inbox taken out, named tests fail. A check that cannot fail is none."""
+"""With a safeguard of the outbox or the inbox removed, named tests fail. A check that cannot fail is none."""
 
 import pytest
 

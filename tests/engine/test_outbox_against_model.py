@@ -1,4 +1,4 @@
-"""Random puts, deliveries, deaths, late awakenings and repetitions: nothing is lost, and the inbox makes it once."""
+"""Random puts, deliveries, deaths, late wake-ups and repetitions: nothing is lost, and the inbox accepts it once."""
 
 import asyncio
 import random
@@ -40,12 +40,12 @@ TERMS = replace(USUAL_TERMS, refusals_max=2)
 
 
 class Died(BaseException):
-    """The process of a relay is gone: nothing of it runs any more, no `except Exception` either."""
+    """The relay's process is gone: nothing of it runs any more, not even an `except Exception`."""
 
 
 @dataclass
 class Fickle(Broker):
-    """Does with a batch what was drawn for it."""
+    """Treats a batch as drawn for it."""
 
     mood: str = "well"
     stopped: list[asyncio.Event] = field(default_factory=list)
@@ -80,7 +80,7 @@ MOODS = ["well", "well", "dies before", "dies after", "is away", "breaks", "refu
 
 @dataclass
 class Walk:
-    """One run, with a relay and a consumer of its own in a database that it shares with the others."""
+    """One run, with a relay and a consumer of its own in a database shared with the others."""
 
     s: Stage
     seed: int
@@ -148,7 +148,7 @@ class Walk:
             case "backoffs end":
                 await self.s.clock.advance(BACKOFF_S)
             case "memories end":
-                # A message lies in the broker no longer than it may.
+                # A message stays in the broker no longer than allowed.
                 await self.consume()
                 await self.s.clock.advance(REPEAT_FOR_S)
                 await forget_accepted(self.s.database)
@@ -156,7 +156,7 @@ class Walk:
                 await redrive_entries(self.s.database, self.s.notifier, self.broker.name, by="drawn")
 
     async def get_well(self) -> None:
-        """What committed was applied, or waits for a person who is told why."""
+        """Every committed entry was applied, or waits for a person with a reason."""
         await self.wake_up()
         await self.s.clock.advance_leases(LEASE_S)
         for _ in range(DRAIN_MAX):
@@ -223,7 +223,7 @@ async def accept_always(*_: object) -> bool:
 async def claim_and_delete(
     database: Database, relay: Relay, limit: int, *, suspects: bool
 ) -> tuple[int, list[Claimed]]:
-    """What nearly everybody does who has no outbox: out of the table first, then over the wire."""
+    """The common mistake without an outbox: out of the table first, then over the wire."""
     taken, claims = await CLAIM(database, relay, limit, suspects=suspects)
     ids = [claimed.entry.message.id for claimed in claims]
     await database.engine.execute("delete from payonce.outbox where relay = $1 and id = any($2)", relay.name, ids)

@@ -1,4 +1,4 @@
-"""Entries that live until settled: a queue elsewhere may lose everything, and nothing is lost or done twice."""
+"""Durable entries: an external queue may lose everything, and nothing is lost or done twice."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -40,7 +40,7 @@ FIRST_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def claimed(message_id: UUID, token: int = 1, attempts: int = 0) -> Claim:
-    """A claim as the queue elsewhere hands it out."""
+    """A claim as the external queue returns it."""
     return Claim(Message(id=message_id, queue="payments", attempts=attempts), token, 0, FIRST_AT, FIRST_AT)
 
 
@@ -147,11 +147,11 @@ async def test_parked_money_is_not_run_again(stage: OpenStage) -> None:
 
 
 async def test_what_a_run_parked_is_no_entry_to_redrive_or_discard_here(stage: OpenStage) -> None:
-    """Its queue's redrive weighs what it may move, and its purge leaves what has open effects."""
+    """Its queue's redrive assesses the amounts, and its purge leaves messages with open effects."""
     async with open_desk(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
-        # A refusal of an earlier delivery says nothing about the run that parks it.
+        # A refusal of an earlier delivery says nothing about the run that parks the message.
         await context.s.owner.execute("update payonce.outbox set state = 'waiting', refusals = 1, suspect = true")
         async with context.s.database.transaction() as connection:
             await settle(connection, sent, Ending.PARKED, reason="the bank is closed")
@@ -258,7 +258,7 @@ async def test_a_park_while_it_is_delivered_again_holds(stage: OpenStage) -> Non
 
 
 async def test_kept_entries_are_put_back_at_any_age(stage: OpenStage) -> None:
-    """Nobody has taken in what is not settled, so repeating it does nothing twice."""
+    """Nobody has accepted an unsettled message, so repeating it does nothing twice."""
     async with open_desk(stage, KEEPING) as context:
         await context.put()
         await context.step()

@@ -1,4 +1,4 @@
-"""Relays that die, stop and meet: an entry is handed over again, never lost, and nobody overwrites a successor."""
+"""Relays that die, stop and overlap: an entry is delivered again, never lost, and nobody overwrites a successor."""
 
 import asyncio
 from dataclasses import replace
@@ -48,7 +48,7 @@ async def test_relays_at_once_never_deliver_the_same_within_the_lease(stage: Ope
             while await relay_step(at.database, broker):
                 pass
 
-        # Six have a batch in their hands while a seventh takes whatever is left to take.
+        # Six hold a batch each while a seventh takes whatever is left.
         context.running += [
             asyncio.create_task(drain(each, other if number % 2 else context.s)) for number, each in enumerate(brokers)
         ]
@@ -71,7 +71,7 @@ async def test_a_batch_in_flight_is_left_alone_by_others(stage: OpenStage) -> No
 
 
 async def test_a_stale_relay_changes_nothing(stage: OpenStage) -> None:
-    """It was stopped in its delivery; its successor was told "not now", and the late answer must not delete that."""
+    """It was stopped in its delivery; its successor was deferred, and the late answer must not delete the entry."""
     async with open_desk(stage) as context:
         [entry_id] = await context.put()
         stopped = await context.stand_still()
@@ -142,7 +142,7 @@ async def test_a_relay_that_was_stopped_before_its_delivery_does_not_begin_it(
 
 
 async def test_what_was_first_tried_long_ago_is_parked_and_not_repeated(stage: OpenStage) -> None:
-    """The receiver took it in, we never heard, and by now it has forgotten: repeating it would do it twice."""
+    """The receiver accepted it, the answer was lost, and by now it has forgotten: a repetition would do it twice."""
     async with open_desk(stage) as context:
         [entry_id] = await context.put()
         await context.die()

@@ -1,4 +1,4 @@
-"""What an operator sees of the outbox and may do to it, and the janitor that carries it on."""
+"""Operators' view of the outbox and their actions on it, and the janitor that delivers it."""
 
 import asyncio
 from dataclasses import replace
@@ -170,7 +170,7 @@ async def test_an_unknown_relay_is_named_with_those_that_are_known(stage: OpenSt
 
 
 async def test_a_commit_wakes_the_relay(stage: OpenStage) -> None:
-    """Its janitor would otherwise look again in an hour."""
+    """Its janitor would otherwise run again in an hour."""
     async with open_desk(stage) as context:
         ticks = 0
 
@@ -183,7 +183,7 @@ async def test_a_commit_wakes_the_relay(stage: OpenStage) -> None:
         await eventually(lambda: ticks == 1)
 
         async def delivered() -> bool:
-            # Again and again, because the notifier may not be listening yet.
+            # Repeatedly, because the notifier may not be listening yet.
             async with begin(context.s.database, context.s.feed) as tx:
                 await tx.publish("payments", {}, to=NAME)
             return bool(context.broker.received)

@@ -1,4 +1,4 @@
-"""A service that cannot go on pauses its queue in its own transaction, once and loudly."""
+"""A service that cannot continue pauses its queue in its own transaction, once and with an error in the log."""
 
 from contextlib import suppress
 

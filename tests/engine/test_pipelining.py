@@ -1,4 +1,4 @@
-"""Statements that go ahead of the next one: a commit costs two round trips, and its fence holds all the same."""
+"""Statements sent ahead of the next one: a commit costs two round trips, and its fence holds nevertheless."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -44,7 +44,7 @@ async def take_over(s: Stage, queue: PostgresQueue) -> None:
 
 
 async def round_trips(s: Stage, act: Callable[[Tx], Awaitable[object]]) -> int:
-    """Of a commit with these statements, once all of them are prepared."""
+    """Round trips of a commit with these statements, once all of them are prepared."""
     queue = await s.queue(PAY)
     counts = []
     for _ in range(2):
@@ -59,7 +59,7 @@ async def round_trips(s: Stage, act: Callable[[Tx], Awaitable[object]]) -> int:
 
 
 async def sent(pool: asyncpg.Pool) -> int:
-    """Questions that the connection which the next one takes has sent so far, BEGIN and COMMIT among them."""
+    """Requests sent so far by the connection that the next transaction takes, BEGIN and COMMIT included."""
     async with pool.acquire() as connection:
         inner: Any = plain(connection)
         return int(inner._protocol.queries_count)
@@ -91,7 +91,7 @@ async def test_a_request_takes_one_round_trip_and_one_for_each_statement(stage: 
 
 
 class Stopped(PlainConnection):
-    """Its COMMIT is not sent before somebody has looked at the session."""
+    """Its COMMIT is not sent before the session was inspected."""
 
     look: ClassVar[Callable[[int], Awaitable[None]]]
 
@@ -104,7 +104,7 @@ class Stopped(PlainConnection):
 async def test_a_client_that_stops_before_its_first_commit_is_idle_to_the_server(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or its locks would be kept for as long as it stands still."""
+    """Otherwise its locks would be kept for as long as it stalls."""
     seen: list[str] = []
 
     async def look(pid: int) -> None:
@@ -254,7 +254,7 @@ async def _savepoint(connection: Any) -> None:
 
 
 WAYS = [_text, _many, _copy_in, _copy_out, _prepared, _cursor, _savepoint]
-"""In which statements go to the server. Each writes two rows."""
+"""The order in which statements reach the server. Each writes two rows."""
 
 
 @pytest.mark.parametrize("first", WAYS)

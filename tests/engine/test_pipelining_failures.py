@@ -1,5 +1,5 @@
-"""First statements that fail, are given up or are not sent: nothing is written without BEGIN and the fence, and nothing
-is called committed that was rolled back."""
+"""First statements that fail, are abandoned or are not sent: nothing is written without BEGIN and the fence, and no
+rollback is reported as a commit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -47,7 +47,7 @@ async def _waits_to_be_prepared(work: Work, tx: Tx) -> None:
 async def test_nothing_is_settled_after_a_failure_that_was_swallowed(
     stage: OpenStage, fails: Callable[[Work, Tx], Awaitable[None]], first: bool
 ) -> None:
-    """PostgreSQL answers the COMMIT of a failed transaction with a quiet ROLLBACK."""
+    """PostgreSQL answers the COMMIT of a failed transaction with a silent ROLLBACK."""
     async with stage() as s:
         queue, work, claim = await work_on(s)
         await s.owner.execute(
@@ -66,7 +66,7 @@ async def test_nothing_is_settled_after_a_failure_that_was_swallowed(
                 with suppress(asyncpg.PostgresError, TimeoutError):
                     await fails(work, tx)
 
-        # Closed is the session whose first statement was given up before BEGIN was sent.
+        # A session is closed if its first statement was abandoned before BEGIN was sent.
         with pytest.raises((asyncpg.InFailedSQLTransactionError, asyncpg.InterfaceError)):
             await swallow()
         assert work.settlement is None
@@ -97,8 +97,7 @@ async def test_a_first_statement_that_outlives_its_transaction_is_not_executed(s
 async def test_rows_that_the_driver_does_not_send_are_no_end_of_the_transaction(
     stage: OpenStage, rows: list[tuple[object]], stale: bool
 ) -> None:
-    """Of no rows it sends nothing, and behind values that it refuses a ROLLBACK: what follows would be without BEGIN
-    and fence."""
+    """For no rows it sends nothing, and for refused values a ROLLBACK: the rest would run without BEGIN and fence."""
     async with stage() as s:
         queue, work, _ = await work_on(s)
         if stale:
@@ -142,7 +141,7 @@ async def _nothing(connection: Any) -> None:
 
 
 async def lose_begin(pool: asyncpg.Pool) -> None:
-    """In the session that the next one takes, so that the server refuses BEGIN."""
+    """In the session that the next transaction takes, so that the server refuses BEGIN."""
     async with pool.acquire() as connection:
         name = await plain(connection).prepare_ahead("begin")
         await connection.execute(f"deallocate {name.decode()}")
@@ -239,7 +238,7 @@ async def test_a_failed_begin_that_is_not_swallowed_is_the_drivers_error_and_end
 
 
 async def test_a_request_whose_second_statement_was_cancelled_hears_so_with_its_commit(stage: OpenStage) -> None:
-    """Its COMMIT waits for the end of that statement before anything goes ahead."""
+    """Its COMMIT waits for the end of that statement before anything is sent ahead."""
     async with stage() as s:
         await work_on(s)
 
@@ -271,7 +270,7 @@ async def test_a_request_that_may_not_write_fails_at_its_commit(stage: OpenStage
 
 
 class Lost(PlainConnection):
-    """Breaks between the preparation of a statement and its execution."""
+    """Interrupts between the preparation of a statement and its execution."""
 
     async def _get_statement(self, query: str, *args: Any, **options: Any) -> Any:
         statement = await super()._get_statement(query, *args, **options)

@@ -1,4 +1,4 @@
-"""Waiting for a connection: in order, for a limited time, and nothing is lost by whoever stops waiting."""
+"""Waiting for a connection: in order, for a bounded time, and nothing is lost by waiters that stop waiting."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The job log's partitions follow the due clock: made ahead, dropped by age, and filled from the default one."""
+"""The job log's partitions follow the due clock: created ahead, dropped by age, and filled from the default one."""
 
 import asyncio
 from datetime import UTC, date, datetime, timedelta
@@ -131,7 +131,7 @@ async def test_the_default_partition_is_pruned_by_age_too(stage: OpenStage) -> N
 
 
 async def test_a_long_reader_of_the_log_holds_the_janitor_up_and_nobody_else(stage: OpenStage) -> None:
-    """Settles queue behind whoever waits to change partitions, so that wait is short; and keys are not held up."""
+    """Settles queue behind a wait to change partitions, so that wait is short; keys are not delayed."""
     async with stage() as s:
         await s.clock.freeze(NOON)
         await s.feed.declare([POLICY])

@@ -1,4 +1,4 @@
-"""A purge leaves what money may hang on: without its message nobody would find out what became of it."""
+"""A purge leaves messages on which money may depend: without them nobody would find out what became of it."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ async def test_a_purge_leaves_messages_with_open_effects(stage: OpenStage) -> No
 async def test_an_effect_that_was_begun_while_the_purge_looked_keeps_its_message(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message was claimed, its effect begun, and it was parked again, between the look and the lock."""
+    """The message was claimed, its effect begun, and it was parked again, between the read and the lock."""
     async with open_till(stage) as till:
         review = await till.in_review()
         await till.s.owner.execute("update payonce.effects set state = 'abandoned', review_cause = null")

@@ -80,7 +80,7 @@ async def test_what_may_be_lost_begins_an_hour_before_the_old_server_was_last_se
         seen_at = await b.s.clock.now()
         await b.s.owner.execute(OTHER_SERVER)
         await b.s.clock.advance(5 * 86_400)
-        # A process that did not notice yet goes on writing; that says nothing about the old server.
+        # A process that did not notice yet keeps writing; that says nothing about the old server.
         async with begin(b.s.database, b.s.feed) as tx:
             await tx.post(Posting("late", Reference("bank", "late"), moved(eur(1), MIRROR, PAID)))
         await notice_identity(b.s.database, "test")
@@ -135,7 +135,7 @@ async def test_nothing_is_sent_on_a_server_that_nobody_noticed_yet(stage: OpenSt
 
 
 async def test_a_quarantine_waits_for_intents_that_did_not_see_it(stage: OpenStage) -> None:
-    """Once it has begun, whatever was not held back is on record."""
+    """Once it has begun, every send that was not held is on record."""
     async with open_branch(stage) as b:
         async with b.s.database.transaction() as intent:
             row = await intent.fetchrow("select * from payonce.sending_state()")
@@ -213,7 +213,7 @@ async def test_a_run_that_was_broken_off_before_the_quarantine_does_not_go_on(st
 async def test_a_release_waits_until_what_was_sent_before_has_landed_and_is_shown(
     stage: OpenStage, lag_s: float
 ) -> None:
-    """A send whose intent is forgotten lands at the end of its time-out."""
+    """A send with a lost intent arrives at the end of its time-out."""
     async with open_branch(stage, lag_s=lag_s) as b:
         await b.order("w-1", way="wire")
         await quarantined(b)

@@ -1,4 +1,4 @@
-"""What people are shown of effects, brakes, leases, seals and statements: what is there, page by page."""
+"""Queries for operators: effects, controls, leases, seals and statements, page by page."""
 
 import pytest
 

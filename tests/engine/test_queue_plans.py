@@ -1,4 +1,4 @@
-"""Statements that were planned while the queue was empty find a few messages among many as quickly as before."""
+"""Statements planned while the queue was empty find a few messages among many as quickly as before."""
 
 import pytest
 
@@ -13,7 +13,7 @@ POLICY = Policy("errands", max_attempts=5, backoff=Fixed(60), lease_s=30)
 AT_ONCE = 20
 OTHERS = 3_000
 READ_MAX = 15
-"""Entries of indexes for each message of a batch. A walk of all that are claimed would read thousands."""
+"""Index entries per message of a batch. A scan of all claimed messages would read thousands."""
 
 
 async def put_and_claim(s: Stage, queue: PostgresQueue, count: int) -> list[Settlement]:
@@ -24,8 +24,7 @@ async def put_and_claim(s: Stage, queue: PostgresQueue, count: int) -> list[Sett
 
 
 async def lives(s: Stage, queue: PostgresQueue) -> None:
-    """A batch that is renewed, of which some end and some are put off, and one is alone and ends within a
-    transaction."""
+    """A batch that is renewed, of which some end, some are deferred, and one ends isolated within a transaction."""
     ends = await put_and_claim(s, queue, AT_ONCE)
     assert not await queue.extend([end.claim for end in ends])
     assert await queue.mark_alone(ends[0].claim)
@@ -43,7 +42,7 @@ async def test_claims_are_found_among_many_by_plans_of_an_empty_table(stage: Ope
         queue = await s.queue(POLICY)
         await plan_while_empty(s, "messages", lambda: lives(s, queue), analysed)
         await put_and_claim(s, queue, OTHERS)
-        # Passes what these left in the index of the waiting, once for all.
+        # Passes the entries that these left in the index of waiting messages, once for all.
         await put_and_claim(s, queue, 1)
         read = await index_entries_read(s, "messages", lambda: lives(s, queue))
         assert read <= AT_ONCE * READ_MAX, f"{read} entries of indexes were read for {AT_ONCE} messages"

@@ -1,4 +1,4 @@
-"""A vendor's statement against our effects: what is known, found, adopted, and what is put into suspense."""
+"""A vendor's statement against our effects: known, found, adopted, and put into suspense."""
 
 from datetime import datetime, timedelta
 
@@ -153,7 +153,7 @@ async def test_a_line_in_suspense_that_is_expected_later_is_adopted_and_posted_b
 
 
 async def test_money_that_comes_in_is_never_taken_for_a_payment_of_ours(stage: OpenStage) -> None:
-    """Anybody can send us a cent with the words of our next payment, and a service may be careless about it."""
+    """Anybody can send us a cent with the reference of our next payment, and a service may be careless about it."""
 
     async def expect_anything(*_: object) -> bool:
         return True
@@ -221,7 +221,7 @@ async def test_a_missing_payment_that_did_not_happen_stays_in_suspense_until_its
 
 
 async def test_a_missing_payment_that_the_books_do_not_have_goes_back_to_the_mirror_account(stage: OpenStage) -> None:
-    """Its handler never posted it, or the service took it back itself."""
+    """Its handler never posted it, or the service reversed it itself."""
     async with open_branch(stage) as b:
         await b.order("p-1")
         await b.work()

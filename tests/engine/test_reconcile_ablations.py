@@ -1,4 +1,4 @@
-"""With a safeguard of reconciliation or quarantine taken out, named tests fail. A check that cannot fail is none."""
+"""With a safeguard of reconciliation or quarantine removed, named tests fail. A check that cannot fail is none."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.engine import test_quarantine, test_reconcile
 
 
 async def does_nothing(*arguments: Any, **named: Any) -> None:
-    """In the place of a safeguard."""
+    """In place of a safeguard."""
 
 
 async def says_no(*arguments: Any, **named: Any) -> bool:

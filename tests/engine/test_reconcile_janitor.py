@@ -1,4 +1,4 @@
-"""Statements that are asked for by themselves, and what the gauges show of it."""
+"""Automatic reconciliation runs, and the gauges that show them."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What people do about items in suspense: write off, assign, explain, page through."""
+"""Operators' actions on items in suspense: write off, assign, explain, page through."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Runs over a statement: where they begin, go on and end, who does them, and which sources can be read at all."""
+"""Reconciliation runs: where they begin, continue and end, who does them, and which sources can be read at all."""
 
 import asyncio
 from datetime import timedelta
@@ -36,7 +36,7 @@ async def test_a_run_that_breaks_off_goes_on_with_its_slice(stage: OpenStage) ->
 
 
 async def test_a_run_that_goes_on_late_leaves_out_nothing_that_the_bank_showed_late(stage: OpenStage) -> None:
-    """Its first slices were read before the lag had passed, so it ends where it was to end; another one follows."""
+    """Its first slices were read before the lag had passed, so it keeps its end; another run follows."""
     async with open_branch(stage, lag_s=7_200.0, slice_s=600.0) as b:
         now = await b.s.clock.now()
         late = b.bank.book("bank.fee", None, -1, now - timedelta(minutes=30))
@@ -158,7 +158,7 @@ async def test_the_next_run_begins_before_the_end_of_the_last_one(stage: OpenSta
 
 @pytest.mark.parametrize("gap", [timedelta(days=4), timedelta(seconds=-LAG_S / 2)])
 async def test_a_run_that_leaves_a_gap_does_not_keep_the_next_from_reading_it(stage: OpenStage, gap: timedelta) -> None:
-    """A gap is also what the last run read before the lag had passed."""
+    """Whatever the last run read before the lag had passed is a gap too."""
     async with open_branch(stage) as b:
         covered = await b.after_the_lag()
         await b.s.clock.advance(5 * 86_400)
@@ -204,7 +204,7 @@ async def test_a_source_that_cannot_work_is_refused_at_the_start(
 
 
 async def test_a_mirror_account_must_not_be_guarded(stage: OpenStage) -> None:
-    """Our own limits must not keep the books from saying what the vendor says."""
+    """Our own limits must not keep the ledger from recording what the vendor shows."""
     async with open_branch(stage, mirror="bank/guarded") as b:
         async with begin(b.s.database, b.s.feed) as tx:
             await guard(tx, Account("bank/guarded", EUR))

@@ -1,4 +1,4 @@
-"""Restored from a backup that was taken before 100 effects: nothing is sent, all 100 are found, the books are equal."""
+"""Restored from a backup taken before 100 effects: nothing is sent, all 100 are found, the books are equal."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ LATER_S = 2 * 3_600.0
 async def restored(
     stage: OpenStage, scratch: ScratchDatabase, folder: Path, checks: Sequence[IntentCheck] = (refuse_in_quarantine,)
 ) -> AsyncIterator[Branch]:
-    """100 payments after a backup, half of them by each way, and the database set back to it."""
+    """100 payments after a backup, half of them in each way, and the database restored from it."""
     async with open_branch(stage) as b:
         await b.order(*BEFORE)
         await b.work()
@@ -103,7 +103,7 @@ async def test_without_quarantine_the_same_restore_doubles(
 async def test_released_without_reconciling_the_same_restore_doubles(
     stage: OpenStage, scratch: ScratchDatabase, tmp_path: Path
 ) -> None:
-    """What a person accepts is theirs to answer for."""
+    """A person answers for what they accept."""
     async with restored(stage, scratch, tmp_path) as b:
         await released(b, accept="in a hurry")
         await b.work()

@@ -1,4 +1,4 @@
-"""What a worker makes of the ways in which a run can end."""
+"""How a worker treats each way in which a run can end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +21,7 @@ ONCE = Policy("runs", max_attempts=1, lease_s=60)
 
 
 class SlowQueue(PostgresQueue):
-    """Holds answers back until it is told to let them go."""
+    """Holds answers back until released."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

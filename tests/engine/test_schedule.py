@@ -1,4 +1,5 @@
-"""Schedules: regular times by the due clock, one message per due time, whoever leads and however long nothing ran."""
+"""Schedules: regular times by the due clock, one message per due time, whoever is the leader and however long nothing
+ran."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -69,7 +70,7 @@ async def test_what_was_missed_is_put_once_and_then_regular_times_go_on(stage: O
 
 
 async def test_a_due_time_that_comes_again_puts_nothing_new(stage: OpenStage) -> None:
-    """A row set back by a restore or by hand: the key knows that this time was put already."""
+    """A row set back by a restore or manually: the key shows that this time was put already."""
     async with stage() as s:
         lease = await led(s)
         scheduler = Scheduler(s.database, s.feed, [MINUTELY])
@@ -86,7 +87,7 @@ async def test_a_due_time_that_comes_again_puts_nothing_new(stage: OpenStage) ->
 
 @pytest.mark.parametrize("begun", ["delete from payonce.messages", "update payonce.messages set attempts = 1"])
 async def test_a_message_that_nobody_has_begun_is_not_put_again_for_the_next_time(stage: OpenStage, begun: str) -> None:
-    """The role may run nowhere: its queue would fill up for ever."""
+    """The role may run nowhere, and its queue would fill up for ever."""
     async with stage() as s:
         lease = await led(s)
         scheduler = Scheduler(s.database, s.feed, [MINUTELY])

@@ -1,4 +1,4 @@
-"""Every session has its settings whatever the role, the database and the server have as their defaults."""
+"""Every session has its settings, whatever the defaults of the role, the database and the server."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -68,7 +68,7 @@ async def test_a_default_that_is_changed_while_a_process_runs_changes_none_of_it
 
 
 async def test_a_session_whose_setting_is_not_in_effect_is_refused(scratch: ScratchDatabase) -> None:
-    """The server itself cuts off long names: the one setting that it takes and changes."""
+    """The server truncates long names itself: the one setting that it accepts in changed form."""
     name = "x" * 70
     with pytest.raises(Unavailable, match=f"application_name of a new session is '{'x' * 63}' although it was set to"):
         await connect(scratch.service_url, {"application_name": name})

@@ -22,7 +22,7 @@ LIMIT_S = 2.0
 
 @contextmanager
 def silent_server() -> Iterator[int]:
-    """A machine that is gone without a word: connections to it are made and never answered. Yields its port."""
+    """A machine that disappeared silently: connections to it are accepted and never answered. Yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -59,7 +59,7 @@ async def forwarded(scratch: ScratchDatabase) -> AsyncIterator[int]:
 async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
     scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards the share of each host: the driver's own limit is for all of them, and the second is never tried."""
+    """Guards the share of each host: the driver's own limit is for all of them, and the second would never be tried."""
     monkeypatch.setattr("payonce.engine.database.connections.CONNECT_TIMEOUT_S", LIMIT_S)
     monkeypatch.setitem(cast(dict[str, Any], open_session.__kwdefaults__), "timeout", LIMIT_S)
     with silent_server() as silent:
@@ -86,7 +86,7 @@ async def test_a_host_that_dies_while_it_is_asked_is_passed_over(scratch: Scratc
 
 
 async def test_a_host_that_refuses_writes_is_passed_over(scratch: ScratchDatabase) -> None:
-    """Without being told so in the URL: nothing of payonce can work on a standby."""
+    """Without a parameter in the URL: nothing of payonce can work on a standby."""
     query = parse_qs(urlsplit(scratch.service_url).query)
     owner = await asyncpg.connect(scratch.superuser_url)
     await owner.execute("create role reader login in role payonce_service")

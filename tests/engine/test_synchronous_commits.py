@@ -1,4 +1,4 @@
-"""A COMMIT whose wait for the synchronous standby was cancelled: it is on the primary, and on no other server yet."""
+"""A COMMIT whose wait for the synchronous standby was cancelled: it exists on the primary only."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from payonce.testing import ScratchDatabase
 from payonce.testing.cluster import Cluster, replicating_installations
 
 PATIENCE_S = 0.5
-"""In place of a minute: what is not answered by then is cancelled by the driver."""
+"""Instead of a minute: the driver cancels statements without an answer by then."""
 LIMIT_S = 3.0
 SAID = "select count(*) from payonce.audit_log where location = 'test'"
 
@@ -45,8 +45,7 @@ async def say(database: Database) -> None:
 async def test_a_commit_is_not_called_done_before_the_standby_has_it(
     cluster: Cluster, waiting: ScratchDatabase
 ) -> None:
-    """Guards the write after the question: the primary alone would say that it is committed, and forget it when it
-    dies."""
+    """Guards the write after the query: the primary alone would report the commit, and lose it when it dies."""
     async with Database.open(waiting.service_url) as database:
         await asyncio.to_thread(cluster.hold_replication)
         with pytest.raises(Unavailable, match="could not be determined"):

@@ -1,4 +1,4 @@
-"""A threshold: anybody may ask a second person for more; to ask for less, a second person must agree."""
+"""A threshold: anybody may require approval for more; to require it for less, a second person must agree."""
 
 import asyncio
 

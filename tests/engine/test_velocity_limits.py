@@ -1,4 +1,5 @@
-"""Never more than the limit leaves within any window, whoever sends at once; and no money is dropped over it."""
+"""Never more than the limit leaves within any window, however many send at once, and no money is dropped
+because of it."""
 
 import asyncio
 
@@ -148,7 +149,7 @@ async def test_a_send_afresh_within_the_window_is_not_counted_twice(stage: OpenS
 
 
 async def test_what_never_left_counts_when_it_is_sent_at_last(stage: OpenStage) -> None:
-    """After hours in which a vendor took nothing, what waited leaves within the limit, not all at once."""
+    """After hours without the vendor, waiting payments leave within the limit, not all at once."""
     async with open_till(stage, KEYED, *["not sent"] * 4) as till:
         await limit(till, "2.00")
         works = await till.claim(4)

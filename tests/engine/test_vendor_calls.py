@@ -1,4 +1,4 @@
-"""Calls to vendors by minute: every call of every process, and which vendors fail now."""
+"""Vendor calls by minute: every call of every process, and the vendors that fail now."""
 
 import asyncio
 
@@ -105,7 +105,7 @@ async def test_the_janitors_of_a_process_write_its_calls(stage: OpenStage, monke
     async with stage() as s:
         running = asyncio.create_task(run_janitors(s.database, s.feed, s.admin, holder="process-1"))
         try:
-            # Counts begin with the janitors, which take a moment to start: called until some are written.
+            # The janitors that count take a moment to start: called until some calls are written.
             async def written() -> bool:
                 call("bank", "no_answer", 1)
                 return bool(

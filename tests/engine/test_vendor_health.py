@@ -1,4 +1,4 @@
-"""How vendors answer, as pages show it: shares of counts below bounds, tries on record, and budgets in use."""
+"""Vendor health as pages show it: quantiles, recorded attempts, and budget usage."""
 
 import math
 
@@ -45,7 +45,7 @@ async def test_tries_are_counted_by_their_end_with_the_time_they_took(stage: Ope
         assert await attempt_stats(till.s.read) == []
         [work] = await till.claim()
         await till.pay(work, "p-1", 700)
-        # A try that took four seconds, by its lines; what is older than a day is not counted.
+        # An attempt of four seconds, by its rows; anything older than a day is not counted.
         await till.s.owner.execute("alter table payonce.effect_attempts disable trigger user")
         await till.s.owner.execute(
             "update payonce.effect_attempts set created_at = created_at - interval '4 seconds' where event = 'started'"

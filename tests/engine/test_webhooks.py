@@ -1,4 +1,5 @@
-"""Webhooks out: told in the commit they follow from, signed afresh, the same id and bytes each time, on record."""
+"""Outgoing webhooks: published in the commit they follow from, signed afresh, with the same id and bytes each time, and
+recorded."""
 
 from contextlib import suppress
 from datetime import UTC, timedelta
@@ -228,7 +229,7 @@ async def test_patience_is_bounded_and_never_haste(
 
 
 async def test_a_long_answer_is_read_within_its_bound(stage: OpenStage) -> None:
-    """A receiver that answers 200 with a page has received it; how long the page is does not matter."""
+    """A receiver that answers 200 with a page has received it, however long the page is."""
     async with open_post(stage) as post:
         await post.add()
         post.shop.answers = [Say(500, body=b"x" * (ANSWER_MAX_BYTES + 1)), Say(200, body=b"x" * (ANSWER_MAX_BYTES + 1))]
@@ -327,7 +328,7 @@ async def test_a_message_without_a_delivery_on_record_is_parked(stage: OpenStage
 
 
 async def test_a_slow_endpoint_does_not_hold_up_the_others(stage: OpenStage) -> None:
-    """Guards the lanes: thirty for one, and what the other is to hear is not behind them."""
+    """Guards the lanes: thirty for one endpoint, and the delivery for the other is not behind them."""
     async with open_post(stage) as post:
         await post.add("many", path="/many")
         await post.add("one", path="/one")

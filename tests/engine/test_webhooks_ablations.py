@@ -1,4 +1,4 @@
-"""With a safeguard of webhooks taken out, named tests fail. A check that cannot fail is none."""
+"""With a safeguard of webhooks removed, named tests fail. A check that cannot fail is none."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -186,5 +186,5 @@ ABLATIONS: Ablations = {
 
 @pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
 async def test_without_a_safeguard_its_tests_fail(stage: OpenStage, name: str, number: int) -> None:
-    # The table itself refuses a second delivery that is under way.
+    # The table itself refuses a second delivery in progress.
     await missed(ABLATIONS, name, number, stage, asyncpg.UniqueViolationError)

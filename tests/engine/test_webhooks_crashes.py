@@ -1,4 +1,4 @@
-"""A worker that dies between the send and the record: the receiver hears it twice, under one id."""
+"""A worker that dies between sending and recording: the receiver gets the event twice, under one id."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from tests.engine.webhooks_stage import Post, open_post
 
 
 async def die_with_the_request_heard(post: Post) -> None:
-    """In-process cancellation stands for the kill: it comes where the process waits for the answer."""
+    """In-process cancellation stands for the kill: it takes effect where the process waits for the answer."""
     post.shop.resume = asyncio.Event()
     step = asyncio.create_task(post.worker.step())
     await post.shop.heard.wait()
@@ -34,7 +34,7 @@ async def test_what_was_sent_and_not_recorded_is_sent_again_under_the_same_id(st
 
 
 async def test_a_stopped_worker_that_wakes_late_changes_nothing(stage: OpenStage) -> None:
-    """Its lease has ended and another has delivered: what it heard itself is not written over that."""
+    """Its lease has ended and another run has delivered: its own answer does not overwrite that."""
     async with open_post(stage) as post:
         await post.add()
         await post.announce()

@@ -1,4 +1,4 @@
-"""Endpoints and their secrets: sealed where they are kept, exchanged without a gap, every change with its note."""
+"""Endpoints and their secrets: sealed at rest, rotated without a gap, every change with an audit note."""
 
 import asyncio
 from typing import Any
@@ -32,7 +32,7 @@ def older(request: Arrived) -> dict[str, str]:
 
 
 async def verified_by(post: Post, secret: Secret, *, scheme: Any = dict) -> bool:
-    """Whether the last request satisfies a receiver that knows this secret."""
+    """Whether the last request satisfies a receiver with this secret."""
     request = post.shop.arrived[-1]
     answer = verify(scheme(request) if scheme is older else request.headers, request.body, [secret], await post.now())
     return isinstance(answer, Verified)

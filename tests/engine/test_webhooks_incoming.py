@@ -1,4 +1,4 @@
-"""Webhooks in: refused in words or taken in once, by an id that somebody signed."""
+"""Incoming webhooks: refused with a reason or accepted once, by a signed id."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def older(event: Any = EVENT, at: datetime = NOON) -> tuple[dict[str, str], byte
 async def take_in(
     stage: OpenStage, *requests: tuple[dict[str, str], bytes], receiver: Receiver = RECEIVER
 ) -> list[str]:
-    """What a service does with each; answers what became business."""
+    """A service's handling of each; returns those that became business."""
     async with stage() as s:
         await s.clock.freeze(NOON)
         await s.owner.execute("create table if not exists paid (id text); grant all on paid to payonce_service")
@@ -60,7 +60,7 @@ async def test_a_webhook_that_comes_often_is_taken_in_once(stage: OpenStage, rec
 
 
 def test_a_captured_webhook_does_not_come_in_again_by_the_other_scheme() -> None:
-    """Its body has an id of its own, by which the memory of ids would not know it."""
+    """Its body has an id of its own, which the inbox would not know."""
     headers, body = signed({"id": "charge_77"})
     stripped = {name: value for name, value in headers.items() if name.startswith("X-")}
     first, second = RECEIVER.read_at(NOON, headers, body), RECEIVER.read_at(NOON, stripped, body)
@@ -103,7 +103,7 @@ def test_amounts_are_read_exactly() -> None:
 
 
 def test_the_older_schemes_id_is_the_one_in_the_signed_body() -> None:
-    """A header that nobody signed must not decide what was taken in before."""
+    """An unsigned header must not decide what was accepted before."""
     for event, expected in (({"id": "a"}, "a"), ({"event_id": "b"}, "b"), ({"id": "a", "event_id": "b"}, "a")):
         headers, body = older(event)
         received = OLDER.read_at(NOON, headers, body)

@@ -1,4 +1,4 @@
-"""Sending again: the same event id and bytes, one delivery or a range of time, each event once."""
+"""Replays: the same event id and bytes, for one delivery or a period, each event once."""
 
 import asyncio
 from datetime import timedelta
@@ -36,7 +36,7 @@ async def replay_all(post: Post, which: Range, batch: int = 500) -> int:
 
 
 async def whole(post: Post, endpoint_id: Any, **options: Any) -> Range:
-    """Everything up to now; what happens in this very moment is not past yet."""
+    """Everything up to now; the present moment is not in the past yet."""
     now = await post.s.clock.advance(1)
     return Range(endpoint_id, now - timedelta(days=30), now, **options)
 

@@ -36,7 +36,7 @@ NOT_PUBLIC = {
 
 
 class Names:
-    """Answers one after the other; the last one for ever."""
+    """Answers in order; the last one for ever."""
 
     def __init__(self, *answers: Sequence[str] | OSError) -> None:
         self.answers = list(answers)
@@ -56,7 +56,7 @@ def guarded(names: Names) -> HttpClient:
 
 @pytest.mark.parametrize(("address", "kind"), NOT_PUBLIC.items())
 async def test_a_name_that_leads_to_a_private_address_is_not_told(stage: OpenStage, address: str, kind: str) -> None:
-    """The shop listens on the loopback, at the very port: if anything were sent, it would hear it."""
+    """The shop listens on the loopback, on this very port: if anything were sent, it would receive it."""
     async with open_post(stage, http=guarded(Names([address]))) as post:
         await post.add(url=post.url.replace("127.0.0.1", "shop.example"))
         await post.announce()
@@ -65,7 +65,7 @@ async def test_a_name_that_leads_to_a_private_address_is_not_told(stage: OpenSta
         [told] = await post.deliveries()
         [tried] = await attempts(post.s.read, told.id)
         assert (told.state, tried.status, post.shop.arrived) == ("pending", None, [])
-        # Whoever owns the endpoint learns nothing of our network; whoever runs it does.
+        # The owner of the endpoint learns nothing about our network; the operator does.
         assert tried.error == NOT_SENT
         [line] = [line for line in said if line["event"] == "webhook_not_public"]
         assert f"which is {kind}: requests go to public addresses only" in line["reason"]

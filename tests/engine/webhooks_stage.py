@@ -1,4 +1,4 @@
-"""A receiver of webhooks behind a real server, with books of its own and answers on demand."""
+"""A webhook receiver behind a real server, with books of its own and answers on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -52,15 +52,15 @@ Event = MutableMapping[str, Any]
 
 @dataclass
 class Shop:
-    """An ASGI application. Its books are the oracle: what is in `arrived` was sent, as often as it is there."""
+    """An ASGI application. Its books are the oracle: whatever is in `arrived` was sent, as often as it is there."""
 
     answers: list[Say] = field(default_factory=list)
-    """Given one after the other, then `usual` for ever."""
+    """Returned in order, then `usual` for ever."""
     usual: Say = Say()
     arrived: list[Arrived] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     resume: asyncio.Event | None = None
-    """When set, a request stands still, read and unanswered, until it is let go."""
+    """When set, a request blocks, read and unanswered, until it is released."""
 
     async def __call__(
         self, scope: Event, receive: Callable[[], Awaitable[Event]], send: Callable[[Event], Awaitable[None]]
@@ -109,7 +109,7 @@ class Post:
             return await announce(tx, event_type, {"amount": "12.50"} if data is None else data, **options)
 
     async def run(self, for_s: float = 0.0) -> None:
-        """Lets everything that falls due within that time happen."""
+        """Lets everything happen that falls due within that time."""
         await self.s.run(self.worker, for_s)
 
     async def deliveries(self, **which: Any) -> list[Delivery]:
@@ -123,7 +123,7 @@ class Post:
         return await endpoint(self.s.read, endpoint_id)
 
     async def notes(self) -> list[tuple[str, str]]:
-        """The audit log: by whom, and what."""
+        """The audit log: actors and texts."""
         rows = await self.s.owner.fetch("select actor, text from payonce.audit_log order by id")
         return [(row["actor"], row["text"].replace(self.url, "SHOP")) for row in rows]
 
