@@ -1,6 +1,6 @@
-"""What the conformance tests ask of a queue backend, and the few steps they are told in.
+"""The interface of a queue backend as the conformance tests need it.
 
-A backend is opened with its clocks standing still: nothing falls due and no lease ends unless a test moves them.
+A backend is opened with frozen clocks: nothing falls due and no lease ends unless a test moves them.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Time(Protocol):
 
 
 Moment = Literal["claimed", "marked alone", "before commit", "before put is committed"]
-"""Where a worker process is when it gets SIGKILL."""
+"""Where a worker process is when it is killed with SIGKILL."""
 
 
 class Backend(Protocol):
@@ -56,11 +56,11 @@ class Backend(Protocol):
     def time(self) -> Time: ...
 
     async def queue(self, policy: Policy, worker: str = "worker-1") -> PullQueue:
-        """The queue as a worker of that name sees it, declared."""
+        """The queue, declared, as a worker of that name sees it."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
-        """A business transaction, to put within."""
+        """A business transaction to put messages within."""
         ...
 
     async def log_of(self, message_id: UUID) -> list[Logged]: ...
@@ -70,19 +70,19 @@ class Backend(Protocol):
         ...
 
     async def forget_expired_keys(self) -> None:
-        """Runs whatever lets idempotency keys of settled messages end."""
+        """Runs the work that lets idempotency keys of settled messages expire."""
         ...
 
     async def kill_a_worker(self, policy: Policy, at: Moment) -> None:
-        """A process of its own takes everything claimable and gets SIGKILL at that moment."""
+        """A separate process claims everything claimable and is killed with SIGKILL at that moment."""
         ...
 
     def locked(self, message_ids: Sequence[UUID]) -> AbstractAsyncContextManager[None]:
-        """While entered, some transaction holds these messages."""
+        """While entered, another transaction holds these messages."""
         ...
 
     async def waits(self, task: asyncio.Task[Any]) -> bool:
-        """Whether it waits for what somebody holds; returns as soon as it does, or has ended."""
+        """Whether it waits for a lock; returns as soon as it does, or has ended."""
         ...
 
 
@@ -128,13 +128,13 @@ def ids(claims: Sequence[Claim]) -> list[UUID]:
 
 
 async def let_leases_end(backend: Backend, queue: PullQueue, lease_s: float = LEASE_S) -> int:
-    """The claimers are dead: nobody renews, and the sweep comes by."""
+    """The claimers are dead: nobody renews, and the sweep runs."""
     await backend.time.advance_leases(lease_s + 0.001)
     return await queue.reap()
 
 
 async def beside_a_lock(backend: Backend, message_ids: Sequence[UUID], work: Coroutine[Any, Any, T]) -> T:
-    """What it comes to while somebody holds these messages, which it must not wait for."""
+    """Its result while another transaction holds these messages, for which it must not wait."""
     async with backend.locked(message_ids):
         task = asyncio.create_task(work)
         waits = await backend.waits(task)
@@ -155,7 +155,7 @@ async def park_all(queue: PullQueue, reason: str = "gave up") -> list[UUID]:
 
 
 async def crash_until_alone(backend: Backend, queue: PullQueue) -> None:
-    """Two workers die with what is claimable: it is then a suspect."""
+    """Two workers die with the claimable message, which makes it a suspect."""
     for _ in range(2):
         await claim(queue, 1_000)
         await let_leases_end(backend, queue)

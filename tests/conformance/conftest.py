@@ -1,5 +1,5 @@
-"""The backends that the conformance tests run against: the newest PostgreSQL found here and Redis, and the oldest
-PostgreSQL: for what a server's version could change, and with --full for all."""
+"""The backends of the conformance tests: the newest PostgreSQL found here, Redis, and the oldest PostgreSQL for
+statements that a server version could affect; with --full for all of them."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -12,11 +12,11 @@ from tests.conformance.postgres_backend import open_postgres_backend
 from tests.conformance.redis_backend import FLAVOURS, Flavour, open_redis_backend
 
 ON_THE_OLDEST = {"test_claiming_and_settling", "test_crashes", "test_idempotency", "test_limits"}
-"""Where statements are more than plain SQL: settling fused with claiming, sweeps, keys, allowances."""
+"""Statements that are more than plain SQL: settling fused with claiming, sweeps, keys, allowances."""
 
 
 def newest_and_oldest() -> list[Installation]:
-    """What works on both ends is taken to work between them."""
+    """Whatever works on the oldest and the newest version is assumed to work in between."""
     by_major = {found.major: found for found in reversed(find_installations())}
     return [by_major[major] for major in sorted({max(by_major), min(by_major)}, reverse=True)] if by_major else []
 

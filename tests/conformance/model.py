@@ -1,4 +1,4 @@
-"""A queue in memory, with one worker's luck and no faults: what the promises say, in the fewest words."""
+"""A queue in memory, with one worker and no faults: the promises in their simplest form."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Key:
 
 class Model:
     def __init__(self, lease_s: float, *, keys_end_at_once: bool = False) -> None:
-        """A backend sets the end of a key when its message goes, or when somebody comes by and finds it gone."""
+        """A backend expires a key when its message is settled, or later, when a janitor finds the message gone."""
         self.lease_s = lease_s
         self.keys_end_at_once = keys_end_at_once
         self.now = 0.0
@@ -57,7 +57,7 @@ class Model:
         return message.id
 
     def claim(self, claims: Sequence[Claim], limit: int) -> None:
-        """Which of several that became ready together comes first is the backend's choice."""
+        """The order of messages that became ready together is the backend's choice."""
         due = sorted(held.ready_at for held in self.messages.values() if self._claimable(held, State.READY))
         assert [self.messages[claim.message.id].ready_at for claim in claims] == due[:limit]
         for claim in claims:
@@ -114,7 +114,7 @@ class Model:
         return SettleAnswer.SETTLED
 
     def _unaged(self, held: Held, delay_s: float) -> float | None:
-        """A release is no run, and its time up to when the message is ready again ages nothing."""
+        """A release is no run, and the time until the message is ready again does not age it."""
         if held.first_attempt_at is None or (held.attempts, held.crashes) == (0, 0):
             return None
         return held.first_attempt_at + self.now - held.claimed_at + delay_s

@@ -86,7 +86,7 @@ async def open_postgres_backend(scratch: ScratchDatabase) -> AsyncIterator[Postg
 
 
 async def kill_a_worker(stage: Stage, policy: Policy, at: Moment, *elsewhere: str) -> None:
-    """`elsewhere` is the address of the queue, if that is not the database."""
+    """`elsewhere` is the queue's address, if it is another database."""
     victim = await asyncio.create_subprocess_exec(
         *(sys.executable, str(Path(__file__).with_name("victim.py")), stage.scratch.service_url),
         *(msgspec.json.encode(policy.described()).decode(), at, *elsewhere),
@@ -104,7 +104,7 @@ async def kill_a_worker(stage: Stage, policy: Policy, at: Moment, *elsewhere: st
         left = await stage.owner.fetchval("select count(*) from pg_stat_activity where application_name = 'victim'")
         return bool(left == 0)
 
-    # The server notices a moment later, and until then the transactions of the dead are open.
+    # The server notices a moment later; until then the transactions of the dead process are open.
     await eventually(is_gone)
 
 

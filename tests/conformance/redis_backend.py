@@ -26,7 +26,7 @@ FLAVOURS: Final[tuple[Flavour, ...]] = ("direct", "transactional")
 
 
 class TransactionalFeed(RedisFeed):
-    """Every put is a transaction of its own, and what it put is brought into Redis at once."""
+    """Every put is a transaction of its own, and its messages are brought into Redis at once."""
 
     def __init__(self, store: RedisStore, notifier: Notifier) -> None:
         super().__init__(store, notifier)
@@ -69,7 +69,7 @@ class RedisBackend:
             pass
 
     async def log_of(self, message_id: UUID) -> list[Logged]:
-        """What Redis tells of every run, and PostgreSQL of those that did not succeed: both must tell the same."""
+        """Redis logs every run, PostgreSQL those that did not succeed: both must agree."""
         lines = [msgspec.json.decode(line) for line in await self.store.command("LRANGE", "q:log:jobs", 0, -1)]
         lines = [line for line in reversed(lines) if line["message_id"] == str(message_id)]
         rows = await self.stage.owner.fetch(
@@ -90,14 +90,14 @@ class RedisBackend:
         return told
 
     async def refuse_to_log(self, message_id: UUID) -> None:
-        """PostgreSQL refuses the row of the log, or somebody wrote over the record of its claim."""
+        """PostgreSQL refuses the row of the log, or the record of its claim was overwritten."""
         if isinstance(self.feed, TransactionalFeed):
             await refuse_to_log(self.stage, message_id)
             return
         await self.store.command("HSET", f"q:{QUEUE}:claims", str(message_id), "?")
 
     async def forget_expired_keys(self) -> None:
-        """Of keys in Redis the end is known when that of their message is."""
+        """The expiry of a key in Redis is known when that of its message is."""
         await expire_keys(self.stage.database)
         await forget_keys(self.stage.database)
 
@@ -106,7 +106,7 @@ class RedisBackend:
 
     @asynccontextmanager
     async def locked(self, message_ids: Sequence[UUID]) -> AsyncIterator[None]:
-        """Somebody else works on these messages, as far as they are to be had."""
+        """Another worker holds these messages, as far as they are available."""
         other = RedisQueue(self.store, self.stage.notifier, PLAIN, "somebody-else")
         claims = (await other.exchange([], 1_000)).claims
         await other.give_back([claim for claim in claims if claim.message.id in message_ids])
@@ -114,7 +114,7 @@ class RedisBackend:
         await other.give_back([])
 
     async def waits(self, task: asyncio.Task[Any]) -> bool:
-        """Nothing there waits for anybody."""
+        """No statement there waits for another."""
         await asyncio.wait([task])
         return False
 

@@ -1,4 +1,4 @@
-"""One process' worth of the engine with its queues in Redis, as far as the worker loop's tests ask for it."""
+"""One process of the engine with its queues in Redis, as far as the tests of the worker loop need it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ class RedisStage:
         return await self.clock.idle()
 
     async def statuses(self, message_id: UUID | None = None) -> list[str]:
-        """Of ended runs, the oldest first."""
+        """Ended runs, oldest first."""
         lines = [msgspec.json.decode(line) for line in await self.store.command("LRANGE", "q:log:jobs", 0, -1)]
         return [
             line["status"] for line in reversed(lines) if message_id is None or line["message_id"] == str(message_id)

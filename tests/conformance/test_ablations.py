@@ -1,4 +1,4 @@
-"""With a safeguard taken out, named conformance tests fail. A check that cannot fail is none."""
+"""With a safeguard removed, named conformance tests fail. A check that cannot fail is none."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -41,7 +41,7 @@ def given(check: Callable[..., Awaitable[None]], *arguments: Any) -> Check:
 
 
 def at_stage(check: Callable[[OpenStage], Awaitable[None]]) -> Callable[[PostgresBackend], Awaitable[None]]:
-    """For checks that know the store and not only the backend."""
+    """For checks that need the store and not only the backend."""
     return lambda backend: check(lambda: nullcontext(backend.stage))
 
 
@@ -197,7 +197,7 @@ CASES = [
 
 @pytest.fixture
 def unguarded(scratch: ScratchDatabase) -> AbstractAsyncContextManager[PostgresBackend]:
-    """A backend on the preferred version alone: what is proven here is the check, not the server."""
+    """A backend on the preferred version only: the subject is the check, not the server."""
     return open_postgres_backend(scratch)
 
 
@@ -274,7 +274,7 @@ async def test_a_commit_check_fails_without_its_safeguard(stage: OpenStage, name
 
 
 async def failure_of(check: Awaitable[None]) -> BaseException | None:
-    """What the check failed with. A statement broken by the ablation itself proves nothing."""
+    """The failure of the check. A statement broken by the ablation itself proves nothing."""
     try:
         await check
     except (asyncpg.SyntaxOrAccessError, asyncpg.InterfaceError):

@@ -1,4 +1,4 @@
-"""Random operations on a backend and on a model of it small enough to be obviously right: both must answer alike."""
+"""Random operations on a backend and on a small model of it: both must answer alike."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -34,7 +34,7 @@ def some_of(claims: list[Claim]) -> st.SearchStrategy[list[Claim]]:
 
 
 class Comparison(RuleBasedStateMachine):
-    """Each run has a queue of its own. Claims of the past are kept, so that stale ones are used as well."""
+    """Each run has a queue of its own. Earlier claims are kept, so that stale ones are used as well."""
 
     backend: ClassVar[Backend]
     flavour: ClassVar[Flavour | None]
@@ -213,6 +213,6 @@ PLANTED = {
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(postgres: ScratchServer, bug: str) -> None:
-    """Each is also taken out for a test of its own; here it is chance that must find it."""
+    """Each is also removed in a test of its own; here it must be found by chance."""
     with without(*PLANTED[bug]), pytest.raises(AssertionError):
         compare(postgres, EXAMPLES_FULL, [Phase.generate])

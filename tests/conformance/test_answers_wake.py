@@ -1,5 +1,5 @@
-"""The answer to an effect in review wakes its message, whatever state that is in, on every backend; and the preview of
-a redrive says what would only go back to waiting."""
+"""The answer to an effect in review wakes its message in any state, on every backend; and the preview of a redrive
+shows which messages would only go back to waiting."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,7 +38,7 @@ class Ground:
     admin: Admin
     worker: Worker
     bring: Callable[[], Awaitable[None]]
-    """What is due comes to where the worker finds it."""
+    """Due messages reach the place where the worker finds them."""
     vendor: Vendor
     acts: "Acts"
 
@@ -59,7 +59,7 @@ class Ground:
         return end.result
 
     async def answer_slowly(self) -> Callable[[], Awaitable[None]]:
-        """Answers in a transaction that stays open for a second; what is returned commits it."""
+        """Answers in a transaction that stays open for a second; the returned function commits it."""
         answered, commit = asyncio.Event(), asyncio.Event()
         found = await self.review()
 
@@ -95,10 +95,10 @@ OpenGround = Callable[[], AbstractAsyncContextManager[Ground]]
 
 @dataclass
 class Acts:
-    """What happens inside the next run."""
+    """An event inside the next run."""
 
     before: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
-    """Before its effect; the run then ends with a retry and never comes to it."""
+    """Before its effect; the run then ends with a retry and never reaches it."""
     after: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     """After its effect, if that ended with a retry."""
 
@@ -163,7 +163,7 @@ async def on_cloud_tasks(scratch: ScratchDatabase, vendor: Vendor, acts: Acts) -
         async with open_runs(s, PAY) as runs:
 
             async def tasks() -> None:
-                """The task service has every task, and brings those that are due."""
+                """The task service has every task, and delivers the due ones."""
                 await s.owner.execute(
                     "update payonce.outbox set state = 'delivered', token = token + 1 where state = 'waiting'"
                 )
@@ -188,20 +188,20 @@ def ground(scratch: ScratchDatabase, request: pytest.FixtureRequest) -> OpenGrou
 
 
 async def _lost(g: Ground) -> None:
-    """The vendor's answer was lost; the next run puts that before a person."""
+    """The vendor's answer was lost; the next run opens a review."""
     await g.step()
     await g.s.clock.advance(3_601)
 
 
 async def _last_run_is_due(g: Ground) -> None:
-    """With its effect before a person."""
+    """With its effect in review."""
     for _ in range(3):
         await g.step()
         await g.s.clock.advance(3_601)
 
 
 async def _parked(g: Ground) -> None:
-    """With its effect before a person."""
+    """With its effect in review."""
     for _ in range(4):
         await g.step()
         await g.s.clock.advance(3_601)
@@ -343,7 +343,7 @@ async def test_an_answer_while_the_run_is_being_settled_waits_and_wakes_the_mess
 
 
 async def test_an_older_answer_does_not_hurry_runs_that_never_come_to_their_effect(ground: OpenGround) -> None:
-    """Else such a message would go round without a rest, and use up its attempts."""
+    """Otherwise such a message would be retried without a pause and use up its attempts."""
     async with ground() as g:
         await _lost(g)
         await g.step()
@@ -356,7 +356,7 @@ async def test_an_older_answer_does_not_hurry_runs_that_never_come_to_their_effe
 
 
 async def test_only_an_answer_to_this_very_run_makes_the_next_one_due_at_once(ground: OpenGround) -> None:
-    """Else a message that is retried for another reason would go round without a rest."""
+    """Otherwise a message that is retried for another reason would be retried without a pause."""
     async with ground() as g:
         await _lost(g)
         g.acts.after.append(_quietly(g.answer))

@@ -1,4 +1,4 @@
-"""Redrives and purges of more than one transaction changes: in batches, with progress, each message once."""
+"""Redrives and purges of more messages than one transaction changes: in batches, with progress, each message once."""
 
 import asyncio
 from collections.abc import AsyncIterator

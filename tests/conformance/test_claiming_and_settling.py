@@ -1,4 +1,4 @@
-"""Promises 1 and 2: what was put is handled until settled, by one worker at a time."""
+"""Promises 1 and 2: messages are handled until settled, by one worker at a time."""
 
 import asyncio
 from collections import Counter
@@ -146,7 +146,7 @@ async def test_a_leased_message_is_nobody_elses(backend: Backend) -> None:
 
 
 async def stale_and_current(backend: Backend) -> tuple[PullQueue, Claim, Claim]:
-    """A claim whose lease ended, and the one that followed it."""
+    """A claim whose lease ended, and its successor."""
     queue = await backend.queue(PLAIN)
     await backend.feed.put([message()])
     stale = await claim_one(queue)
@@ -232,7 +232,7 @@ async def test_answers_come_in_the_order_of_the_settlements(backend: Backend) ->
 
 
 async def test_opposite_batches_of_the_same_settlements_do_not_deadlock(backend: Backend) -> None:
-    """A worker that lost the answer sends its batch again, perhaps while the first is still under way."""
+    """A worker that lost the answer sends its batch again, perhaps while the first is still in flight."""
     queues = [await backend.queue(PLAIN, "worker-1") for _ in range(4)]
     for _ in range(5):
         await backend.feed.put([message() for _ in range(400)])
@@ -245,7 +245,7 @@ async def test_opposite_batches_of_the_same_settlements_do_not_deadlock(backend:
 
 
 async def test_what_a_worker_holds_but_does_not_run_goes_back(backend: Backend) -> None:
-    """The answer to its claim was lost: the store thinks that it holds them."""
+    """The answer to its claim was lost: the store considers them claimed by this worker."""
     queue, other = await backend.queue(PLAIN, "worker-1"), await backend.queue(PLAIN, "worker-2")
     await backend.feed.put([message() for _ in range(3)])
     [running] = await claim(queue, 1)

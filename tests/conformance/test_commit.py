@@ -1,4 +1,4 @@
-"""A handler's commit(): fence, business rows, next messages and acknowledgement in one, or none of it."""
+"""A handler's commit(): fence, business rows, next messages and acknowledgement together, or nothing."""
 
 import asyncio
 from collections.abc import Iterator
@@ -130,7 +130,7 @@ async def test_a_second_commit_in_one_run_is_refused(stage: OpenStage) -> None:
 
 
 async def test_take_over_waits_for_an_open_commit(stage: OpenStage) -> None:
-    """The row is locked by the commit: the sweep passes it by instead of giving it to a second worker."""
+    """The row is locked by the commit: the sweep skips it instead of giving it to a second worker."""
     async with stage() as s:
         queue, work, _ = await work_on(s)
         async with work.commit() as tx:
@@ -203,7 +203,7 @@ async def test_the_fate_of_a_commit_is_open_while_its_session_lives(stage: OpenS
 
 @contextmanager
 def unkillable() -> Iterator[None]:
-    """As for a role that may not end the session."""
+    """As for a role that may not terminate the session."""
     with on_the_wire(lambda sql: sql.replace("select pg_terminate_backend($1)", "select $1::int")):
         yield
 
@@ -233,7 +233,7 @@ async def test_the_fate_of_a_commit_is_open_while_the_server_is_a_standby(stage:
 
 
 async def test_the_fate_of_a_commit_is_looked_for_until_the_server_answers(stage: OpenStage) -> None:
-    """The answer to COMMIT is lost above all when the server restarts, and then it is away for a while."""
+    """The answer to COMMIT is mostly lost when the server restarts, and then the server is away for a while."""
     async with stage() as s:
         token = await committed_token(s)
         await as_superuser(s, f"alter database {s.scratch.name} allow_connections false", database="postgres")
@@ -262,7 +262,7 @@ async def test_old_tokens_are_forgotten(stage: OpenStage) -> None:
 
 
 async def test_a_process_that_stands_still_inside_a_commit_does_not_hold_up_take_over(stage: OpenStage) -> None:
-    # Half of it is how long it may stand still: also between the statements with which a commit begins.
+    # Half of it is the longest stall, also between the statements with which a commit begins.
     short = Policy("pay", lease_s=3)
     async with stage() as s, Database.open(s.scratch.service_url, shortest_lease_s=short.lease_s) as still:
         queue = await s.queue(short)
@@ -307,7 +307,7 @@ async def test_a_commit_whose_answer_was_lost_counts_as_committed(
 
 
 def losing(error: type[Exception]) -> type[PlainConnection]:
-    """The wire to a real server on which the answer to COMMIT is lost."""
+    """A connection to a real server on which the answer to COMMIT is lost."""
 
     class LossyConnection(PlainConnection):
         async def execute(self, query: str, *args: Any, **options: Any) -> str:

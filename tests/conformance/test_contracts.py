@@ -1,4 +1,5 @@
-"""What a queue's contract does not take is parked with the reason, on every backend; what another release has waits."""
+"""Messages that do not fit the queue's contract are parked with the reason, on every backend; messages of another
+release wait."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -47,7 +48,7 @@ class Ground:
     admin: Admin
     put: Callable[[Sequence[Message]], Any]
     begin: Callable[..., Any]
-    """Brings the message, where a task service has to."""
+    """Delivers the message, where a task service has to."""
     worker: Worker
     seen: list[Any]
 
@@ -58,7 +59,7 @@ class Ground:
             await self.worker.step()
 
     async def bring_again(self, message_id: UUID) -> None:
-        """Where a task service brings it, as the newest of its tasks."""
+        """Where a task service delivers it, as the newest of its tasks."""
         rows = await self.s.owner.fetch(
             "update payonce.outbox set state = 'delivered' where relay = 'cloudtasks' and id = $1 returning delivery",
             message_id,
@@ -287,7 +288,8 @@ UNWRITABLE = {
 
 @pytest.mark.parametrize("what", UNWRITABLE)
 async def test_what_no_put_would_take_is_parked_and_holds_up_nothing(redis_stage: RedisStage, what: str) -> None:
-    """It could not be written anew: its run could be neither repeated nor parked, nor could those settled beside it."""
+    """It could not be encoded again: its run could be neither retried nor parked, nor could the runs settled
+    beside it."""
     s, (raw, reason) = redis_stage, UNWRITABLE[what]
     misfit = {"action": "renewal", "subscription": "sub-1"}
     told = await _swept(s, json.dumps(raw).replace("1000000000000000.0", "1e15"), json.dumps(misfit))

@@ -1,4 +1,4 @@
-"""Promises 1 and 3: workers die, nothing is lost, and a message that kills its workers parks alone."""
+"""Promises 1 and 3: workers die, nothing is lost, and a message that kills its workers is parked without the others."""
 
 import pytest
 

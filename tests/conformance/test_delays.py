@@ -102,7 +102,7 @@ async def test_a_message_that_was_only_released_has_no_age(backend: Backend) -> 
 
 
 async def test_the_time_of_a_release_does_not_age_a_message(backend: Backend) -> None:
-    """One that was tried, and one whose worker died: their age goes on from where the release found it."""
+    """One that was tried, and one whose worker died: their age continues from where the release found it."""
     queue = await backend.queue(PLAIN)
     await backend.feed.put([message(), message()])
     tried, died = await claim(queue)

@@ -1,4 +1,4 @@
-"""Promise 5: concurrency holds across workers, whoever of them dies; dispatches in any second ≤ rate + burst."""
+"""Promise 5: concurrency holds across workers, whichever of them dies; dispatches in any second ≤ rate + burst."""
 
 import asyncio
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ async def test_concurrent_claimers_never_exceed_the_limit(backend: Backend, roun
 
 
 async def test_two_claims_at_the_same_moment_share_what_the_limit_leaves(stage: OpenStage) -> None:
-    """Each looks how much room there is when the other has looked and not committed yet."""
+    """Each reads the free room while the other has read it and not committed yet."""
     async with stage() as s:
         queues = [await s.queue(THREE, f"worker-{number}") for number in range(2)]
         await s.feed.put([message() for _ in range(10)])
@@ -210,7 +210,7 @@ async def test_queues_that_share_a_limit_must_agree_on_its_numbers(stage: OpenSt
 async def test_processes_that_declare_their_queues_at_once_never_deadlock(
     stage: OpenStage, concurrency: int | None
 ) -> None:
-    """Whatever order each has them in, and although their limits are named the other way round."""
+    """In whatever order each has them, and although their limits are named the other way round."""
     policies = [
         Policy(f"q-{at}", limit=f"limit-{9 - at}" if concurrency else None, concurrency=concurrency) for at in range(10)
     ]

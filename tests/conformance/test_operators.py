@@ -1,4 +1,4 @@
-"""Promise 6: pause, resume, redrive and purge do what they say, lose nothing, and make nobody spin."""
+"""Promise 6: pause, resume, redrive and purge do exactly what was previewed, lose nothing, and make nobody spin."""
 
 from datetime import timedelta
 
@@ -104,7 +104,7 @@ async def test_a_redrive_takes_one_a_filter_or_all(backend: Backend) -> None:
     await park_all(queue, "timeout")
 
     async def redriven(which: Filter) -> int:
-        """As many as the preview said, and then none of them is left."""
+        """As many as the preview showed, and then none of them is left."""
         preview = await backend.admin.preview(QUEUE, State.PARKED, which)
         assert await backend.admin.redrive(QUEUE, which) == preview.count
         assert (await backend.admin.preview(QUEUE, State.PARKED, which)).count == 0

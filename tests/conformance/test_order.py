@@ -1,4 +1,4 @@
-"""Promise 8: order is by time ready, nothing starves, and lanes take turns."""
+"""Promise 8: messages run in order of their due times, none starves, and lanes take turns."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""With a safeguard taken out of a script or a step, named conformance tests fail. A check that cannot fail is none."""
+"""With a safeguard removed from a script or a step, named conformance tests fail. A check that cannot fail is none."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
@@ -48,7 +48,7 @@ def taking_out(script: Script, text: str, instead: str = "") -> Ablation:
 
 
 def together(*ablations: Ablation) -> Ablation:
-    """One safeguard behind another: the check notices when neither is there."""
+    """One safeguard behind another: the check notices when both are missing."""
 
     @contextmanager
     def without() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A claim behind a blocking look: what is put reaches a waiting worker at once, and nobody else keeps it."""
+"""A claim behind a blocking wait: messages reach a waiting worker at once, and nobody else keeps them."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ def kept(scratch: ScratchDatabase, redis_server: RedisServer) -> AbstractAsyncCo
 
 
 async def looks(backend: RedisBackend, times: int = 1) -> bool:
-    """So many connections wait on the server for a message."""
+    """This many connections wait on the server for a message."""
     told = await backend.store.command("CLIENT", "LIST")
     return sum(b"cmd=blmove" in line and b"flags=b" in line for line in told.splitlines()) == times
 
@@ -58,7 +58,7 @@ async def claimed(backend: RedisBackend, count: int) -> bool:
 
 
 async def looking(backend: RedisBackend, queue: RedisQueue) -> "asyncio.Task[None]":
-    """A worker with room that waits; its look is on the server."""
+    """A waiting worker with room; its wait is on the server."""
     assert await claim(queue) == []
     waiting = asyncio.create_task(queue.wait(LONG_S, 1))
     await eventually(partial(looks, backend), what="a look waits on the server")
@@ -74,7 +74,7 @@ async def catching(backend: RedisBackend, queue: RedisQueue) -> None:
 async def test_what_is_put_is_claimed_for_a_waiting_worker_with_room(
     direct: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The look that is seen on the server is to be the one that catches.
+    # The wait seen on the server must be the one that claims.
     monkeypatch.setattr(wait, "CLAIMING_WAIT_S", int(LONG_S))
     queue = await direct.queue(PLAIN)
     waiting = await looking(direct, queue)
@@ -252,7 +252,7 @@ async def test_what_a_look_catches_while_its_worker_gives_all_back_is_run_by_one
     run = direct.store.run
 
     async def caught_first(script: Script, *words: Any) -> list[Any]:
-        """A look begins, and catches, between the worker's decision and its word to the server."""
+        """A wait begins, and claims, between the worker's decision and its request to the server."""
         if script is scripts.GIVE_BACK and (len(words) > 2 and words[2] == ""):
             await direct.feed.put([message()])
             await queue.wait(LONG_S, 1)

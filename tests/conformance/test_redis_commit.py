@@ -1,4 +1,4 @@
-"""A handler's commit() when the queue lies in Redis: PostgreSQL's commit decides, whoever else has run the message."""
+"""A handler's commit() with the queue in Redis: PostgreSQL's commit decides, whoever else has run the message."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ async def commit_a_row(work: Work) -> None:
 
 
 async def written(backend: RedisBackend) -> tuple[int, int]:
-    """Business rows, and messages to ship that Redis has."""
+    """Business rows, and messages to ship that are in Redis."""
     await backend.relay()
     return (
         await backend.stage.owner.fetchval("select count(*) from business"),
@@ -64,7 +64,7 @@ async def written(backend: RedisBackend) -> tuple[int, int]:
 
 
 async def mirror(queue: RedisQueue, work: Work) -> list[SettleAnswer]:
-    """What the worker does after the commit."""
+    """The worker's steps after the commit."""
     assert work.settlement is not None
     recorded = Settlement(work.settlement.claim, work.settlement.ending, recorded=True)
     return list((await queue.exchange([recorded], 0)).answers)
@@ -114,7 +114,7 @@ async def test_what_was_committed_does_not_run_again_when_redis_was_not_told(red
     await queue.reap()
     claims = (await queue.exchange([], 1)).claims
     for claim in claims:
-        # Redis alone knew of it: it runs once more, and its commit meets the inbox.
+        # Only Redis knew it: it runs once more, and its commit meets the inbox.
         with pytest.raises(Stale):
             await commit_a_row(_work(redis, queue, claim))
     assert await written(redis) == (1, 1)
@@ -127,7 +127,7 @@ async def test_a_message_that_holds_an_effect_is_kept_from_then_on(redis: RedisB
     await redis.store.command("FLUSHALL")
     await refill(redis.store)
     await redis.relay()
-    # The run that holds it may still be going on; a wiped server does not know.
+    # The run that holds it may still be active; a wiped server does not know.
     await redis.time.advance_leases(PAY.lease_s + 1)
     [again] = (await queue.exchange([], 1)).claims
     assert again.message.id == work.message.id

@@ -1,4 +1,4 @@
-"""What a Redis server may be and do that must not cost money: another clock, no memory, a replica, a slow line."""
+"""Faults of a Redis server that must not cost money: another clock, no memory, a replica, a slow line."""
 
 import asyncio
 import json
@@ -124,7 +124,7 @@ async def test_clocks_that_differ_by_more_than_half_a_second_are_told_at_start(
 
 
 async def test_a_run_that_is_taken_over_while_it_gives_up_leaves_its_effects_as_they_are(kept: RedisBackend) -> None:
-    """Between the fence at the beginning and the parking at the end, Redis is wiped and somebody else claims."""
+    """Between the fence at the beginning and the parking at the end, Redis is wiped and another worker claims."""
     policy, vendor = Policy("pay", lease_s=30), Vendor(faults=["lost after"])
     first, second = await kept.queue(policy, "first"), await kept.queue(policy, "second")
     database = kept.stage.database
@@ -238,12 +238,12 @@ async def test_a_run_that_gives_up_while_the_server_takes_nothing_gives_up_later
 
 
 CATCH_UP_S = 0.1
-"""A line sleeps after every part, and what it overslept it makes up for, up to this."""
+"""A line sleeps after every part, and makes up for oversleeping, up to this."""
 
 
 @asynccontextmanager
 async def slow_line(backend: RedisBackend, bytes_per_s: float) -> AsyncIterator[str]:
-    """The server's address behind a line that carries so much, each way, also on a machine that wakes it late."""
+    """The server's address behind a line of this bandwidth in each direction, also on a machine that wakes it late."""
     loop = asyncio.get_running_loop()
 
     async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -269,7 +269,7 @@ async def slow_line(backend: RedisBackend, bytes_per_s: float) -> AsyncIterator[
 
 @asynccontextmanager
 async def narrow_line(backend: RedisBackend, most_bytes: int) -> AsyncIterator[str]:
-    """A line so slow that a command or an answer of more bytes would be given up: here it is cut, and nobody waits."""
+    """A line so slow that a command or an answer with more bytes would time out: here it is split, and nobody waits."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from_server, to_server = await asyncio.open_connection("127.0.0.1", backend.server.port)
@@ -332,7 +332,7 @@ async def test_what_is_claimed_at_once_is_bounded_by_its_size_and_in_order(direc
 async def test_a_large_put_passes_a_slow_line_as_one(direct: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     await direct.queue(Policy("pay"))
     async with slow_line(direct, 8e6) as url, RedisStore.open(url, direct.stage.database) as slow:
-        # Only now: the small commands with which it is opened have all the time they need.
+        # Only now: the small commands that open it have all the time they need.
         monkeypatch.setattr(store, "COMMAND_TIMEOUT_S", 1.0)
         sent = [Message(queue="pay", payload=LARGE) for _ in range(60)]
         assert await RedisFeed(slow, direct.stage.notifier).put(sent) == [message.id for message in sent]
@@ -381,6 +381,6 @@ async def test_a_server_that_was_restarted_costs_nobody_an_error(direct: RedisBa
     await asyncio.gather(*(direct.feed.put([Message(queue="pay")]) for _ in range(8)))
     direct.server.kill()
     direct.server.start()
-    # Whatever this process does next, it hears of its lost connections meanwhile.
+    # Whatever this process does next, it notices its lost connections meanwhile.
     await direct.stage.owner.fetchval("select 1")
     await asyncio.gather(*(direct.feed.put([Message(queue="pay")]) for _ in range(8)))

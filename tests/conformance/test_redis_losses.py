@@ -1,4 +1,4 @@
-"""What only Redis can do to a queue: forget everything, stand still, and be pushed to by hand."""
+"""What only Redis can do to a queue: forget everything, stall, and accept direct pushes."""
 
 import asyncio
 import json
@@ -253,7 +253,7 @@ async def test_a_run_that_ends_in_a_wiped_server_ends_in_postgresql(kept: RedisB
 
 
 async def test_a_copy_of_what_is_settled_does_not_run(kept: RedisBackend) -> None:
-    """PostgreSQL recorded the end, and the process died before it told Redis."""
+    """PostgreSQL recorded the end, and the process died before it reached Redis."""
     queue = await kept.queue(PLAIN)
     await kept.feed.put([message()])
     await claim_one(queue)
@@ -287,7 +287,7 @@ async def test_a_server_that_stands_still_holds_nobody_up(
 ) -> None:
     queue = await direct.queue(PLAIN)
     async with RedisStore.open(direct.server.url, direct.stage.database) as impatient:
-        # Its commands' limit from here on: to open it takes several of them.
+        # The limit of its commands from here on; opening it takes several of them.
         monkeypatch.setattr(impatient._commands, "_timeout_s", 0.2)
         direct.server.stop_running()
         try:
@@ -320,7 +320,7 @@ async def test_a_waiter_wakes_when_something_is_put_also_after_the_server_was_aw
 
 
 async def answers(backend: RedisBackend) -> bool:
-    """Every connection of before has noticed that it is lost."""
+    """Every earlier connection has noticed that it is lost."""
     try:
         await asyncio.gather(*(backend.store.command("PING") for _ in range(20)))
     except Unavailable:
@@ -350,7 +350,7 @@ async def test_queues_move_to_redis_and_back_with_everything(direct: RedisBacken
 
 @pytest.mark.parametrize("ahead_s", [3_600, -3_600])
 async def test_a_delay_is_a_span_when_the_two_clocks_disagree(kept: RedisBackend, ahead_s: int) -> None:
-    """The server of the queue may be an hour ahead of PostgreSQL, or behind it."""
+    """The queue's server may be an hour ahead of PostgreSQL, or behind it."""
     queue = await kept.queue(PLAIN)
     frozen_us = int(await kept.store.command("HGET", "payonce:test_clock", "due_frozen"))
     await kept.store.command("HSET", "payonce:test_clock", "due_frozen", frozen_us + ahead_s * 1_000_000)

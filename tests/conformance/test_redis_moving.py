@@ -1,4 +1,4 @@
-"""Queues that move between the two stores: nothing runs twice, nothing is lost, also when the mover dies half-way."""
+"""Queues that move between the two stores: nothing runs twice or is lost, even when the mover dies half-way."""
 
 import json
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""What people name and push by hand: no two things share a key, and no body stops the others."""
+"""Names and bodies that people push directly: no two things share a key, and no body stops the others."""
 
 import json
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,5 @@
-"""What operators do to queues in Redis while the two stores disagree: after a crash, a lost write, or an older disk."""
+"""Operators' actions on queues in Redis while the two stores disagree: after a crash, a lost write, or an older
+disk."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -48,7 +49,7 @@ def kept(scratch: ScratchDatabase, redis_server: RedisServer) -> AbstractAsyncCo
 
 
 async def commit(backend: RedisBackend, queue: RedisQueue, claimed: Claim) -> None:
-    """And the process dies before it tells Redis."""
+    """And the process dies before it reaches Redis."""
     work = Work(claimed, queue, backend.stage.database, backend.feed, Reader(backend.stage.database))
     async with work.commit():
         pass
@@ -80,7 +81,7 @@ async def test_a_message_that_was_committed_is_finished_by_the_run_that_comes_to
 
 @pytest.mark.parametrize("within", [True, False])
 async def test_a_redrive_drops_the_parked_copy_of_what_was_committed(direct: RedisBackend, within: bool) -> None:
-    """The handler found that all was done and said no, so that the message was parked."""
+    """The handler found that all was done and refused, so that the message was parked."""
     queue = await direct.queue(PLAIN)
     await direct.feed.put([message()])
     await commit(direct, queue, await claim_one(queue))
@@ -201,7 +202,7 @@ async def test_a_redrive_counts_and_moves_all_while_the_relay_brings_them(
 
 
 async def test_a_lost_last_write_forgets_no_pause(kept: RedisBackend) -> None:
-    """A fail-over to a replica that was behind: all is there but the pause."""
+    """A failover to a replica that was behind: everything is there but the pause."""
     queue = await kept.queue(PLAIN)
     sent = await kept.feed.put([message(), message()])
     await kept.admin.pause(QUEUE, "wrong amounts")

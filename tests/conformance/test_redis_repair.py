@@ -1,4 +1,4 @@
-"""Redis loses the lease or the claim of what is in work: the message comes back, and the limit holds meanwhile."""
+"""Redis loses the lease or the claim of a running message: the message comes back, and the limit holds meanwhile."""
 
 import json
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ async def lose_entry(backend: RedisBackend, part: str, message_id: UUID) -> None
 
 
 async def lengths(backend: RedisBackend) -> tuple[int, ...]:
-    """Waiting, in work, delayed, parked: what an operator types."""
+    """Waiting, running, delayed, parked: the keys that an operator types."""
     words = (("LLEN", ""), ("LLEN", ":processing"), ("ZCARD", ":delayed"), ("LLEN", ":failed"))
     return tuple([await backend.store.command(word, KEY + part) for word, part in words])
 
@@ -76,7 +76,7 @@ async def claims_are_whole(backend: RedisBackend, count: int) -> bool:
 
 
 async def repair_and_end_leases(backend: RedisBackend, queue: RedisQueue) -> int:
-    """Nobody renews. The first sweep gives what has none a lease, the second finds it ended."""
+    """Nobody renews. The first sweep gives a lease to messages without one, the second finds it ended."""
     moved = await queue.reap()
     await backend.time.advance_leases(LEASE_S + 0.001)
     return moved + await queue.reap()
@@ -127,7 +127,7 @@ async def test_a_live_run_that_lost_its_lease_keeps_its_message(either: RedisBac
 
 
 async def test_a_run_that_renews_in_time_is_not_put_back_by_the_repair(either: RedisBackend) -> None:
-    """The renewal comes between the repair and the end of the lease that it gave."""
+    """The renewal arrives between the repair and the end of the lease that it gave."""
     queue = await either.queue(PLAIN)
     await either.feed.put([message()])
     held = await claim_one(queue)
@@ -214,7 +214,7 @@ async def test_raw_objects_come_back_each_as_one_message(direct: RedisBackend) -
 
 
 async def test_raw_objects_that_were_moved_by_hand_come_back(direct: RedisBackend) -> None:
-    """As a worker of the earlier protocol did it: into the list of what is in work, without a claim."""
+    """As a worker of the earlier protocol did it: into the list of running messages, without a claim."""
     queue = await direct.queue(PLAIN)
     for body in (json.dumps({"n": 1}), json.dumps({"n": 1}), "no object"):
         await direct.store.command("LPUSH", KEY, body)
@@ -229,7 +229,7 @@ async def test_raw_objects_that_were_moved_by_hand_come_back(direct: RedisBacken
 
 
 async def test_a_parked_message_does_not_run_after_a_loss(kept: RedisBackend) -> None:
-    """PostgreSQL parked it, and Redis lost the claim before it heard of that."""
+    """PostgreSQL parked it, and Redis lost the claim before it was told."""
     queue = await kept.queue(PLAIN)
     await kept.feed.put([message()])
     await claim_one(queue)
@@ -256,7 +256,7 @@ async def test_a_copy_of_what_is_parked_in_redis_is_parked_once(direct: RedisBac
 
 
 async def test_what_ended_in_postgresql_does_not_run_again_after_a_loss(kept: RedisBackend) -> None:
-    """Also when nothing in Redis tells any more that PostgreSQL kept it."""
+    """Even when nothing in Redis shows any more that PostgreSQL has a durable copy."""
     queue = await kept.queue(PLAIN)
     await kept.feed.put([message(), message()])
     ended, _ = await claim(queue)
@@ -322,7 +322,8 @@ async def test_of_two_copies_in_work_one_remains(direct: RedisBackend) -> None:
 
 
 async def test_a_refill_forgets_nothing_that_is_in_work(kept: RedisBackend) -> None:
-    """With the list gone the claims have the bodies; with the claims gone as well, the leases say how long to wait."""
+    """Without the list, the claims have the bodies; without the claims as well, the leases determine how long
+    to wait."""
     queue = await kept.queue(PLAIN)
     await kept.feed.put([message()])
     held = await claim_one(queue)

@@ -1,4 +1,4 @@
-"""What a start finds in Redis: another's queues, messages that it would not serve, a server that is none to use."""
+"""What a start finds in Redis: another installation's queues, messages that it would not serve, an unusable server."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -82,7 +82,7 @@ async def test_queues_of_another_database_are_refused(direct: RedisBackend) -> N
         with pytest.raises(Unavailable, match=r"holds the queues of another database .* DEL payonce:installation"):
             async with RedisStore.open(url, database):
                 pass
-        # The way out that it names.
+        # The remedy that it names.
         await direct.store.command("DEL", "payonce:installation")
         async with RedisStore.open(url, database):
             pass

@@ -1,4 +1,4 @@
-"""One settlement that the store refuses does not hold up the rest of its batch."""
+"""A settlement that the store refuses does not block the rest of its batch."""
 
 import asyncpg
 import pytest

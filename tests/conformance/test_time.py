@@ -1,4 +1,4 @@
-"""The clocks that tests move: who may move them, and what follows."""
+"""The clocks that tests move: who may move them, and with which effect."""
 
 import asyncio
 from datetime import timedelta
@@ -55,7 +55,7 @@ async def test_a_moved_clock_wakes_every_waiter(stage: OpenStage) -> None:
         rung = asyncio.create_task(queue.wait(60))
 
         async def woken() -> bool:
-            # The listener may not be up yet, so one move may go unheard.
+            # The listener may not be up yet, so one move may go unnoticed.
             await s.clock.advance(1)
             return rung.done()
 

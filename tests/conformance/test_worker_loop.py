@@ -1,4 +1,4 @@
-"""The promises as a worker keeps them: it handles what is put, rests when told to, and ends without losing anything."""
+"""The promises as kept by a worker: it handles messages, rests when told to, and stops without losing anything."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def stage(scratch: ScratchDatabase, request: pytest.FixtureRequest) -> OpenAnySt
 
 
 class Asked:
-    """How often a queue was asked."""
+    """How often a queue was queried."""
 
     def __init__(self, queue: PullQueue, patch: pytest.MonkeyPatch) -> None:
         self.times = 0
@@ -55,7 +55,7 @@ class Asked:
 
 @asynccontextmanager
 async def working(s: AnyStage, *handlers: Handler, slots: int = DEFAULT_SLOTS) -> AsyncIterator[Asked]:
-    """A worker that runs while this is entered; yields how often its first queue is asked."""
+    """A worker that runs while this is entered; yields how often its first queue is queried."""
     policies = [handler.policy for handler in handlers]
     queues: dict[str, PullQueue] = {policy.queue: await s.queue(policy, "worker-1") for policy in policies}
     with pytest.MonkeyPatch.context() as patch:
@@ -210,7 +210,7 @@ async def test_a_worker_on_a_full_limit_does_not_spin(stage: OpenAnyStage) -> No
 
 
 async def asks_no_more_often_than(asked: Asked, every_s: float) -> None:
-    """From below only, so that a slow machine cannot fail it."""
+    """A lower bound only, so that a slow machine cannot fail it."""
     await eventually(lambda: asked.times >= 1)
     first, begun = asked.times, time.monotonic()
     await eventually(lambda: asked.times >= first + 4)
@@ -234,7 +234,7 @@ async def test_a_put_wakes_a_waiter_of_another_process(stage: OpenAnyStage) -> N
         waiting = asyncio.create_task((await here.queue(PAY)).wait(2 * SOON_S))
 
         async def woken() -> bool:
-            # The listener may not be up yet, so one ring may go unheard.
+            # The listener may not be up yet, so one notification may go unnoticed.
             await there.feed.put([Message(queue="pay")])
             return waiting.done()
 
@@ -275,7 +275,7 @@ async def test_a_worker_told_to_stop_lets_its_runs_end(stage: OpenAnyStage) -> N
 
 
 async def test_a_poison_message_parks_alone_in_a_worker(stage: OpenAnyStage) -> None:
-    """Suspects run with nothing beside them, and those that end in order are done."""
+    """Suspects run isolated, and those that end in order are done."""
     beside: list[int] = []
     running = 0
 
@@ -356,7 +356,7 @@ async def test_a_log_that_cannot_be_written_stops_neither_sweep_nor_worker(stage
 
 
 async def upkeep(s: AnyStage, task: Task) -> list[tuple[str, str | None]]:
-    """Its lines in the job log, the newest first; with Redis those in both stores, which must be the same."""
+    """Its lines in the job log, newest first; with Redis those in both stores, which must be the same."""
     runs = await job_log.recent(s.database.engine, correlation_id=task.value)
     assert [run.last_error for run in runs] == [None] * len(runs), "what was done is no error"
     found = [(run.queue, run.info) for run in runs]

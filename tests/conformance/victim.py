@@ -1,4 +1,4 @@
-"""A worker process that goes as far as it is told, says so, and waits there to be killed. Run as a script."""
+"""A worker process that runs to a given point, reports it, and waits there to be killed. Run as a script."""
 
 import asyncio
 import sys
@@ -49,7 +49,7 @@ async def main(url: str, policy: Policy, moment: str, redis_url: str | None = No
 
 async def stay() -> None:
     print("there", flush=True)
-    # Only if the parent died without killing us does this end by itself.
+    # Ends by itself only if the parent died without killing it.
     await asyncio.sleep(WAIT_S)
     sys.exit("nobody came to kill this process")
 

@@ -1,4 +1,4 @@
-"""Between payonce and its server: statements are counted there, and altered to take a safeguard out."""
+"""The wire between payonce and its server: statements are counted, and altered to remove a safeguard."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ METHODS = ("execute", "executemany", "fetch", "fetchmany", "fetchrow", "fetchval
 
 @contextmanager
 def on_the_wire(see: Callable[[str], str]) -> Iterator[None]:
-    """Every statement of this process passes `see`; what that answers is sent."""
+    """Passes every statement of this process to `see`, and sends what that returns."""
     originals = {name: getattr(asyncpg.Connection, name) for name in METHODS}
 
     def seen(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,9 +32,9 @@ def on_the_wire(see: Callable[[str], str]) -> Iterator[None]:
 
 @contextmanager
 def without(pattern: str, replacement: str, within: str = "") -> Iterator[None]:
-    """Takes a safeguard out of every statement that holds it; fails if no statement did.
+    """Removes a safeguard from every statement that contains it; fails if no statement did.
 
-    Spaces in patterns stand for any white space; `within` names words that the statement must hold.
+    Spaces in patterns stand for any white space; `within` names words that the statement must contain.
     """
     expression = re.compile(re.sub(r" +", r"\\s+", pattern))
     found = 0

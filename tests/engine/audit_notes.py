@@ -1,4 +1,4 @@
-"""Short ways to write notes, to seal and to verify them, for the tests of the audit log."""
+"""Short ways to write, seal and verify notes, for the tests of the audit log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from payonce.testing import Stage, eventually
 from tests.conformance.wire import on_the_wire
 
 ELSEWHERE_XACT = 5_000_000_000
-"""Far above what the servers of tests count to."""
+"""Far above the transaction counters of test servers."""
 SEALED_WITHIN_S = 30.0
 
 
@@ -29,7 +29,8 @@ async def leading(s: Stage, holder: str = "leader") -> Lease:
 
 
 async def sealed(s: Stage, lease: Lease, count: int, batch_notes: int = 1_000) -> None:
-    """Seals until so many notes were: a transaction elsewhere on the server may hold the horizon for a moment."""
+    """Seals until this many notes are sealed: a transaction elsewhere on the server may delay the horizon for a
+    moment."""
     done = 0
 
     async def enough() -> bool:
@@ -42,7 +43,7 @@ async def sealed(s: Stage, lease: Lease, count: int, batch_notes: int = 1_000) -
 
 
 async def all_final(s: Stage) -> bool:
-    """Whether every note lies below the horizon, so that one seal takes them all."""
+    """Whether every note is below the horizon, so that one seal takes them all."""
     return bool(
         await s.owner.fetchval("select bool_and(xact < pg_snapshot_xmin(pg_current_snapshot())) from payonce.audit_log")
     )
@@ -73,7 +74,7 @@ async def covered(s: Stage) -> list[tuple[int, str]]:
 
 @contextmanager
 def on_an_older_server() -> Iterator[None]:
-    """What is sealed and verified here is so by another server, which has counted far more transactions."""
+    """Seals and verifies as another server with a much higher transaction counter."""
 
     def see(statement: str) -> str:
         older = statement.replace("(select system_identifier::text from pg_control_system())", "'elsewhere'")

@@ -1,4 +1,4 @@
-"""A bank with books of its own and a statement, payments of ours that it makes, and what reconciles the two."""
+"""A bank with books of its own and a statement, our payments through it, and the reconciliation of the two."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ PAY = Policy("bank-payments", lease_s=30, max_attempts=3, backoff=Fixed(10))
 KEYS_LIVE_S = 3_600.0
 LAG_S = 60.0
 SETTLED_S = LAG_S + SEND_MAX_S
-"""So long after a quarantine began, the statement shows all that was sent before it."""
+"""This long after a quarantine began, the statement shows everything sent before it."""
 
 
 def eur(minor: int) -> Amount:
@@ -55,7 +55,7 @@ class Transfer:
     kind: str
     reference: str | None
     minor: int
-    """As it moved our account there: what we pay is negative."""
+    """The change of our account there: our payments are negative."""
     at: datetime
 
 
@@ -66,17 +66,17 @@ class Bank:
     clock: Callable[[], Awaitable[datetime]]
     booked: list[Transfer] = field(default_factory=list)
     hidden: set[str] = field(default_factory=set)
-    """Numbers that it has not booked yet, as far as its statement and balance tell."""
+    """Numbers that it has not booked yet, by its statement and balance."""
     tells_outcomes: bool = True
     faults: list[str] = field(default_factory=list)
     asked: list[tuple[datetime, datetime]] = field(default_factory=list)
     breaks_at: str | None = None
     """The number at which its statement breaks off, once."""
     slow_for: list[asyncio.Event] = field(default_factory=list)
-    """Statements that wait for theirs to be set, one each."""
+    """Statements that wait for their events to be set, one each."""
     fences: int = 0
     names: str = "n"
-    """How its numbers begin."""
+    """The prefix of its numbers."""
 
     async def pay(self, kind: str, order: Order) -> Receipt:
         now = await self.clock()
@@ -152,7 +152,7 @@ class Pay(Effect[Order, Receipt]):
         self.safety = Keyed(KEYS_LIVE_S) if way == "pay" else Findable(30.0, self.wait_for_nothing)
 
     async def wait_for_nothing(self, request: Order) -> None:
-        """This bank books at once, so that nothing lands late."""
+        """This bank books at once, so that nothing arrives late."""
         self.bank.fences += 1
 
     async def prepare(self) -> Order:
@@ -204,7 +204,7 @@ class Shop:
 
 @dataclass
 class Branch:
-    """One process' worth of our side: payments, a worker that is driven by hand, and the statement."""
+    """One process of our side: payments, a stepped worker, and the statement."""
 
     s: Stage
     bank: Bank
@@ -247,7 +247,7 @@ class Branch:
         return count
 
     async def assert_books_equal(self) -> None:
-        """Ours are the bank's to the last unit, and sound in themselves."""
+        """Our ledger equals the bank's to the last unit, and is sound in itself."""
         assert await self.held(MIRROR) == self.bank.balance
         report = await run_audit(self.s.database, checks_of([Shop()]))
         assert not report.findings, report.findings

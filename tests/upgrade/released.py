@@ -26,7 +26,7 @@ def up_to(number: int) -> list[Migration]:
 
 
 async def make_database_at(connection: asyncpg.Connection, number: int) -> None:
-    """Rows are written when their migration was the newest, as they were in life; later ones find them there."""
+    """Rows are written while their migration is the newest, as in production; later ones find them there."""
     for earlier in released():
         if earlier <= number:
             await migrate(connection, up_to(earlier))
@@ -51,5 +51,5 @@ async def content(connection: asyncpg.Connection) -> dict[str, list[dict[str, An
 
 
 def missing_rows(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of before that no row of after continues; columns may have been added."""
+    """Earlier rows without a later counterpart; columns may have been added."""
     return [old for old in before if not any(all(new.get(name) == old[name] for name in old) for new in after)]

@@ -1,4 +1,4 @@
-"""Customers who registered with the version before keep all that they had, and are edited like new ones."""
+"""Customers registered with the previous version keep everything they had, and are edited like new ones."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A plan migration of the version before moves its subscriptions with their next renewal, as it was told then."""
+"""A plan migration of the previous version moves its subscriptions with their next renewal, as announced then."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Plans, trials, limits and changes of plan of the version before keep what they meant, and what was accepted ends."""
+"""Plans, trials, limits and plan changes of the previous version keep their meaning, and accepted changes end."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -79,7 +79,7 @@ async def test_what_the_version_before_had_accepted_and_sold_is_kept(empty: Scra
 
 
 async def limits(house: House) -> None:
-    """A month's limits in the annual plan that came with the schema; somebody's own annual plan stays as it was."""
+    """A month's limits in the annual plan of the schema; a merchant's own annual plan does not change."""
     annual = await house.subscription("of-annual")
     assert annual.allowance_starts is not None
     assert [(each.month, each.day) for each in annual.allowance_starts][:4] == [(1, 31), (2, 28), (3, 31), (4, 30)]

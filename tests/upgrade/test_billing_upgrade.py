@@ -1,4 +1,4 @@
-"""A database of the last version without billing gets billing's schemas on top, loses nothing, and bills."""
+"""A database of the last version without billing gets billing's schemas, loses nothing, and bills."""
 
 import hashlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ BEFORE = {
     "payouts": (3, "8c0c65cf1f7ae03691248c96a4da5ae1a3eb18ed097cb186e4d727084bfd0d88"),
     "cloudtasks": (1, "acad1b40d4155d974bdd840b61002b14469435f6f39cdeac6bca3b5ea22e0974"),
 }
-"""Of the last version without billing: how many migrations each component had, and what they said."""
+"""The migrations of the last version without billing: their number per component, and their checksums."""
 
 PAYOUT = """
     insert into payouts.payouts (id, unique_id, natural_key, user_id, closed_channel_id, wallet_address,
@@ -71,7 +71,7 @@ async def test_nothing_is_lost_and_billing_begins(empty: ScratchDatabase) -> Non
     assert {name: missing_rows(rows, after[name]) for name, rows in before.items()} == {name: [] for name in before}
     assert {name: len(after[name]) for name in before} == {name: len(rows) for name, rows in before.items()}
     async with open_house(lambda: open_stage(empty)) as house:
-        # As every start does it: one of the old rows is a merchant who listens for everything.
+        # As every start does it: one of the old rows is a merchant subscribed to everything.
         await house.s.feed.declare([webhooks.deliver.policy])
         subscription = await house.subscribe(await house.customer())
         assert subscription.state is State.ACTIVE
@@ -117,7 +117,7 @@ async def test_the_credit_of_before_is_an_opening_entry_and_nothing_is_lost(empt
     await migrate(owner, HEAD)
     for name in tables:
         after = [dict(row) for row in await owner.fetch(f"select * from {name}")]
-        # A balance counts its entries from here on.
+        # From here on a balance counts its entries.
         assert (missing_rows(before[name], after), len(after)) == ([], len(before[name])), name
     entries = await owner.fetch("select * from subscriptions.credit_entries order by account_id, currency")
     columns = ("account_id", "currency", "kind", "minor", "balance_minor")

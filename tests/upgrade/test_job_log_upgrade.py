@@ -1,5 +1,5 @@
-"""A job log from before runs had a field for what they have to say: its rows are read as they were meant, and workers
-of that version go on writing to it until they are replaced."""
+"""A job log from before the column `info`: its rows are read as they were meant, and workers of that version keep
+writing to it until they are replaced."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ WRITTEN_BEFORE = """
                                   created_at, updated_at)
     values ('pay', gen_random_uuid(), 'pump_delayed_queues', 'success', 1, $1, 'pump_delayed_queues', 'w-1', $2, $2)
 """
-"""As the version before writes it."""
+"""As the previous version writes it."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def test_old_rows_are_read_and_old_workers_write_on_in_every_partition(emp
     await owner.execute(WRITTEN_BEFORE, "before", moments[0])
     old_worker = await owner.prepare(WRITTEN_BEFORE)
     await migrate(owner, HEAD)
-    # The first day has its partition, the second lies in the default one and moves to its own with all it says.
+    # The first day has its partition; the second is in the default one and moves to its own with all its columns.
     for moment in moments:
         await old_worker.fetch("while it is replaced", moment)
     entry = synthetic_message("pay", Task.PUMP)

@@ -1,5 +1,5 @@
-"""Books from before many postings were written in one call: sets go on from them, and so do processes of that version
-until they are replaced."""
+"""A ledger from before postings were written in sets: sets continue from it, and so do processes of that version until
+they are replaced."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ POST_BEFORE = """
     select payonce.post($1, 'payout', 'order-2', null, '', array['payouts/clients', 'payouts/host_wallet'],
         array['ETH', 'ETH'], array[18, 18]::smallint[], array[-5, 5])
 """
-"""As the version before writes one."""
+"""As the previous version writes one."""
 
 
 @pytest.fixture

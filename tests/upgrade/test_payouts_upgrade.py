@@ -1,4 +1,4 @@
-"""A database of payouts from before clearances named an address is brought up to date; nothing old is paid by it."""
+"""A payouts database from before clearances named an address is migrated; no old clearance pays anything."""
 
 from collections.abc import Iterator
 

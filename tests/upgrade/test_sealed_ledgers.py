@@ -1,5 +1,5 @@
-"""A ledger from before it was sealed is sealed from its first line, in bounded steps; one that an earlier version
-sealed is verified and sealed on."""
+"""A ledger from before seals is sealed from its first line, in bounded steps; one sealed by an earlier version is
+verified and sealed further."""
 
 from collections.abc import Iterator
 

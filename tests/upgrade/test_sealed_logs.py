@@ -1,4 +1,4 @@
-"""A log that an earlier version sealed is verified and sealed on by this one, also on another server."""
+"""A log sealed by an earlier version is verified and sealed further by this one, also on another server."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A database made by an earlier version is brought up to date without loss, once, or not at all."""
+"""A database of an earlier version is migrated without loss, once, or not at all."""
 
 import asyncio
 from collections.abc import Iterator
