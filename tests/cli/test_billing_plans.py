@@ -63,7 +63,7 @@ def test_a_migration_is_previewed_ordered_listed_and_canceled(payonce: Payonce, 
 
 def test_what_cannot_be_migrated_is_refused_in_a_sentence(payonce: Payonce, sold: None) -> None:
     for arguments, says in (
-        (("migrate", "basic", "--preview"), "is the version that is for sale"),
+        (("migrate", "basic", "--preview"), "is the version for sale"),
         (("migrate", "none", "--preview"), "there is no plan 'none'"),
         (("cancel-migration", "none", "--why", "x"), "there is no plan migration 'none'"),
     ):

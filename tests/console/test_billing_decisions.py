@@ -101,7 +101,7 @@ async def test_a_failed_renewal_is_charged_now_and_paid(stage: OpenStage) -> Non
         assert Verdict.RETRY not in offered(again), "one charge at a time"
         await house.run()
         page = await visitor.get(path_of(subscription))
-        for said in ("Basic active", "charge", "try 2", "payments told of renewal: success", SOMEBODY):
+        for said in ("Basic active", "charge", "try 2", "payment event renewal: success", SOMEBODY):
             assert said in page.words, said
         [_, renewal] = await house.invoices(subscription)
         assert (renewal.state, house.captures(renewal)) == (InvoiceState.PAID, 1)

@@ -165,7 +165,7 @@ async def test_a_customer_and_their_subscription_tell_the_whole_timeline(stage: 
             "refund r-1 of charge t-10-2",
             "credit note CN-1",
             "notification evt-1",
-            "payments told of renewal: success",
+            "payment event renewal: success",
             "the amount is another",
             "api_calls: 4,321 used",
             "12 events",

@@ -148,7 +148,7 @@ async def test_a_refund_is_not_applied_before_its_payment(stage: OpenStage) -> N
             "update subscriptions.invoices set state = 'open', charging = true, paid_at = null, refunded_minor = 0"
         )
         earlier = msgspec.structs.replace(refund, event_id="evt-before-its-payment")
-        with pytest.raises(Retry, match="has not been told yet"):
+        with pytest.raises(Retry, match="has not arrived yet"):
             await give(again, earlier)
         known = await again.s.owner.fetchval(
             "select count(*) from subscriptions.payment_webhook_requests where event_id = 'evt-before-its-payment'"
@@ -187,7 +187,7 @@ async def test_a_refund_of_such_a_payment_that_fails_is_left_to_a_person(stage: 
         failed = msgspec.structs.replace(refunds[0], event_id="evt-failed", status=Status.FAILED)
         await give(house, failed)
         broken = await house.broken()
-        assert "money that fits no invoice is named, and on its way back" in broken
+        assert "money without a matching invoice is recorded and being refunded" in broken
 
 
 async def charged(house: House) -> Notification:
@@ -226,7 +226,7 @@ async def test_money_that_fits_no_invoice_is_kept_apart_and_told_loudly(
             "select error_message from subscriptions.payment_webhook_requests where event_id = 'evt-wrong'"
         )
         assert says in error
-        assert "money that fits no invoice is named, and on its way back" in await house.broken()
+        assert "money without a matching invoice is recorded and being refunded" in await house.broken()
         [invoice] = await house.invoices(house.customers[0])
         assert (invoice.state, invoice.charging) == (InvoiceState.OPEN, True)
 

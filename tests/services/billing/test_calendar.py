@@ -181,7 +181,7 @@ def test_what_is_less_than_a_second_does_not_count() -> None:
         (lambda: Interval(Unit.DAY, True), "True × day must count 1 to 1096"),
         (lambda: Anchor.at(at("2026-01-01T00:00Z"), "Dubai", MONTH), "'Dubai' is not a time zone here"),
         (lambda: Anchor.at(datetime(2026, 1, 1), "UTC", MONTH), "has no time zone"),  # noqa: DTZ001
-        (lambda: Anchor(at("2026-01-01T00:00:00.5Z"), "UTC", MONTH), "is not a whole second; Anchor.at cuts"),
+        (lambda: Anchor(at("2026-01-01T00:00:00.5Z"), "UTC", MONTH), "is not a whole second; use Anchor.at"),
         (lambda: Anchor.at(at("1969-12-31T00:00Z"), "UTC", MONTH), "is before 1970"),
         (lambda: period(Anchor.at(at("2026-01-01T00:00Z"), "UTC", MONTH), -1), "period -1 does not exist"),
         (lambda: period(Anchor.at(at("2026-01-01T00:00Z"), "UTC", DAY), PERIODS_MAX), "does not exist"),

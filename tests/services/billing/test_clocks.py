@@ -254,7 +254,7 @@ async def test_who_subscribes_while_they_are_put_on_a_clock_lives_by_one_time(st
 async def test_a_clock_does_not_begin_before_there_are_periods(stage: OpenStage) -> None:
     """1970 in Kiritimati is still 1969 here: nothing that began there could ever be invoiced."""
     async with open_house(stage) as house:
-        with pytest.raises(Invalid, match="before 1970 by UTC"):
+        with pytest.raises(Invalid, match="before 1970 in UTC"):
             await house.test_clock(datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=14))))
 
 

@@ -182,7 +182,7 @@ async def test_an_invoice_is_paid_when_its_customer_asks_for_it(stage: OpenStage
         async with house.s.begin() as tx:
             with pytest.raises(NotFound, match="no invoice"):
                 await dunning.pay_invoice(tx, "somebody else", second.id)
-            with pytest.raises(Conflict, match="paid and not to be paid"):
+            with pytest.raises(Conflict, match="paid and cannot be paid"):
                 await dunning.pay_invoice(tx, customer.id, first.id)
             await dunning.pay_invoice(tx, customer.id, second.number)
             with pytest.raises(Conflict, match="is being charged"):

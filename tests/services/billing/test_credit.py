@@ -102,7 +102,7 @@ async def test_a_refund_does_not_pay_the_money_and_leave_the_credit(stage: OpenS
         first = (await house.invoices(subscription))[0]
         with pytest.raises(Invalid, match=r"pay out the credit of account acc-1 \(POST /v1/credit/payouts"):
             await give_back(house, first, aed("941.00"), beyond_credit=True)
-        with pytest.raises(Invalid, match=r"0\.00 AED can be given back"):
+        with pytest.raises(Invalid, match=r"0\.00 AED is refundable"):
             await give_back(house, first, aed("941.00"), outside=True, beyond_credit=True)
         await house.run()
         assert not house.gateway.books.refunds
@@ -160,7 +160,7 @@ async def test_by_hand_it_is_on_record_and_the_gateway_is_not_asked(stage: OpenS
         [said] = [each for each in await notes(house.s.read) if each.location == f"brakes.{ACTION}"]
         assert (said.actor, said.text) == (
             "ann",
-            "note 970.00 AED of credit as paid out by hand, account acc-1, which has 970.00 AED: bank transfer 4711",
+            "record 970.00 AED of credit as paid out by hand, account acc-1, which has 970.00 AED: bank transfer 4711",
         )
         assert await house.broken() == {}
 
@@ -181,7 +181,7 @@ async def test_a_payout_that_the_gateway_refuses_leaves_the_credit_and_may_be_tr
             ("paid_out", "-970.00"),
             ("paid_out", "970.00"),
         ]
-        assert any("the customer has the credit again" in text for text in await house.loud())
+        assert any("the credit was restored" in text for text in await house.loud())
         assert (await charge_of(house, (await house.invoices(subscription))[0])).paid_out_minor == 0
         assert (await pay_out(house, "99.00")).state is PayoutState.SUCCEEDED
         assert await house.broken() == {}
@@ -189,7 +189,7 @@ async def test_a_payout_that_the_gateway_refuses_leaves_the_credit_and_may_be_tr
 
 async def test_a_payout_that_payments_has_no_room_for_fails_once_and_for_all(stage: OpenStage) -> None:
     """Here nobody knows of the refund that is under way there. Asked once more later, when there would be room, it is
-    still refused: the customer has the credit again."""
+    still refused: the credit was restored."""
     async with open_house(stage, at=BEGIN) as house:
         customer = await house.customer()
         subscription = await house.subscribe(customer)
@@ -202,7 +202,7 @@ async def test_a_payout_that_payments_has_no_room_for_fails_once_and_for_all(sta
         await house.run()
         payout = await payout_of(house, payout.id)
         assert payout.state is PayoutState.FAILED
-        assert "29.00 AED cannot be given back" in (payout.failure or "")
+        assert "29.00 AED of transaction" in (payout.failure or "")
         assert await house.credit(customer) == aed("29.00")
         async with house.s.begin() as tx:
             await tx.execute("update payments.transactions set refunded_minor = 0, state = 'succeeded'")
@@ -250,7 +250,7 @@ async def test_a_pending_payout_is_told_of_after_a_day(stage: OpenStage) -> None
             await house.s.admin.pause(queue, "to be late")
         payout = await pay_out(house, "970.00", run=False)
         await house.pass_days(1.1)
-        assert [row["id"] for row in (await house.broken())["a payout of credit ends within a day"]] == [payout.id]
+        assert [row["id"] for row in (await house.broken())["a credit payout ends within a day"]] == [payout.id]
 
 
 async def test_operators_add_remove_and_expire_credit_with_an_entry_each(stage: OpenStage) -> None:
@@ -304,10 +304,12 @@ async def test_what_no_charge_has_room_for_is_paid_out_in_parts_or_by_hand(stage
         await change(house, CreditVerdict.ADD, "100.00")
         [invoice] = await house.invoices(subscription)
         with pytest.raises(
-            Invalid, match=rf"at most 29.00 AED can, through invoice {invoice.number}: pay out in parts"
+            Invalid, match=rf"at most 29.00 AED is refundable, through invoice {invoice.number}: pay out in parts"
         ):
             await pay_out(house, "30.00")
-        with pytest.raises(Invalid, match=r"invoice 'INV-2000-000001' .* has no charge in AED .* or pay out by hand"):
+        with pytest.raises(
+            Invalid, match=r"invoice 'INV-2000-000001' .* has no refundable charge in AED .* or pay out by hand"
+        ):
             await pay_out(house, "10.00", invoice="INV-2000-000001")
         assert (await pay_out(house, "10.00", invoice=invoice.number)).invoice_id == invoice.id
         assert not [each for each in house.gateway.books.refunds.values() if each.amount != 1_000]
@@ -455,7 +457,7 @@ async def test_a_refund_and_a_payout_of_one_charge_together_are_no_more_than_the
         assert house.gateway.books.refunded_total("AED") == aed("970.00")
         charge = await charge_of(house, first)
         assert (charge.free, charge.left) == (aed("0.00"), aed("29.00"))
-        with pytest.raises(Invalid, match=r"0.00 AED can be given back"):
+        with pytest.raises(Invalid, match=r"0.00 AED is refundable"):
             await give_back(house, first, aed("29.00"))
         assert await house.credit(customer) == aed("0.00")
         assert await house.broken() == {}
@@ -480,7 +482,7 @@ async def test_an_invoice_whose_credit_was_paid_out_after_it_was_given_up_is_not
         assert back > aed("0.00")
         await change(house, CreditVerdict.PAID_BY_HAND, back.to_text())
         owed = (await house.invoices(subscription))[-1]
-        with pytest.raises(Conflict, match=r"of that is gone; add as much credit, or leave it unpaid"):
+        with pytest.raises(Conflict, match=r"of that is no longer available; add as much credit, or leave it unpaid"):
             async with house.s.begin() as tx:
                 await dunning.pay_invoice(tx, None, owed.id)
         await house.give_card(customer)
@@ -503,7 +505,7 @@ async def test_an_answer_that_does_not_fit_a_payout_changes_nothing_and_is_loud(
         late = replace(told, event_id="odd-1", status=Status.FAILED)
         nobodys = replace(told, event_id="odd-2", metadata={"refund_key": "credit:nobody"})
         for odd, problem in (
-            (late, f"failed of payout {payout.id} came when it was succeeded"),
+            (late, f"failed of payout {payout.id} arrived when it was succeeded"),
             (nobodys, "there is no payout 'nobody'"),
         ):
             async with house.s.begin() as tx:
@@ -518,7 +520,7 @@ async def test_an_answer_that_does_not_fit_a_payout_changes_nothing_and_is_loud(
         ("update subscriptions.credits set minor = minor + 1", "credit granted is used, paid out, expired or left"),
         (
             "update subscriptions.credit_entries set balance_minor = 1 where kind = 'paid_out'",
-            "every entry of credit has the balance that the entries before it leave",
+            "every credit entry has the balance of all entries up to it",
         ),
         (
             "update subscriptions.invoices set credit_minor = 2, due_minor = total_minor - 2 where credit_minor > 0",
@@ -526,15 +528,15 @@ async def test_an_answer_that_does_not_fit_a_payout_changes_nothing_and_is_loud(
         ),
         (
             "update subscriptions.credit_entries set minor = 1 where kind = 'granted'",
-            "credit granted is what a change of plan gave back",
+            "credit granted is what a plan change credited",
         ),
         (
             "update subscriptions.credit_payouts set amount_minor = 1",
-            "credit paid out is its payouts, and is with the customer or the credit is",
+            "every credit payout has deducted its amount, unless it failed",
         ),
         (
             "update subscriptions.credit_payouts set state = 'pending', ended_at = null",
-            "credit on its way to a card is its pending payouts",
+            "credit being paid out is that of pending payouts",
         ),
         (
             "update payments.transactions set paid_out_minor = 1 where paid_out_minor > 0",

@@ -83,5 +83,5 @@ def test_a_posting_is_not_called_past_by_a_clock_that_shows_the_old_month_once_m
 
 def test_time_that_is_empty_is_refused() -> None:
     for ask in (lambda: earned(Amount(1, AED), START, START, START), lambda: next_recognition(START, START, START)):
-        with pytest.raises(Invalid, match="is empty: the end must be the later"):
+        with pytest.raises(Invalid, match="is empty: the end must be later"):
             ask()

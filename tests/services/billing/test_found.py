@@ -88,7 +88,7 @@ async def test_a_change_of_plan_after_an_outage_does_not_jump_over_the_periods_t
         subscription = await house.subscribe(await house.customer())
         assert subscription.due_at is not None
         await house.s.clock.freeze(subscription.due_at + timedelta(days=40))
-        with pytest.raises(Conflict, match="a period of the subscription is over"):
+        with pytest.raises(Conflict, match="the subscription's period is over"):
             await house.change_plan(subscription, "pro")
         await house.look()
         await house.run()

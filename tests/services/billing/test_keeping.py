@@ -32,7 +32,7 @@ async def test_what_fell_due_and_lost_its_message_is_put_again(stage: OpenStage)
         assert await put_back(house) == [], "it has its message"
         await house.s.owner.execute("delete from payonce.messages")
         await house.s.admin.resume("q:sub:payment_initiation")
-        assert await put_back(house) == ["renew was put and had no message"]
+        assert await put_back(house) == ["renew was due and had no message"]
         await house.pass_days(0.1)
         assert [each.period for each in await house.invoices(subscription)] == [0, 1]
         assert await house.broken() == {}

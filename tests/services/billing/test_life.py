@@ -88,7 +88,7 @@ async def test_an_account_has_one_subscription_at_a_time(stage: OpenStage) -> No
     async with open_house(stage) as house:
         customer = await house.customer()
         first = await house.subscribe(customer)
-        with pytest.raises(Conflict, match="has not ended"):
+        with pytest.raises(Conflict, match="already has a subscription"):
             await house.subscribe(customer, "pro")
         await house.cancel(first)
         second = await house.subscribe(customer, "pro")
@@ -142,7 +142,7 @@ async def test_a_customer_has_one_trial_and_whoever_never_got_it_may_try_again(s
             await house.give_card(customer, number)
             subscription = await house.start_trial(customer)
             await house.cancel(subscription)
-        with pytest.raises(Conflict, match="has had a trial"):
+        with pytest.raises(Conflict, match="already had a trial"):
             await house.start_trial(customer)
         async with house.s.begin() as tx:
             await new_subscriptions.start_trial(tx, customer.id, "trial", again=True)

@@ -141,7 +141,7 @@ async def test_nothing_is_charged_while_the_odd_payment_is_not_back(stage: OpenS
         await house.give_card(customer)
         invoice = await last_invoice(house, subscription)
         async with house.s.begin() as tx:
-            with pytest.raises(Conflict, match="on its way back; pay when it is back"):
+            with pytest.raises(Conflict, match="being refunded; pay once it is refunded"):
                 await dunning.pay_invoice(tx, customer.id, invoice.id)
         await house.pass_days(15)
         invoice = await last_invoice(house, subscription)
@@ -151,7 +151,7 @@ async def test_nothing_is_charged_while_the_odd_payment_is_not_back(stage: OpenS
         assert waiting.due_at is not None
         assert now < waiting.due_at <= now + dunning.LOOKED_AGAIN_AFTER
         assert "dunning_waits" in await house.timeline(subscription)
-        assert "money that fits no invoice is named, and on its way back" in await house.broken()
+        assert "money without a matching invoice is recorded and being refunded" in await house.broken()
         await house.s.admin.resume(REFUNDS)
         await house.pass_days(1)
         invoice = await last_invoice(house, subscription)

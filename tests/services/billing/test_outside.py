@@ -64,7 +64,7 @@ async def refused_by_the_gateway(house: House, odd: Transaction) -> None:
     await house.client.refund(RefundOrder("by-hand", odd.gateway_id, 1, "AED", "by-hand"))
     await house.s.admin.resume(REFUNDS)
     await house.run()
-    assert [text for text in await house.loud() if "28.00 AED was not given back" in text]
+    assert [text for text in await house.loud() if "28.00 AED was not refunded" in text]
 
 
 async def not_read_yet(house: House, odd: Transaction) -> None:

@@ -54,7 +54,7 @@ async def test_on_a_canceling_subscription_a_change_is_refused(stage: OpenStage)
         subscription = await house.subscribe(await house.customer())
         await house.cancel(subscription, ChangeTiming.PERIOD_END)
         for when in (None, *ChangeTiming):
-            with pytest.raises(Conflict, match="take the cancellation back first with resume"):
+            with pytest.raises(Conflict, match="withdraw the cancellation first with resume"):
                 await house.change_plan(subscription, "pro", when)
         await house.resume(subscription)
         assert (await house.change_plan(subscription, "pro")).plan_id == "pro-v1"
@@ -118,7 +118,7 @@ async def test_a_cancellation_that_meets_a_change_ends_it_visibly(
         found = await ended(house, change)
         paid = (queue, when) == (CHARGE_INITIATION.queue, ChangeTiming.PERIOD_END)
         assert found.state is (ChangeState.APPLIED if paid else ChangeState.FAILED)
-        assert paid or "canceled" in str(found.reason) or "as its customer wished" in str(found.reason)
+        assert paid or "canceled" in str(found.reason) or "as the customer requested" in str(found.reason)
         told = [data for name, data in await heard(house) if name == ENDS[found.state]]
         assert [data["plan_change"]["change_id"] for data in told] == [change.id]
         assert await house.broken() == {}
@@ -157,7 +157,7 @@ async def test_a_scheduled_change_ends_with_its_subscription_or_with_another_cho
         assert third.effective_at(subscription) == subscription.period_end
         await house.cancel(subscription)
         last = await ended(house, third)
-        assert (last.state, last.reason) == (ChangeState.FAILED, "the subscription ended: as its customer wished")
+        assert (last.state, last.reason) == (ChangeState.FAILED, "the subscription ended: as the customer requested")
         assert (await house.subscription(subscription)).next_plan_id is None
         assert await house.broken() == {}
 
@@ -198,7 +198,7 @@ async def test_a_change_that_loses_its_messages_over_and_over_is_told_of_after_a
             await house.s.owner.execute("delete from payonce.messages where queue = $1", PLAN_CHANGE.queue)
             await house.s.clock.freeze(await house.s.clock.now() + timedelta(hours=13))
             await put_back(house)
-        assert [row["id"] for row in (await house.broken())["a change of plan that was accepted ends"]] == [change.id]
+        assert [row["id"] for row in (await house.broken())["an accepted plan change ends"]] == [change.id]
 
 
 async def test_a_message_that_comes_twice_or_from_an_earlier_version_changes_the_plan_once(stage: OpenStage) -> None:

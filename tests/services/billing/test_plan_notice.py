@@ -150,7 +150,7 @@ async def test_a_notice_that_nobody_means_is_refused(stage: OpenStage, days: int
     async with open_house(stage) as house:
         await offer(house, 3_900)
         async with house.s.begin() as tx:
-            with pytest.raises(Invalid, match=f"{days} days of notice"):
+            with pytest.raises(Invalid, match=f"{days} days is not possible"):
                 await plan_migrations.start(tx, "basic-v1", None, "ann", "why", days)
 
 

@@ -158,7 +158,7 @@ async def test_a_price_that_was_moved_is_not_kept_by_canceling_and_taking_it_bac
         await house.resume(subscription)
         for plan in ("basic", "basic-v2"):
             await house.change_plan(subscription, plan, ChangeTiming.PERIOD_END)
-        with pytest.raises(Conflict, match="an operator moves the subscription"):
+        with pytest.raises(Conflict, match="a plan migration moves the subscription"):
             await house.change_plan(subscription, "basic-v1", ChangeTiming.PERIOD_END)
         await house.pass_days(30)
         assert (await house.invoices(subscription))[-1].due == aed("39.00")
@@ -306,8 +306,8 @@ async def put_back(house: House) -> None:
 @pytest.mark.parametrize(
     ("older", "newer", "says"),
     [
-        ("basic", None, "is the version that is for sale"),
-        ("basic-v2", None, "is the version that is for sale"),
+        ("basic", None, "is the version for sale"),
+        ("basic-v2", None, "is the version for sale"),
         ("basic-v1", "pro", "is no version of basic"),
         ("trial-v1", None, "is a trial"),
         ("basic-v1", "basic-v1", "no longer for sale"),

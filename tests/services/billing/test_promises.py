@@ -19,72 +19,72 @@ from tests.services.billing.billing_stage import House, open_house
 
 BREAKS = {
     "every period that began has exactly one invoice": "update subscriptions.subscriptions set period = period + 1",
-    "no invoice is of a period that has not begun": "update subscriptions.invoices set period = 7",
+    "no invoice belongs to a period that has not begun": "update subscriptions.invoices set period = 7",
     "an invoice is the sum of its lines": "update subscriptions.invoice_lines set amount_minor = amount_minor + 1",
     "numbers have no gaps": "update subscriptions.number_series set last = last + 1",
     "a paid invoice has its transaction, or nothing was due": (
         "update subscriptions.invoices set transaction_id = null"
     ),
-    "what is receivable is what open invoices are due": (
+    "receivables are the open invoices' amounts due": (
         "update subscriptions.invoices set state = 'open', paid_at = null"
     ),
-    "what is deferred is what is billed and not earned": (
+    "deferred revenue is what is billed and not earned": (
         "update subscriptions.invoice_lines set earned_minor = earned_minor + 1"
     ),
     "revenue is what the lines have earned": "update subscriptions.invoice_lines set earned_minor = earned_minor + 1",
-    "what is earned is all earned in the end": "update subscriptions.invoices set earn_at = null",
-    "credit of customers is what the books owe them": (
+    "paid invoices are fully earned in the end": "update subscriptions.invoices set earn_at = null",
+    "customers' credit is what the ledger owes them": (
         "insert into subscriptions.credits (account_id, currency, exponent, minor) values ('acc-1', 'AED', 2, 5)"
     ),
     "refunds are their credit notes": "update subscriptions.invoices set refunded_minor = 1",
-    "money that fits no invoice is named, and on its way back": """
+    "money without a matching invoice is recorded and being refunded": """
         insert into subscriptions.unapplied_payments
             (transaction_id, event_id, currency, exponent, amount_minor, refund_asked, reason)
         values ('t', 'e', 'AED', 2, 5, false, 'for nothing')
     """,
-    "an invoice that is not paid up belongs to a subscription that is not": (
+    "an unpaid invoice belongs to an unpaid subscription": (
         "update subscriptions.invoices set state = 'open', paid_at = null"
     ),
-    "a subscription that is past due waits for a day of dunning or an answer": (
+    "a past due subscription waits for a dunning day or an answer": (
         "update subscriptions.subscriptions set state = 'past_due'"
     ),
-    "what falls due is put on its queue within an hour": (
+    "due work is enqueued within an hour": (
         "update subscriptions.subscriptions set due_at = payonce.due_now() - interval '2 hours'"
     ),
-    "what was put on its queue is worked on within a day": """
+    "enqueued work is processed within a day": """
         update subscriptions.subscriptions set due_at = payonce.due_now() - interval '25 hours',
             put_for = payonce.due_now() - interval '25 hours'
     """,
-    "a charge that was asked for is answered within a day": """
+    "a requested charge is answered within a day": """
         update subscriptions.invoices set state = 'open', paid_at = null, charging = true,
             updated_at = payonce.due_now() - interval '25 hours'
     """,
-    "the price of a trial is back within a day": "update subscriptions.invoices set action = 'trial'",
-    "a change of plan that was accepted ends": """
+    "the price of a trial is refunded within a day": "update subscriptions.invoices set action = 'trial'",
+    "an accepted plan change ends": """
         insert into subscriptions.plan_changes
             (id, subscription_id, from_plan_id, to_plan_id, at_period_end, requested_at)
         select 'c', id, plan_id, plan_id, true, payonce.due_now() from subscriptions.subscriptions
     """,
-    "limits begin anew as the plan says": """
+    "limits reset as the plan says": """
         update subscriptions.subscriptions set allowance_starts = array[period_start],
             updated_at = payonce.due_now() - interval '61 minutes'
     """,
-    "a test clock that has something to do goes on within an hour": """
+    "a test clock with work to do advances within an hour": """
         insert into subscriptions.test_clocks (id, name, now_at, target_at, made_by, updated_at)
         values ('tc', 'stuck', payonce.due_now(), payonce.due_now() + interval '1 day', 'test',
             payonce.due_now() - interval '61 minutes')
     """,
-    "revenue is counted within a day of its time": """
+    "revenue is recognised within a day of its time": """
         update subscriptions.invoices set earn_at = payonce.due_now() - interval '25 hours',
             updated_at = payonce.due_now() - interval '25 hours'
     """,
-    "every event of payments was taken in whole": (
+    "every payment event was processed": (
         "update subscriptions.payment_webhook_requests set processed = false, processed_at = null"
     ),
 }
 FURTHER_BREAKS = [
     (
-        "money that fits no invoice is named, and on its way back",
+        "money without a matching invoice is recorded and being refunded",
         """
         insert into subscriptions.unapplied_payments
             (transaction_id, event_id, currency, exponent, amount_minor, refund_asked, reason, created_at)
@@ -92,7 +92,7 @@ FURTHER_BREAKS = [
         """,
     ),
     (
-        "what falls due is put on its queue within an hour",
+        "due work is enqueued within an hour",
         """
         update subscriptions.invoices set state = 'open', paid_at = null;
         update subscriptions.subscriptions set state = 'past_due', due_for = 'dun',
@@ -100,7 +100,7 @@ FURTHER_BREAKS = [
         """,
     ),
     (
-        "a change of plan that was accepted ends",
+        "an accepted plan change ends",
         """
         insert into subscriptions.plan_changes
             (id, subscription_id, from_plan_id, to_plan_id, at_period_end, requested_at, created_at)
@@ -109,7 +109,7 @@ FURTHER_BREAKS = [
         """,
     ),
     (
-        "the price of a trial is back within a day",
+        "the price of a trial is refunded within a day",
         """
         update subscriptions.invoices set action = 'trial', refunding = true,
             updated_at = payonce.due_now() - interval '25 hours'
@@ -126,8 +126,8 @@ FURTHER_BREAKS = [
         """,
         )
         for name, put_for in (
-            ("a test clock that has something to do goes on within an hour", "null"),
-            ("what was put on its queue is worked on within a day", "due_at"),
+            ("a test clock with work to do advances within an hour", "null"),
+            ("enqueued work is processed within a day", "due_at"),
         )
     ),
 ]
@@ -163,7 +163,7 @@ async def test_what_was_read_before_somebody_else_moved_it_is_not_written(stage:
     async with open_house(stage) as house:
         before = await house.subscribe(await house.customer())
         await house.pause(before)
-        with pytest.raises(Retry, match="no longer as it was read"):
+        with pytest.raises(Retry, match="was changed since it was read"):
             async with house.s.begin() as tx:
                 await store.move(
                     tx, before, "canceled", before.created_at, state=State.CANCELED, ended_at=before.created_at
@@ -179,7 +179,7 @@ async def test_an_invoice_that_was_charged_anew_is_not_marked_by_an_earlier_answ
             await invoice_store.begin_charge(tx, before)
         # As it was read when the first try was under way.
         earlier = replace(before, charging=True)
-        with pytest.raises(Retry, match="no longer as it was read"):
+        with pytest.raises(Retry, match="was changed since it was read"):
             async with house.s.begin() as tx:
                 await invoice_store.mark_failed(tx, earlier, "late", False, before.issued_at)
 

@@ -239,7 +239,7 @@ async def test_what_payments_may_hold_is_asked_for_again_with_one_note_and_no_wa
             await at.asked_again()
         [said] = await notes(at.subscriptions.read, location="billing.put_back")
         assert said.severity is Severity.INFO
-        assert said.text == "invoice INV-2026-000001 was being charged and had no answer; asked again"
+        assert said.text == "invoice INV-2026-000001 was being charged and had no answer; requested again"
 
 
 async def test_each_database_has_the_queues_schedules_and_checks_of_its_own_service(

@@ -86,7 +86,7 @@ async def test_an_order_that_comes_again_is_carried_out_once(shop: OpenShop) -> 
         (PAYOUTS, {"currency": "QQQ"}, 422, "currency QQQ is not known here"),
         (PAYOUTS, {"account_id": "nobody"}, 404, "nobody"),
         (PAYOUTS, {"invoice": "INV-1999-000001"}, 422, "name another one, or pay out by hand"),
-        (PAYOUTS, {"way": "by_hand", "invoice": "INV-1999-000001"}, 422, "leave it out otherwise"),
+        (PAYOUTS, {"way": "by_hand", "invoice": "INV-1999-000001"}, 422, "omit it for other decisions"),
         (ADJUSTMENTS, {"change": "remove", "amount": "970.01"}, 422, "which is less than"),
         (ADJUSTMENTS, {"change": "pay_out"}, 422, "must be add, remove or expire"),
         (ADJUSTMENTS, {"change": "double"}, 422, ""),

@@ -74,7 +74,7 @@ async def test_a_customer_cannot_give_back_what_they_used(counter: OpenCounter) 
         assert (await anna.post(USE, event(delta=5))).json["used"] == 5
         no = await anna.post(USE, event("e-2", delta=-5))
         assert no.status == 403
-        assert "for operators and keys" in no.problem["detail"]
+        assert "for operators and API keys" in no.problem["detail"]
         assert (await key.post(USE, event("e-2", delta=-2, account_id="anna"))).json["used"] == 3
 
 
@@ -97,10 +97,10 @@ async def test_what_is_anothers_is_not_there(counter: OpenCounter) -> None:
 
 
 REFUSED = (
-    (b"", 400, "no JSON"),
-    (b"{", 400, "no JSON"),
-    (b'{"feature_name": "\xff", "event_id": "e"}', 400, "no JSON"),
-    (b'{"feature_name": "\\ud800", "event_id": "e"}', 400, "no JSON"),
+    (b"", 400, "not valid JSON"),
+    (b"{", 400, "not valid JSON"),
+    (b'{"feature_name": "\xff", "event_id": "e"}', 400, "not valid JSON"),
+    (b'{"feature_name": "\\ud800", "event_id": "e"}', 400, "not valid JSON"),
     (b"[]", 422, "object"),
     (b'{"event_id": "e"}', 422, "feature_name"),
     (b'{"feature_name": "api_calls"}', 422, "event_id"),

@@ -177,7 +177,7 @@ async def test_a_refund_that_the_gateway_refuses_fails_and_frees_what_it_held(st
         assert (after.state, after.refunding.minor) == (State.SUCCEEDED, 0)
         assert till.subscriptions.told[-1]["status"] == "failed"
         [said] = await till.loud()
-        assert "9.00 AED was not given back" in said
+        assert "9.00 AED was not refunded" in said
         assert await till.broken() == {}
 
 

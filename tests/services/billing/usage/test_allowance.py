@@ -54,7 +54,7 @@ async def test_an_annual_plan_has_its_monthly_allowance_every_month(stage: OpenS
             assert no.value.why is UsageRefusal.OVER_LIMIT
             entitled = await usage.entitlement(house.s.read, customer.id, CALLS)
             assert (entitled.why_not, entitled.resets_at is not None) == (UsageRefusal.OVER_LIMIT, True)
-            assert f"begins anew at {entitled.resets_at.isoformat()}" in str(no.value)  # type: ignore[union-attr]
+            assert f"resets at {entitled.resets_at.isoformat()}" in str(no.value)  # type: ignore[union-attr]
             await house.go_to(entitled.resets_at)  # type: ignore[arg-type]
             assert (await usage.entitlement(house.s.read, customer.id, CALLS)).left == ALLOWED
         anchor = Anchor.at(BEGIN, "UTC", MONTH)
@@ -147,7 +147,7 @@ async def test_a_daily_allowance_of_a_monthly_plan_follows_the_customers_calenda
     ],
 )
 def test_an_allowance_that_does_not_fit_the_period_is_refused(billing: Interval, limits: Interval) -> None:
-    with pytest.raises(Invalid, match="limits that begin anew every"):
+    with pytest.raises(Invalid, match="limits that reset every"):
         allowance.check(billing, limits)
 
 

@@ -15,7 +15,7 @@ from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import House, open_house
 from tests.services.billing.usage.usage_stage import CALLS
 
-BROKEN: Final = "limits begin anew as the plan says"
+BROKEN: Final = "limits reset as the plan says"
 LOST: Final = {
     "a subscription begun without windows": "null",
     "windows of the period before": """

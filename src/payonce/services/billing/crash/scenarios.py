@@ -61,7 +61,7 @@ HANDLERS: Final = tuple(
     for each in (*ROLES["subscriptions"], *ROLES["payments"], *CARRIED_OUT)
 )
 
-BY_SCHEDULE: Final = "what falls due is put on its queue within an hour"
+BY_SCHEDULE: Final = "due work is enqueued within an hour"
 KEPT_ON_REDIS: Final = {name: query for name, query in INVARIANTS.items() if name != BY_SCHEDULE}
 """No schedule runs here, and a stale copy in Redis may advance the clock past the next renewal before it is dropped."""
 

@@ -1,4 +1,4 @@
-"""The subscription service: plans, subscriptions, invoices, and what falls due by the customer's clock."""
+"""The subscription service: plans, subscriptions and invoices, and the work that falls due in the customer's time."""
 
 from payonce.services.billing.subscriptions.handlers.new_subscriptions import process_trial_payment
 from payonce.services.billing.subscriptions.handlers.plan_changes import process_plan_change

@@ -1,8 +1,8 @@
-"""What each step of an invoice writes into the books.
+"""The postings of each step of an invoice.
 
-What we have or are owed is positive. Per invoice `billing/receivable` says what is still to be paid, and
-`billing/deferred` what is billed and not earned yet. `billing/captured` lies between the two services: payments writes
-what it took, we write what it was for.
+Assets and receivables are positive. Per invoice, `billing/receivable` is the unpaid amount and `billing/deferred` the
+billed but unearned one. `billing/captured` is in transit between the two services: payments books what it captured,
+subscriptions what it was for.
 """
 
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ DEFERRED: Final = "billing/deferred"
 REVENUE: Final = "billing/revenue"
 REFUNDS: Final = "billing/refunds"
 CREDIT: Final = "billing/credit"
-"""Owed to customers, who use it up with their next invoices."""
+"""Owed to customers, who use it for their next invoices."""
 BAD_DEBT: Final = "billing/bad_debt"
-"""Service that was given and will not be paid."""
+"""Service that was provided and will not be paid."""
 CAPTURED: Final = "billing/captured"
 UNAPPLIED: Final = "billing/unapplied"
-"""Taken from a card for what nobody owes; on its way back, or before a person."""
+"""Captured without a matching invoice; being refunded, or awaiting an operator's decision."""
 CREDIT_PAYOUT: Final = "billing/credit_payout"
-"""Credit on its way to a card: no longer the customer's to use, and not with them yet."""
+"""Credit being paid out to a card: no longer usable, and not received yet."""
 CREDIT_ADJUSTMENTS: Final = "billing/credit_adjustments"
-"""What operators gave as credit, less what they took."""
+"""Credit that operators added, minus what they removed."""
 CREDIT_EXPIRED: Final = "billing/credit_expired"
 PAID_OUTSIDE: Final = "billing/paid_outside"
-"""Below zero by what our bank or till has less."""
+"""Negative by the amount that left our bank or till."""
 
 INVOICE: Final = "billing_invoice"
 TRANSACTION: Final = "billing_transaction"
 REFUND: Final = "billing_refund"
-"""The kinds of reference; the latter two are kept by payments."""
+"""The reference kinds; payments keeps the objects of the latter two."""
 PAYOUT: Final = "billing_credit_payout"
 ENTRY: Final = "billing_credit_entry"
-"""Kinds of reference, too: a payout by its id, an entry by its key."""
+"""More reference kinds: a payout by its id, an entry by its key."""
 
 
 @dataclass(frozen=True)
 class Unwound:
-    """What becomes of an invoice that is taken back or given up after some of it was earned: credit pays for what was
-    served as far as it goes, the rest of that is bad debt, and credit that is left goes back to the customer."""
+    """The settlement of an invoice that is voided or written off after part of it was earned: credit pays for the
+    earned part as far as it goes, the rest of that part is bad debt, and unused credit returns to the customer."""
 
     unearned: Amount
     credit_back: Amount
@@ -58,7 +58,7 @@ def unwound(invoice: Invoice) -> Unwound:
 
 
 def issued(invoice: Invoice) -> Posting | None:
-    """None: the invoice is of nothing."""
+    """None for an invoice of zero."""
     credit = invoice.credit if invoice.total.minor >= 0 else invoice.total
     return _of(
         invoice,
@@ -73,7 +73,7 @@ def paid(invoice: Invoice) -> Posting | None:
 
 
 def earned(invoice: Invoice, amount: Amount, so_far: Amount, at: datetime) -> Posting | None:
-    """`so_far` includes the amount: two steps of one moment are told apart by it."""
+    """`so_far` includes the amount and distinguishes two steps at the same moment."""
     return _of(
         invoice,
         f"earned:{at.isoformat()}:{so_far.minor}",
@@ -83,7 +83,7 @@ def earned(invoice: Invoice, amount: Amount, so_far: Amount, at: datetime) -> Po
 
 
 def taken_back(invoice: Invoice, step: str) -> Posting | None:
-    """Void, or given up as uncollectible."""
+    """Void, or written off as uncollectible."""
     back = unwound(invoice)
     return _of(
         invoice,
@@ -94,7 +94,7 @@ def taken_back(invoice: Invoice, step: str) -> Posting | None:
 
 
 def reopened(invoice: Invoice) -> Posting | None:
-    """What was given up is charged once more: the opposite of having given it up."""
+    """An uncollectible invoice is charged again: the reverse of writing it off."""
     back = unwound(invoice)
     return _of(
         invoice,
@@ -123,7 +123,7 @@ def unapplied(transaction_id: str, amount: Amount) -> Posting:
 
 
 def returned(transaction_id: str, refund_id: str, amount: Amount) -> Posting:
-    """Money that fitted no invoice is back with the customer."""
+    """Captured money without a matching invoice was refunded."""
     return Posting(
         f"billing_refund:{refund_id}:returned",
         Reference(TRANSACTION, transaction_id),
@@ -133,7 +133,7 @@ def returned(transaction_id: str, refund_id: str, amount: Amount) -> Posting:
 
 
 def credit_adjusted(entry_key: str, amount: Amount) -> Posting:
-    """Above zero the customer has more."""
+    """Positive amounts increase the customer's credit."""
     return Posting(
         f"{ENTRY}:{entry_key}", Reference(ENTRY, entry_key), moved(amount, CREDIT, CREDIT_ADJUSTMENTS), "adjusted"
     )
@@ -146,7 +146,7 @@ def credit_expired(entry_key: str, amount: Amount) -> Posting:
 
 
 def payout_begun(payout: CreditPayout) -> Posting:
-    """The customer cannot use it any more. By hand it is with them already."""
+    """The credit is deducted. A manual payout has already reached the customer."""
     source = PAID_OUTSIDE if payout.way is PayoutWay.BY_HAND else CREDIT_PAYOUT
     return Posting(
         f"{PAYOUT}:{payout.id}", Reference(PAYOUT, payout.id), moved(payout.amount, source, CREDIT), "paid_out"
@@ -154,7 +154,7 @@ def payout_begun(payout: CreditPayout) -> Posting:
 
 
 def payout_arrived(payout: CreditPayout) -> Posting:
-    """Payments gave it back, out of what was captured."""
+    """Payments refunded the amount from captured money."""
     return Posting(
         f"{PAYOUT}:{payout.id}:arrived",
         Reference(PAYOUT, payout.id),

@@ -1,6 +1,6 @@
-"""The gauges of subscriptions and invoices, read from the store.
+"""Gauges of subscriptions and invoices, read from the database.
 
-Customers on test clocks are left out: their time is not ours.
+Customers on test clocks are excluded, since their time is simulated.
 """
 
 from typing import Any, Final
@@ -14,39 +14,39 @@ from payonce.services.billing.subscriptions.model import ENDED, Due, State
 from payonce.services.billing.subscriptions.store.figures import A_MONTH
 
 SUBSCRIPTIONS = Gauge(
-    "payonce_billing_subscriptions", "Subscriptions that have not ended.", ["state"], registry=REGISTRY
+    "payonce_billing_subscriptions", "Subscriptions that have not ended, by state.", ["state"], registry=REGISTRY
 )
 RECURRING = Gauge(
     "payonce_billing_recurring_amount",
-    "What a month of the running subscriptions brings, in major units.",
+    "Monthly recurring revenue of the active subscriptions, in major units.",
     ["currency"],
     registry=REGISTRY,
 )
-OPEN_INVOICES = Gauge("payonce_billing_open_invoices", "Invoices that are not paid.", registry=REGISTRY)
+OPEN_INVOICES = Gauge("payonce_billing_open_invoices", "Unpaid invoices.", registry=REGISTRY)
 OPEN_INVOICE_SECONDS = Gauge(
     "payonce_billing_oldest_open_invoice_seconds",
-    "Since when the oldest invoice is not paid; 0 without one.",
+    "Age of the oldest unpaid invoice; 0 without one.",
     registry=REGISTRY,
 )
 UNANSWERED_SECONDS = Gauge(
     "payonce_billing_unanswered_seconds",
-    "For how long the oldest charge that was asked for has had no answer; 0 without one.",
+    "Age of the oldest unanswered charge request; 0 without one.",
     registry=REGISTRY,
 )
 LATE_SECONDS = Gauge(
     "payonce_billing_late_seconds",
-    "For how long what the clock does with a subscription has been due; 0 when nothing is.",
+    "How long the oldest due step of a subscription is overdue; 0 without one.",
     ["due"],
     registry=REGISTRY,
 )
 UNAPPLIED_AMOUNT = Gauge(
     "payonce_billing_unapplied_amount",
-    "Money that was taken and fits no invoice, in major units.",
+    "Captured money without a matching invoice, in major units.",
     ["currency"],
     registry=REGISTRY,
 )
 CLOCKS_MOVING = Gauge(
-    "payonce_billing_test_clocks_moving", "Test clocks on their way to where they were sent.", registry=REGISTRY
+    "payonce_billing_test_clocks_moving", "Test clocks that have not reached their target.", registry=REGISTRY
 )
 
 UNAPPLIED: Final = "billing/unapplied"
@@ -101,7 +101,7 @@ async def _invoices(database: Database) -> None:
 
 
 async def _late(database: Database) -> None:
-    """What is due is moved on by whoever does it, so whatever was due long ago was not done."""
+    """Processing a due step moves it on, so a step that has been due for long was not processed."""
     rows = await database.engine.fetch(
         """
         select due_for, extract(epoch from payonce.due_now() - min(due_at))::float8 as late_s
@@ -118,12 +118,12 @@ async def _unapplied(database: Database) -> None:
     rows = await database.engine.fetch(
         "select asset, exponent, balance from payonce.balances where path = $1", UNAPPLIED
     )
-    # What we owe is below zero in the books.
+    # Liabilities are negative in the ledger.
     _show(UNAPPLIED_AMOUNT, {Asset(row["asset"], row["exponent"]): -int(row["balance"]) for row in rows})
 
 
 def _show(gauge: Any, found: dict[Asset, int]) -> None:
-    """What is no longer there must not be shown as it was last."""
+    """Removes series without a current value, which would keep their last one."""
     gauge.clear()
     for asset, minor in found.items():
         gauge.labels(asset.code).set(float(Amount(minor, asset).to_decimal()))

@@ -1,4 +1,4 @@
-"""Accounts, subscriptions, plans and invoices; states, each as one table."""
+"""Accounts, subscriptions, plans and invoices, with each state machine as one table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Account:
     locale: str
     test_clock_id: str | None
     version: int
-    """Grows when all tokens given out so far are to count no longer."""
+    """Grows when all issued tokens are revoked."""
     external_id: str | None
     """The merchant's own id for the customer."""
     has_password: bool
@@ -34,21 +34,21 @@ class Account:
 
 class State(StrEnum):
     INCOMPLETE = "incomplete"
-    """Waits for its first payment; the seed's `pending`."""
+    """Awaits its first payment; `pending` in the earlier system."""
     INCOMPLETE_EXPIRED = "incomplete_expired"
     TRIALING = "trialing"
-    """The seed's `trial`."""
+    """`trial` in the earlier system."""
     ACTIVE = "active"
     PAST_DUE = "past_due"
     UNPAID = "unpaid"
-    """The seed's `revoked`."""
+    """`revoked` in the earlier system."""
     PAUSED = "paused"
     CANCELED = "canceled"
 
 
 ENDED: Final = frozenset({State.INCOMPLETE_EXPIRED, State.CANCELED})
 ENTITLED: Final = frozenset({State.TRIALING, State.ACTIVE, State.PAST_DUE})
-"""Who may use what they subscribed to."""
+"""The states in which a subscription may be used."""
 INCOMPLETE_EXPIRES_S: Final = 23 * 3_600
 
 MOVES: Final[Mapping[State, frozenset[State]]] = {
@@ -64,14 +64,14 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
 
 
 class ChangeTiming(StrEnum):
-    """When a change of plan or a cancellation takes effect."""
+    """When a plan change or a cancellation takes effect."""
 
     NOW = "now"
     PERIOD_END = "period_end"
 
 
 class ChangeState(StrEnum):
-    """Of a change of plan: pending, then one of the others for ever."""
+    """The state of a plan change: pending, then one final state."""
 
     PENDING = "pending"
     APPLIED = "applied"
@@ -81,7 +81,7 @@ class ChangeState(StrEnum):
 
 
 class Due(StrEnum):
-    """What the clock does next with a subscription."""
+    """The next scheduled step of a subscription."""
 
     EXPIRE = "expire"
     TRIAL_END = "trial_end"
@@ -93,24 +93,24 @@ class InvoiceState(StrEnum):
     OPEN = "open"
     PAID = "paid"
     VOID = "void"
-    """Taken back: nothing is owed, and nothing of it was service."""
+    """Canceled by a credit note: nothing is owed, and nothing counts as provided."""
     UNCOLLECTIBLE = "uncollectible"
 
 
 WRONG_AMOUNT: Final = "wrong_amount"
-"""The code of a try that failed because another amount than the invoice's was taken. No gateway says this."""
+"""The failure code of an attempt that captured another amount than the invoice's. No gateway returns it."""
 
 
 CHANGES: Final = frozenset({Action.UPGRADE, Action.DOWNGRADE})
-"""Invoices of a change of plan, which are of no period."""
+"""Actions of plan changes, whose invoices belong to no period."""
 
 
 class LineKind(StrEnum):
     PERIOD = "period"
     UNUSED = "unused"
-    """Of the plan that is left: a credit."""
+    """Unused time of the old plan: a credit."""
     REMAINING = "remaining"
-    """Of the plan that is taken up, for the rest of the period."""
+    """The rest of the period on the new plan."""
 
 
 class AfterDunning(StrEnum):
@@ -152,7 +152,7 @@ class Subscription:
     period_end: datetime | None
     trial_ends_at: datetime | None
     converts_to_plan_id: str | None
-    """Of a trial: the version that was for sale as it began."""
+    """For a trial: the version that was for sale when it began."""
     next_plan_id: str | None
     cancel_at_period_end: bool
     paused_at: datetime | None
@@ -165,15 +165,15 @@ class Subscription:
     created_at: datetime
     updated_at: datetime
     allowance_starts: tuple[datetime, ...] | None = None
-    """Of the windows in the running period; None when the period is the only one."""
+    """The starts of the allowance windows in the current period; None if the period is the only window."""
 
 
 @dataclass(frozen=True)
 class PlanChangeRecord:
-    """A change of plan that was accepted."""
+    """An accepted plan change."""
 
     id: str
-    """Of one that is to be now: also the id of its invoice."""
+    """For an immediate change, also the id of its invoice."""
     subscription_id: str
     from_plan_id: str
     to_plan_id: str
@@ -185,10 +185,10 @@ class PlanChangeRecord:
     requested_at: datetime
     ended_at: datetime | None
     not_before: datetime | None = None
-    """A scheduled one is applied with the first period that ends then or later; None: with the next one."""
+    """A scheduled change is applied at the first period end at or after this time; None for the next one."""
 
     def effective_at(self, subscription: Subscription) -> datetime | None:
-        """When it was applied, or will be. None: as soon as it is paid, or never."""
+        """When the change was or will be applied. None while it awaits payment, or if it was not applied."""
         if self.state is ChangeState.PENDING:
             if self.timing is ChangeTiming.NOW or subscription.period_end is None:
                 return None
@@ -240,23 +240,23 @@ class Invoice:
     trace_id: str | None
     lines: tuple[InvoiceLine, ...] = field(default=())
     paid_with: str | None = None
-    """The card that was charged, as the customer knows it."""
+    """The charged card, as printed on the invoice."""
 
 
 class EntryKind(StrEnum):
     """Why a customer's credit changed."""
 
     OPENING = "opening"
-    """The balance from before entries were kept."""
+    """The balance from before entries were recorded."""
     GRANTED = "granted"
-    """A change of plan gave back more than it charged."""
+    """A plan change credited more than it charged."""
     USED = "used"
-    """On an invoice; above zero when that invoice was voided or given up."""
+    """Used for an invoice; positive when that invoice was voided or written off."""
     PAID_OUT = "paid_out"
-    """As money; above zero when the payout failed."""
+    """Paid out as money; positive when the payout failed."""
     EXPIRED = "expired"
     ADJUSTED = "adjusted"
-    """By an operator."""
+    """Changed by an operator."""
 
 
 @dataclass(frozen=True)
@@ -265,9 +265,9 @@ class CreditEntry:
     account_id: str
     kind: EntryKind
     amount: Amount
-    """Above zero the customer has more."""
+    """Positive amounts increase the credit."""
     balance: Amount
-    """After it."""
+    """The balance after this entry."""
     invoice_id: str | None
     invoice_number: str | None
     payout_id: str | None
@@ -281,7 +281,7 @@ class PayoutWay(StrEnum):
     CARD = "card"
     """As a refund of an earlier charge, through payments."""
     BY_HAND = "by_hand"
-    """By bank or in cash: it has happened, and is only put on record."""
+    """By bank or in cash: already made, and only recorded."""
 
 
 class PayoutState(StrEnum):

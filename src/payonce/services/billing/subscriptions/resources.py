@@ -1,4 +1,4 @@
-"""What billing's subscriptions need from outside: the secrets of tokens and of notifications, and who sells."""
+"""Resources of subscriptions: token and notification secrets, the seller, and the fonts of invoices."""
 
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Reader
@@ -13,7 +13,7 @@ MINUTE_S = 60
 
 
 def subscription_resources(settings: Settings, database: Database) -> list[object]:
-    """Tokens are held against the accounts, which this service keeps."""
+    """Tokens are checked against the accounts, which this service stores."""
     versions = AccountVersions(Reader(database))
     billing = settings.of(BillingSettings)
     return [
@@ -32,7 +32,7 @@ def subscription_resources(settings: Settings, database: Database) -> list[objec
 
 
 def invoice_fonts(settings: Settings) -> Fonts:
-    """Raises Unavailable for a file that cannot be read: at the start, and not when the first invoice is opened."""
+    """Raises Unavailable for an unreadable font at start-up, not when the first invoice is opened."""
     billing = settings.of(BillingSettings)
     fonts = Fonts(files_of(billing.invoice_fonts), files_of(billing.invoice_fonts_bold))
     check_fonts(fonts)

@@ -1,4 +1,5 @@
-"""What is done by the clock: renewals and dunning that fall due, revenue, and clocks that stand still."""
+"""Periodic work of subscriptions: due renewals and dunning, revenue recognition, stalled test clocks, and lost
+messages."""
 
 from typing import Final
 from uuid import UUID
@@ -37,15 +38,15 @@ EARN: Final = "earn_revenue"
 CLEAN_UP: Final = "clean_up"
 PUT_BACK: Final = "put_back_billing"
 PUT_BACK_NOTES: Final = "billing.put_back"
-"""Where the audit log has what was put back."""
+"""The audit log's location for re-enqueued work."""
 PUT_BACK_MAX: Final = 100
-"""At once; the next look finds the others."""
+"""Per run; the next run finds the others."""
 FORGOTTEN_AFTER_S: Final = 900.0
-"""So long after its last step a thing without a message is not between two messages, it is forgotten."""
+"""Work without a message for so long after its last step is lost, not between two messages."""
 CLOCKS_MAX: Final = 1_000
-"""Looked at in one go; more test clocks than that are moved when what they wait for ends."""
+"""Per run; further test clocks advance when the work that they wait for ends."""
 KEEP_TOKENS: Final = "interval '30 days'"
-"""After they have expired: so long a stolen one that is used again is still recognised."""
+"""After expiry: until then the reuse of a stolen token is still detected."""
 
 SCHEDULES: Final = (
     Schedule("billing-renewals", BILLING_CLOCK, every=Every(60), action=RENEW),
@@ -59,7 +60,7 @@ log = get_logger(__name__)
 
 @handles(BILLING_CLOCK, RENEW)
 async def renew_due(work: Work) -> None:
-    """Puts what has fallen due, and looks again at once when there was more than one go takes."""
+    """Enqueues due work, and continues at once if one batch was not enough."""
     async with work.commit() as tx:
         if await due_work.take_due(tx, due_work.TAKEN_MAX) >= due_work.TAKEN_MAX:
             await tx.send(BILLING_CLOCK, {}, action=RENEW)
@@ -73,7 +74,7 @@ async def renew_due(work: Work) -> None:
             CLOCKS_MAX,
         )
         for row in rows:
-            # What was to wake it may have been purged by a person.
+            # The message that advances it may have been purged.
             await tx.send(BILLING_CLOCK, {"test_clock_id": row["id"]}, action=MOVE, correlation_id=row["id"])
 
 
@@ -86,8 +87,8 @@ async def earn_revenue(work: Work) -> None:
 
 @handles(BILLING_CLOCK, PUT_BACK)
 async def put_back_billing(work: Work) -> None:
-    """A person may purge a queue: what is under way without a message, not even a parked one, gets one. Payments tells
-    a charge that it knows by its key, so asking twice is asking once."""
+    """Re-enqueues work whose message was lost, for example when an operator purged a queue. Work with a message, even a
+    parked one, is left alone. Repeating a charge request is harmless: payments recognises its key."""
     async with work.commit() as tx:
         await _put_windows_right(tx)
         await _put_back_due(tx)
@@ -101,7 +102,7 @@ async def put_back_billing(work: Work) -> None:
 
 @handles(BILLING_CLOCK, CLEAN_UP)
 async def clean_up(work: Work) -> None:
-    """Expired refresh tokens. Failed messages need none: who redrives or decides one takes it away with that."""
+    """Deletes expired refresh tokens. Failed messages need no clean-up: redriving or deciding one removes it."""
     async with work.commit() as tx:
         await tx.execute(
             f"delete from subscriptions.refresh_tokens where expires_at < payonce.due_now() - {KEEP_TOKENS}"
@@ -110,11 +111,11 @@ async def clean_up(work: Work) -> None:
 
 async def _put_windows_right(tx: Tx) -> None:
     for subscription_id in await allowance_windows.put_right(tx, PUT_BACK_MAX):
-        await _record(tx, subscription_id, "its allowance windows were not those of its period, and were computed anew")
+        await _record(tx, subscription_id, "its allowance windows did not match its period and were recomputed")
 
 
 async def _put_back_due(tx: Tx) -> None:
-    """A test clock stands at the very moment that it has put: it is woken to put it again."""
+    """A test clock stays at the moment that it enqueued, so it is woken to enqueue it again."""
     rows = await tx.fetch(
         """
         update subscriptions.subscriptions s set put_for = null, revision = revision + 1
@@ -133,13 +134,13 @@ async def _put_back_due(tx: Tx) -> None:
         PUT_BACK_MAX,
     )
     for row in rows:
-        await _record(tx, row["id"], f"{row['due_for']} was put and had no message")
+        await _record(tx, row["id"], f"{row['due_for']} was due and had no message")
     for test_clock_id in sorted({row["test_clock_id"] for row in rows if row["test_clock_id"] is not None}):
         await wake(tx, test_clock_id)
 
 
 async def _put_back_first_invoices(tx: Tx) -> None:
-    """Without one nobody is charged until it expires, and a test clock waits for it for ever."""
+    """Without a first invoice nobody is charged, and a test clock waits forever."""
     rows = await tx.fetch(
         """
         select s.id, p.trial_days is not null as trial from subscriptions.subscriptions s
@@ -157,11 +158,11 @@ async def _put_back_first_invoices(tx: Tx) -> None:
     for row in rows:
         policy, action = (TRIAL_PAYMENT, Action.TRIAL) if row["trial"] else (PAYMENT_INITIATION, Action.INITIAL)
         await tx.send(policy, {"subscription_id": row["id"]}, action=action, correlation_id=row["id"])
-        await _record(tx, row["id"], "its first invoice was asked for and had no message")
+        await _record(tx, row["id"], "its first invoice was due and had no message")
 
 
 async def _put_back_plan_changes(tx: Tx) -> None:
-    """Accepted and not invoiced: without its message it would be pending for ever."""
+    """Accepted changes without an invoice: without a message they would stay pending forever."""
     rows = await tx.fetch(
         """
         update subscriptions.plan_changes c set updated_at = payonce.due_now()
@@ -207,8 +208,8 @@ async def _put_back_migrations(tx: Tx) -> None:
 
 
 async def _put_back_charges(tx: Tx) -> None:
-    """In any order: where payments have a database of their own, their messages are not seen here, and the same hundred
-    would have every turn."""
+    """In random order: if payments has a database of its own, its messages are not visible here, and the same hundred
+    invoices would be selected every time."""
     rows = await tx.fetch(
         """
         select i.id, s.id as subscription_id from subscriptions.invoices i
@@ -231,7 +232,7 @@ async def _put_back_charges(tx: Tx) -> None:
 
 
 async def _put_back_refunds(tx: Tx) -> None:
-    """Of payments that came too late. Payments has no record of such a refund before it reads the message."""
+    """Refunds of late payments. Payments records such a refund only when it processes the message."""
     rows = await tx.fetch(
         """
         update subscriptions.unapplied_payments u set updated_at = payonce.due_now()
@@ -252,7 +253,7 @@ async def _put_back_refunds(tx: Tx) -> None:
     for row in rows:
         about = row["subscription_id"]
         sent = await payment_events.request_refund(tx, row["transaction_id"], row["reason"], about, again=True)
-        await _record_repeat(tx, sent, about, f"the refund of late payment {row['transaction_id']} was asked for")
+        await _record_repeat(tx, sent, about, f"the refund of late payment {row['transaction_id']} was requested")
 
 
 async def _put_back_payouts(tx: Tx) -> None:
@@ -263,14 +264,14 @@ async def _put_back_payouts(tx: Tx) -> None:
 
 
 async def _record_repeat(tx: Tx, message_id: UUID, subscription_id: str, what: str) -> None:
-    """Payments with a database of their own may hold the message that is not seen here. That is no loss to warn of, and
-    is noted once, however often it is asked."""
+    """If payments has a database of its own, the message may exist there. That is no loss to warn about, and is noted
+    once, however often the request is repeated."""
     if not await tx.fetchval(
         "select exists (select from payonce.outbox where id = $1 and relay = $2)", message_id, RELAY
     ):
         await _record(tx, subscription_id, f"{what} and had no message")
         return
-    why = f"{what} and had no answer; asked again"
+    why = f"{what} and had no answer; requested again"
     log.info("billing_asked_again", subscription=subscription_id, why=why)
     said = "select exists (select from payonce.audit_log where reference = $1 and location = $2 and text = $3)"
     if not await tx.fetchval(said, subscription_id, PUT_BACK_NOTES, why):

@@ -1,4 +1,4 @@
-"""What subscriptions answer over HTTP, a module for each kind of thing."""
+"""The HTTP routes of subscriptions, one module per resource."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,8 @@ def build_routes() -> APIRouter:
     routes = APIRouter()
     for build in ROUTES:
         routes.include_router(build(), dependencies=[Depends(refuse_card_numbers)])
-    # What payments tell is signed, and has passed their own door: refused here it would be told for ever.
+    # Notifications from payments are signed, and payments has already checked for card numbers: rejected here, they
+    # would be retried forever.
     routes.include_router(webhook_routes())
     return routes
 

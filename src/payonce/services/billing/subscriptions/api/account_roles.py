@@ -1,4 +1,4 @@
-"""Who is an operator of billing: a route of the service that keeps the accounts."""
+"""Operators of billing: the route that grants and revokes the role."""
 
 from typing import Annotated, Literal
 
@@ -25,9 +25,7 @@ class RoleChange(RequestBody):
 def account_role_routes() -> APIRouter:
     routes = APIRouter(prefix="/v1/ops", tags=["billing ops"])
 
-    @routes.post(
-        "/accounts/{account_id}/role", summary="Make an account an operator's, or a customer's again", responses=CHANGES
-    )
+    @routes.post("/accounts/{account_id}/role", summary="Set an account's role", responses=CHANGES)
     async def set_role(
         account_id: Id, body: RoleChange, context: AppContextDep, trace: Trace, caller: Operator
     ) -> AccountDocument:

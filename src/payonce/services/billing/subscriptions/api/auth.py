@@ -1,4 +1,4 @@
-"""Accounts over HTTP: register, log in, stay logged in, change the password."""
+"""Accounts over HTTP: registration, login, token refresh and passwords."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ TimeZone = Annotated[
         max_length=100,
         pattern=NO_CONTROLS,
         examples=["Asia/Dubai"],
-        description="Whose calendar counts periods, such as Asia/Dubai.",
+        description="Time zone of the billing periods, such as Asia/Dubai.",
     ),
 ]
 Locale = Annotated[
@@ -56,7 +56,7 @@ Locale = Annotated[
         max_length=20,
         pattern=NO_CONTROLS,
         examples=["ar-AE"],
-        description="How amounts are written on invoices, such as en or ar-AE.",
+        description="Locale of amounts on invoices, such as en or ar-AE.",
     ),
 ]
 RefreshText = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX_CHARS, pattern=NO_CONTROLS)]
@@ -65,7 +65,7 @@ Customer = Annotated[BillingCaller, require_account()]
 
 class Registration(RequestBody):
     email: Email
-    password: Password = Field(description="12 to 1,000 characters; a few words are easier than signs.")
+    password: Password = Field(description="12 to 1,000 characters; a few words are easier to remember than symbols.")
     name: PersonName = ""
     time_zone: TimeZone = "UTC"
     locale: Locale = "en"
@@ -104,8 +104,8 @@ class AccountDocument(BaseModel):
 class Session(BaseModel):
     access_token: str = Field(description="For the header Authorization with the scheme Bearer.")
     token_type: str = "bearer"  # noqa: S105 - what OAuth calls it
-    expires_in: int = Field(description="Seconds that the access token counts.")
-    refresh_token: str = Field(description="Good for one use at /v1/auth/refresh; used twice, the login is over.")
+    expires_in: int = Field(description="Lifetime of the access token in seconds.")
+    refresh_token: str = Field(description="Valid for one use at /v1/auth/refresh; reusing it ends the login.")
     refresh_expires_at: datetime
     account: AccountDocument
 
@@ -115,7 +115,7 @@ def auth_routes() -> APIRouter:
     _add_logins(routes)
     _add_passwords(routes)
 
-    @routes.get("/me", summary="The account of whoever asks", responses=OWN)
+    @routes.get("/me", summary="Get the caller's account", responses=OWN)
     async def me(context: AppContextDep, caller: Customer) -> AccountDocument:
         assert caller.account_id is not None
         return account_document(await accounts.account(context.read, caller.account_id))
@@ -124,7 +124,7 @@ def auth_routes() -> APIRouter:
 
 
 def _add_logins(routes: APIRouter) -> None:
-    @routes.post("/register", status_code=201, summary="Make an account and log in", responses=REGISTER)
+    @routes.post("/register", status_code=201, summary="Create an account and log in", responses=REGISTER)
     async def register(body: Registration, request: Request, context: AppContextDep, trace: Trace) -> Session:
         require_resource(context, Tokens)
         most = require_resource(context, SubscriptionConfig).registrations_max
@@ -135,7 +135,7 @@ def _add_logins(routes: APIRouter) -> None:
             )
             return await _session(context, trace, account)
 
-    @routes.post("/login", summary="Log in with e-mail address and password", responses=ENTER)
+    @routes.post("/login", summary="Log in with an e-mail address and a password", responses=ENTER)
     async def log_in(body: Login, request: Request, context: AppContextDep, trace: Trace) -> Session:
         require_resource(context, Tokens)
         password = body.password.get_secret_value()
@@ -143,20 +143,22 @@ def _add_logins(routes: APIRouter) -> None:
             account = await accounts.log_in(context.database, body.email, password, address_of(request))
             return await _session(context, trace, account)
 
-    @routes.post("/refresh", summary="Stay logged in: a new access token and the next refresh token", responses=ENTER)
+    @routes.post(
+        "/refresh", summary="Exchange a refresh token for a new access token and refresh token", responses=ENTER
+    )
     async def refresh(body: TokenRefresh, context: AppContextDep, trace: Trace) -> Session:
         days = require_resource(context, SubscriptionConfig).refresh_days
         with _refusals():
             async with context.begin(trace) as tx:
                 prolonged = await refresh_tokens.rotate(tx, body.refresh_token, days)
         if prolonged is None:
-            raise Problem(HTTPStatus.UNAUTHORIZED, "this refresh token is good for nothing; log in again", headers=WWW)
+            raise Problem(HTTPStatus.UNAUTHORIZED, "this refresh token is not valid; log in again", headers=WWW)
         return _shown(context, *prolonged)
 
     @routes.post(
         "/logout",
         status_code=204,
-        summary="End a login, so that it cannot be prolonged",
+        summary="Log out: revoke the login's refresh tokens",
         responses=ENTER,
         response_class=Response,
     )
@@ -168,7 +170,7 @@ def _add_logins(routes: APIRouter) -> None:
 
 
 def _add_passwords(routes: APIRouter) -> None:
-    @routes.post("/change-password", summary="Ends every login but the one it begins", responses=OWN)
+    @routes.post("/change-password", summary="Change the password; ends every other login", responses=OWN)
     async def change_password(
         body: PasswordChange, request: Request, context: AppContextDep, trace: Trace, caller: Customer
     ) -> Session:

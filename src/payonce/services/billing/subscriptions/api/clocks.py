@@ -1,4 +1,4 @@
-"""Test clocks over HTTP, only where the gateway is simulated: a customer's year in seconds."""
+"""Test clocks over HTTP, available where the gateway is simulated: simulate a customer's year in seconds."""
 
 from datetime import datetime
 from typing import Annotated, Final
@@ -23,7 +23,7 @@ Mover = Annotated[BillingCaller, require_account_or_key(OPERATE)]
 
 class ClockOrder(RequestBody):
     name: Name = "test clock"
-    now_at: Moment | None = Field(None, description="Where it begins; left out: the present moment.")
+    now_at: Moment | None = Field(None, description="Initial time. Default: the current time.")
 
 
 class ClockJoin(RequestBody):
@@ -39,15 +39,15 @@ class ClockDocument(BaseModel):
     name: str
     now_at: datetime
     target_at: datetime
-    arrived: bool = Field(description="Whether everything that fell due on the way is done.")
-    waits_for: str | None = Field(description="What is under way just now.")
+    arrived: bool = Field(description="Whether the clock has reached its target and all work due until then is done.")
+    waits_for: str | None = Field(description="The work in progress that the clock waits for.")
     created_at: datetime
 
 
 def clock_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["test clocks"])
 
-    @routes.post("", status_code=201, summary="Make a clock that you move", responses=CHANGES)
+    @routes.post("", status_code=201, summary="Create a test clock", responses=CHANGES)
     async def make_test_clock(body: ClockOrder, context: AppContextDep, trace: Trace, caller: Mover) -> ClockDocument:
         _only_where_simulated(context)
         with refusals():
@@ -55,12 +55,12 @@ def clock_routes() -> APIRouter:
                 made = await test_clocks.create(tx, body.name, caller.idempotency_scope, body.now_at)
         return await _document(context, made)
 
-    @routes.get("/{clock_id}", summary="Where it stands", responses=READS)
+    @routes.get("/{clock_id}", summary="Get a test clock", responses=READS)
     async def show_test_clock(clock_id: Id, context: AppContextDep, caller: Mover) -> ClockDocument:
         return await _document(context, await _visible_clock(context, caller, clock_id))
 
     @routes.post(
-        "/{clock_id}/join", summary="Live by this clock; only before the first subscription", responses=CHANGES
+        "/{clock_id}/join", summary="Put an account on the clock; only before its first subscription", responses=CHANGES
     )
     async def join_test_clock(
         clock_id: Id, body: ClockJoin, context: AppContextDep, trace: Trace, caller: Mover
@@ -75,7 +75,7 @@ def clock_routes() -> APIRouter:
     @routes.post(
         "/{clock_id}/advance",
         status_code=202,
-        summary="Let time pass; what falls due happens in order",
+        summary="Advance the clock; due work runs in order",
         responses=CHANGES,
     )
     async def advance_test_clock(
@@ -92,11 +92,11 @@ def clock_routes() -> APIRouter:
 
 def _only_where_simulated(context: AppContext) -> None:
     if not require_resource(context, SubscriptionConfig).test_clocks:
-        raise not_found("test clock here: the gateway is a real one, and BILLING_TEST_CLOCKS does not say otherwise")
+        raise not_found("test clock here: the gateway is a real one, and BILLING_TEST_CLOCKS does not enable them")
 
 
 async def _visible_clock(context: AppContext, caller: BillingCaller, clock_id: str) -> TestClock:
-    """Of whoever made it."""
+    """The clock, if the caller created it or is an operator; raises a 404 problem otherwise."""
     _only_where_simulated(context)
     found = await test_clocks.find(context.read, clock_id)
     if found is None or not (caller.operator or found.made_by == caller.idempotency_scope):

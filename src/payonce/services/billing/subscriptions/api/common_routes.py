@@ -1,4 +1,4 @@
-"""What the routes of subscriptions share: ids, whose things they may touch, and refusals as answers."""
+"""Common parts of the routes of subscriptions: id types, account scoping, and refusals as problems."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -21,17 +21,17 @@ CHANGES: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 
 Id = Annotated[str, Path(pattern=ID)]
 IdText = Annotated[str, StringConstraints(pattern=ID)]
-Cursor = Annotated[str | None, Query(pattern=ID, description="The last id of the page before.")]
-OfAccount = Annotated[str | None, Query(pattern=ID, description="Whose; for keys and operators.")]
+Cursor = Annotated[str | None, Query(pattern=ID, description="The last id of the previous page.")]
+OfAccount = Annotated[str | None, Query(pattern=ID, description="The account; for API keys and operators.")]
 ForAccount = Annotated[
-    IdText | None, Field(description="Whose it is. Customers leave it out; keys and operators say it.")
+    IdText | None, Field(description="The account. Customers omit it; API keys and operators give it.")
 ]
 Viewer = Annotated[BillingCaller, require_account_or_key(READ)]
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What the service refuses is the caller's to mend."""
+    """Turns refusals of the service into problems."""
     try:
         yield
     except NotFound as refusal:
@@ -51,10 +51,10 @@ def refusing(act: Callable[[Tx], Awaitable[BaseModel]]) -> Callable[[Tx], Awaita
 
 
 def only_of(caller: BillingCaller) -> str | None:
-    """Whose things a change is confined to: everybody's for those who act for the house."""
+    """The account to which a change is limited; None for operators and API keys, which may change every account."""
     return None if caller.operator else caller.account_id
 
 
 def page_after(found: list[Any], limit: int) -> str | None:
-    """For the next page; None on the last one."""
+    """The cursor of the next page; None on the last one."""
     return found[-1].id if len(found) == limit else None

@@ -1,4 +1,4 @@
-"""Credit over HTTP: customers see their balance, entries and payouts; operators adjust it and pay it out."""
+"""Credit over HTTP: customers read their balance, entries and payouts; operators adjust credit and pay it out."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -46,10 +46,10 @@ Reason = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=
 
 
 class CreditOrder(RequestBody):
-    account_id: IdText = Field(description="Whose credit.")
-    amount: AmountText = Field(description="In major units, a text: 29.00. Above zero.", examples=["29.00"])
+    account_id: IdText = Field(description="The account that the credit belongs to.")
+    amount: AmountText = Field(description="In major units as text, such as 29.00; above zero.", examples=["29.00"])
     currency: str = Field(pattern="^[A-Z]{3}$", examples=["AED"])
-    reason: Reason = Field(description="Stands on the entry, which the customer sees.")
+    reason: Reason = Field(description="Shown on the entry, which the customer sees.")
 
 
 class AdjustmentOrder(CreditOrder):
@@ -62,13 +62,12 @@ class AdjustmentOrder(CreditOrder):
 class PayoutOrder(CreditOrder):
     way: PayoutWay = Field(
         PayoutWay.CARD,
-        description="card: a refund of an earlier charge. by_hand: the customer has the money already, and it is only "
-        "put on record.",
+        description="card: refund an earlier charge. by_hand: record a payment that the customer already received.",
     )
     invoice: str | None = Field(
         None,
         pattern=r"^[0-9a-zA-Z_-]{1,100}$",
-        description="By id or number: through whose charge it goes back. Left out: the newest that has room.",
+        description="Id or number of the invoice whose charge is refunded. Default: the newest with enough left.",
     )
 
 
@@ -83,19 +82,19 @@ class BalanceDocument(BaseModel):
 
 class CreditDocument(BaseModel):
     account_id: str
-    balances: list[BalanceDocument] = Field(description="One for each currency; none without any entry.")
+    balances: list[BalanceDocument] = Field(description="One per currency; empty without entries.")
 
 
 class EntryDocument(BaseModel):
     id: int
     kind: EntryKind
-    amount: Money = Field(description="Above zero the customer has more.")
-    balance: Money = Field(description="After it.")
+    amount: Money = Field(description="Positive amounts increase the credit.")
+    balance: Money = Field(description="The balance after this entry.")
     invoice_id: str | None
     invoice_number: str | None
     payout_id: str | None
     reason: str
-    actor: str | None = Field(description="Who did it; operators see it.")
+    actor: str | None = Field(description="Who made the entry; visible to operators.")
     at: datetime
 
     @classmethod
@@ -116,7 +115,7 @@ class EntryDocument(BaseModel):
 
 class EntryPage(BaseModel):
     entries: list[EntryDocument]
-    next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
+    next_before: int | None = Field(description="Pass it as `before` to get the next page; null on the last page.")
 
 
 class PayoutDocument(BaseModel):
@@ -128,7 +127,7 @@ class PayoutDocument(BaseModel):
     invoice_id: str | None
     transaction_id: str | None
     refund_id: str | None
-    failure: str | None = Field(description="Why it failed; the customer has the credit again.")
+    failure: str | None = Field(description="Why it failed; the credit was restored.")
     reason: str
     created_at: datetime
     ended_at: datetime | None
@@ -153,15 +152,15 @@ class PayoutDocument(BaseModel):
 
 class PayoutPage(BaseModel):
     payouts: list[PayoutDocument]
-    next_before: str | None = Field(description="Give it as `before` for the next page; null on the last one.")
+    next_before: str | None = Field(description="Pass it as `before` to get the next page; null on the last page.")
 
 
 class CreditAnswer(BaseModel):
-    """Done, or, above the threshold of its currency, waiting for a second person."""
+    """The result, or the approval that it needs above the threshold of its currency."""
 
     balance: BalanceDocument | None = None
     payout: PayoutDocument | None = None
-    approval: int | None = Field(default=None, description="What the second person grants.")
+    approval: int | None = Field(default=None, description="Id of the approval that a second person grants.")
     expires_at: datetime | None = None
 
 
@@ -184,14 +183,14 @@ def credit_routes() -> APIRouter:
 
         async def act(tx: Tx) -> CreditAnswer:
             if body.change not in (CreditVerdict.ADD, CreditVerdict.REMOVE, CreditVerdict.EXPIRE):
-                raise Invalid(f"change {body.change} must be add, remove or expire; {PREFIX}/payouts pays out")
+                raise Invalid(
+                    f"change {body.change} must be add, remove or expire; to pay out credit, use {PREFIX}/payouts"
+                )
             return await _change(tx, context, body, body.change, None, once.caller.holder)
 
         return await once.answer(refusing(act), status=HTTPStatus.ACCEPTED)
 
-    @routes.post(
-        "/payouts", status_code=202, summary="Pay out credit, once", response_model=CreditAnswer, responses=CHANGES
-    )
+    @routes.post("/payouts", status_code=202, summary="Pay out credit", response_model=CreditAnswer, responses=CHANGES)
     async def pay_out_credit(
         body: PayoutOrder, context: AppContextDep, once: Annotated[Once, require_idempotent(CHARGE, operators=True)]
     ) -> Response:
@@ -207,20 +206,22 @@ def credit_routes() -> APIRouter:
 
 
 def _add_reading(routes: APIRouter) -> None:
-    @routes.get("", summary="A customer's credit", responses=READS)
+    @routes.get("", summary="Get a customer's credit", responses=READS)
     async def show_credit(context: AppContextDep, caller: Viewer, account_id: OfAccount = None) -> CreditDocument:
         require_resource(context, SubscriptionConfig)
         whose = account_of(caller, account_id)
         found = await credit.balances(context.read, whose)
         return CreditDocument(account_id=whose, balances=[BalanceDocument.of(each) for each in found])
 
-    @routes.get("/entries", summary="What credit was granted, used, paid out, expired and adjusted", responses=READS)
+    @routes.get("/entries", summary="List credit entries, newest first", responses=READS)
     async def list_credit_entries(
         context: AppContextDep,
         caller: Viewer,
         account_id: OfAccount = None,
         limit: Limit = PAGE_DEFAULT,
-        before: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The last id of the page before.")] = None,
+        before: Annotated[
+            int | None, Query(ge=1, le=NUMBER_MAX, description="The last id of the previous page.")
+        ] = None,
     ) -> EntryPage:
         require_resource(context, SubscriptionConfig)
         limit = min(limit, credit.LISTED_MAX)
@@ -230,7 +231,7 @@ def _add_reading(routes: APIRouter) -> None:
 
 
 def _add_payouts(routes: APIRouter) -> None:
-    @routes.get("/payouts", summary="A customer's payouts, the newest first", responses=READS)
+    @routes.get("/payouts", summary="List a customer's payouts, newest first", responses=READS)
     async def list_credit_payouts(
         context: AppContextDep,
         caller: Viewer,
@@ -244,7 +245,7 @@ def _add_payouts(routes: APIRouter) -> None:
         following = found[-1].id if len(found) == limit else None
         return PayoutPage(payouts=[PayoutDocument.of(each) for each in found], next_before=following)
 
-    @routes.get("/payouts/{payout_id}", summary="One payout, and how it ended", responses=READS)
+    @routes.get("/payouts/{payout_id}", summary="Get a payout", responses=READS)
     async def show_credit_payout(payout_id: Id, context: AppContextDep, caller: Viewer) -> PayoutDocument:
         require_resource(context, SubscriptionConfig)
         found = await credit_payouts.find(context.read, payout_id)
@@ -256,7 +257,7 @@ def _add_payouts(routes: APIRouter) -> None:
 async def _change(
     tx: Tx, context: AppContext, order: CreditOrder, verdict: CreditVerdict, invoice: str | None, by: str
 ) -> CreditAnswer:
-    """As in the console: what needs a second person there needs one here."""
+    """Like in the console: above the threshold a second person must approve."""
     amount = _amount(order.amount, order.currency)
     if await credit.now_of(tx, order.account_id) is None:
         raise not_found(f"account {order.account_id!r}")
@@ -286,9 +287,7 @@ def _amount(text: str, currency: str) -> Amount:
     try:
         asset: Asset = asset_of(currency)
     except Invalid:
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, f"currency {currency} is not known here; use its ISO code"
-        ) from None
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"unknown currency {currency}; use its ISO code") from None
     amount = Amount.from_decimal(text, asset)
     if amount.minor <= 0:
         raise Invalid(f"amount {text} must be above zero")

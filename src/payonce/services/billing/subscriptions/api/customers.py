@@ -1,4 +1,5 @@
-"""Customers over HTTP, for a merchant's back end: create, list, read and edit them, and let them set a password."""
+"""Customers over HTTP, for a merchant's back end: create, list, read and edit them, and invite them to set a
+password."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -36,15 +37,16 @@ from payonce.services.billing.subscriptions.store.customers import (
 PREFIX: Final = "/v1/customers"
 REVISION_MAX: Final = 2**31 - 1
 ABOUT_EDITS: Final = (
-    "Fields that are left out stay as they are. 409 with the type `…:stale-revision`: the customer was edited since "
-    "`revision` was read, and nothing was changed. An edit that changes nothing is 200, so it can be repeated."
+    "Omitted fields stay unchanged. 409 with the type `…:stale-revision`: the customer was edited since "
+    "`revision` was read, and nothing was changed. An edit that changes nothing returns 200, so requests can be "
+    "repeated."
 )
 ABOUT_INVITATIONS: Final = (
-    "Put the token into a link to a page of yours, which sends it with the new password to `POST "
-    "/v1/auth/set-password`. A customer has at most one: making another replaces it."
+    "Put the token into a link to your own page, which sends it with the new password to `POST "
+    "/v1/auth/set-password`. A customer has at most one token: creating another replaces it."
 )
 
-# Opaque: only what cannot be seen is refused, inside it and at its ends.
+# Opaque: only control characters, and whitespace at the ends, are rejected.
 ExternalIdText = Annotated[
     str,
     StringConstraints(
@@ -59,23 +61,23 @@ Orderer = Annotated[Once, require_idempotent(OPERATE, operators=True)]
 
 
 class CustomerOrder(RequestBody):
-    email: Email = Field(description="One customer for each; small and capital letters are the same.")
-    name: PersonName = Field("", description="Stands on invoices; without it, the e-mail address does.")
-    external_id: ExternalIdText | None = Field(None, description="Your own id for the customer; no two have the same.")
+    email: Email = Field(description="Unique among customers; case-insensitive.")
+    name: PersonName = Field("", description="Printed on invoices; without it, the e-mail address is.")
+    external_id: ExternalIdText | None = Field(None, description="Your own id for the customer; unique.")
     time_zone: TimeZone = "UTC"
     locale: Locale = "en"
 
 
 class CustomerEdit(RequestBody):
-    revision: int = Field(ge=0, le=REVISION_MAX, description="As you read it.")
-    # A default that no description shows: left out is allowed, null is not.
+    revision: int = Field(ge=0, le=REVISION_MAX, description="The revision that you read.")
+    # The default is not documented: omitting the field is allowed, null is not.
     email: Email = Field(default_factory=str)
     name: PersonName = Field(default_factory=str)
     external_id: ExternalIdText | None = Field(None, description="null removes it.")
     time_zone: TimeZone = Field(
-        default_factory=str, description="For later subscriptions; one that has begun keeps its calendar."
+        default_factory=str, description="For future subscriptions; existing ones keep their calendar."
     )
-    locale: Locale = Field(default_factory=str, description="For later invoices.")
+    locale: Locale = Field(default_factory=str, description="For future invoices.")
 
     @property
     def changes(self) -> dict[str, str | None]:
@@ -83,13 +85,13 @@ class CustomerEdit(RequestBody):
 
 
 class CustomerDocument(BaseModel):
-    id: str = Field(description="What other routes call account_id.")
+    id: str = Field(description="Called account_id in other routes.")
     external_id: str | None
     email: str
     name: str
     time_zone: str
     locale: str
-    has_password: bool = Field(description="Without one, nobody can log in as this customer.")
+    has_password: bool = Field(description="Without a password nobody can log in as this customer.")
     test_clock_id: str | None
     revision: int = Field(description="Grows with every edit.")
     created_at: datetime
@@ -102,11 +104,11 @@ class CustomerDocument(BaseModel):
 
 class CustomerPage(BaseModel):
     customers: list[CustomerDocument]
-    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+    next_after: str | None = Field(description="Pass it as `after` to get the next page; null on the last page.")
 
 
 class PasswordTokenDocument(BaseModel):
-    token: str = Field(description="Good for one use; it is shown this once.")
+    token: str = Field(description="Valid for one use, and shown only once.")
     expires_at: datetime
 
 
@@ -119,7 +121,7 @@ def customer_routes() -> APIRouter:
         "/{account_id}/password-tokens",
         status_code=201,
         responses=CHANGES,
-        summary="Let a customer set a password",
+        summary="Create a token with which a customer sets a password",
         description=ABOUT_INVITATIONS,
     )
     async def make_password_token(
@@ -135,13 +137,13 @@ def customer_routes() -> APIRouter:
 
 
 def _add_reading(routes: APIRouter) -> None:
-    @routes.get("", summary="Customers, the newest first", responses=READS)
+    @routes.get("", summary="List customers, newest first", responses=READS)
     async def list_customers(
         context: AppContextDep,
         _: Viewer,
-        external_id: Annotated[ExternalIdText | None, Query(description="The customer with this id of yours.")] = None,
+        external_id: Annotated[ExternalIdText | None, Query(description="Your own id for the customer.")] = None,
         email: Annotated[
-            str | None, Query(min_length=3, max_length=300, pattern=NO_CONTROLS, description="The whole address.")
+            str | None, Query(min_length=3, max_length=300, pattern=NO_CONTROLS, description="The complete address.")
         ] = None,
         limit: Limit = PAGE_DEFAULT,
         after: Cursor = None,
@@ -152,7 +154,7 @@ def _add_reading(routes: APIRouter) -> None:
         shown = [CustomerDocument.of(each) for each in found]
         return CustomerPage(customers=shown, next_after=page_after(found, limit))
 
-    @routes.get("/{account_id}", summary="One customer", responses=READS)
+    @routes.get("/{account_id}", summary="Get a customer", responses=READS)
     async def show_customer(account_id: Id, context: AppContextDep, _: Viewer) -> CustomerDocument:
         require_resource(context, SubscriptionConfig)
         found = await customers.find(context.read, account_id)
@@ -165,7 +167,7 @@ def _add_writing(routes: APIRouter) -> None:
     @routes.post(
         "",
         status_code=201,
-        summary="Create a customer, who has no password",
+        summary="Create a customer without a password",
         responses=CHANGES,
         response_model=CustomerDocument,
     )

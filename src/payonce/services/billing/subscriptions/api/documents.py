@@ -1,4 +1,4 @@
-"""Plans, subscriptions and invoices as they are shown."""
+"""Response bodies of plans, subscriptions and invoices."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -24,8 +24,10 @@ from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 from payonce.services.billing.wire import Action
 
 OTHER_NAMES: Final = {State.INCOMPLETE: "pending", State.TRIALING: "trial", State.UNPAID: "revoked"}
-"""What callers of the service before this one call a state, where it is another word."""
-NAMED: Final = "The state under the name that older callers know: pending, trial and revoked, the others as they are."
+"""Names of states in the earlier system, where they differ."""
+NAMED: Final = (
+    "The state under its name in the earlier system: pending, trial or revoked; other states keep their name."
+)
 
 
 class PlanDocument(BaseModel):
@@ -36,12 +38,10 @@ class PlanDocument(BaseModel):
     price: Money
     interval: str = Field(description="day, week, month or year.")
     interval_count: int
-    trial_days: int | None = Field(description="Of a trial, whose price is charged and given back.")
-    renews_to: str | None = Field(description="Code of the plan that follows a trial.")
-    features: dict[str, int | None] = Field(
-        description="Limits by feature and allowance interval; null is without end."
-    )
-    allowance_interval: str = Field(description="How often the limits begin anew, counted from the billing anchor.")
+    trial_days: int | None = Field(description="Length of a trial, whose price is charged and refunded.")
+    renews_to: str | None = Field(description="Code of the plan that follows the trial.")
+    features: dict[str, int | None] = Field(description="Limits per allowance interval, by feature; null is unlimited.")
+    allowance_interval: str = Field(description="How often the limits reset, counted from the billing anchor.")
     allowance_interval_count: int
     after_dunning: AfterDunning
     retired_at: datetime | None
@@ -70,18 +70,18 @@ class PlanDocument(BaseModel):
 
 
 class PlanChangeDocument(BaseModel):
-    """A change of plan that was accepted."""
+    """An accepted plan change."""
 
-    id: str = Field(description="Of a change now, also the id of its invoice.")
+    id: str = Field(description="For an immediate change, also the id of its invoice.")
     from_plan_id: str
     to_plan_id: str
     when: ChangeTiming
-    state: ChangeState = Field(description="pending, and in the end applied, failed or canceled.")
+    state: ChangeState = Field(description="pending, then applied, failed or canceled.")
     reason: str | None = Field(description="Why it failed or was canceled.")
     effective_at: datetime | None = Field(
-        description="When it was or will be applied; null while a change now awaits its payment."
+        description="When it was or will be applied; null while an immediate change awaits payment."
     )
-    migration_id: str | None = Field(description="Of an operator's move to another version of the plan.")
+    migration_id: str | None = Field(description="The plan migration that scheduled it.")
     requested_at: datetime
     ended_at: datetime | None
 
@@ -113,23 +113,21 @@ class SubscriptionDocument(BaseModel):
     status: str = Field(description=NAMED)
     time_zone: str
     test_clock_id: str | None
-    period: int = Field(description="Counted from 0, the first one.")
+    period: int = Field(description="Number of the current period, from 0.")
     period_start: datetime | None
     period_end: datetime | None
     trial_ends_at: datetime | None
     converts_to_plan_id: str | None = Field(
-        description="Of a trial: the plan that follows, in the version that was for sale as it began."
+        description="For a trial: the plan that follows, in the version that was for sale when it began."
     )
     next_plan_id: str | None = Field(
-        description="Taken up at the end of the period, or of a later one: plan_change says when."
+        description="The plan from the end of this or a later period; plan_change has the date."
     )
-    plan_change: PlanChangeDocument | None = Field(
-        description="The change of plan that is pending, or the last one that ended."
-    )
+    plan_change: PlanChangeDocument | None = Field(description="The pending plan change, or the last one that ended.")
     cancel_at_period_end: bool
     paused_at: datetime | None
     ended_at: datetime | None
-    next_at: datetime | None = Field(description="When something happens next, and below what.")
+    next_at: datetime | None = Field(description="When the next step, named in `next`, is due.")
     next: Due | None
     reason: str | None
     revision: int
@@ -155,7 +153,7 @@ class SubscriptionDocument(BaseModel):
 
 class SubscriptionPage(BaseModel):
     subscriptions: list[SubscriptionDocument]
-    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+    next_after: str | None = Field(description="Pass it as `after` to get the next page; null on the last page.")
 
 
 class EventDocument(BaseModel):
@@ -209,21 +207,21 @@ class InvoiceDocument(BaseModel):
     subscription_id: str
     action: Action
     plan_id: str
-    period: int | None = Field(description="Null for a change of plan within one.")
+    period: int | None = Field(description="Null for an invoice of a plan change.")
     period_start: datetime
     period_end: datetime
     total: Money
-    credit: Money = Field(description="What of it the customer's credit covers.")
+    credit: Money = Field(description="The part paid from the customer's credit.")
     due: Money
     refunded: Money
     state: InvoiceState
-    charging: bool = Field(description="A charge was asked for and has not been answered.")
+    charging: bool = Field(description="A charge is in progress.")
     failures: int
-    decline_code: str | None = Field(description="Of the last charge that failed.")
+    decline_code: str | None = Field(description="Code of the last failed charge.")
     transaction_id: str | None
     issued_at: datetime
     paid_at: datetime | None
-    paid_with: str | None = Field(description="The card that was charged, as the customer knows it.")
+    paid_with: str | None = Field(description="The charged card, as printed on the invoice.")
     lines: list[LineDocument]
 
     @classmethod
@@ -241,7 +239,7 @@ class InvoiceDetails(InvoiceDocument):
 
 class InvoicePage(BaseModel):
     invoices: list[InvoiceDocument]
-    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+    next_after: str | None = Field(description="Pass it as `after` to get the next page; null on the last page.")
 
 
 def _shown(invoice: Invoice) -> dict[str, Any]:

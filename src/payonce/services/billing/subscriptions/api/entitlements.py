@@ -1,4 +1,4 @@
-"""Entitlements over HTTP: may this account use a feature now, and how much of it is left."""
+"""Entitlements over HTTP: whether an account may use a feature now, and the remaining allowance."""
 
 from datetime import datetime
 from typing import Annotated, Final
@@ -21,11 +21,11 @@ Feature = Annotated[str, Path(min_length=1, max_length=FEATURE_MAX_LENGTH, patte
 
 class EntitlementDocument(BaseModel):
     feature: str
-    entitled: bool = Field(description="Whether one more would be counted now.")
+    entitled: bool = Field(description="Whether one more use would be accepted now.")
     why_not: UsageRefusal | None
-    state: State | None = Field(description="Of the subscription; null without one.")
+    state: State | None = Field(description="State of the subscription; null without one.")
     used: int | None
-    limit: int | None = Field(description="Null is without end, or not included.")
+    limit: int | None = Field(description="Null is unlimited or not included.")
     left: int | None
     resets_at: datetime | None
 
@@ -33,7 +33,7 @@ class EntitlementDocument(BaseModel):
 def entitlement_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["entitlements"])
 
-    @routes.get("/{feature}", summary="Whether a feature may be used now", responses=READS)
+    @routes.get("/{feature}", summary="Check whether a feature may be used now", responses=READS)
     async def show_entitlement(
         feature: Feature, context: AppContextDep, caller: Viewer, account_id: OfAccount = None
     ) -> EntitlementDocument:

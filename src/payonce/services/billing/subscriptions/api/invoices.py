@@ -1,4 +1,4 @@
-"""Invoices over HTTP: seen, printed, and paid out of turn by those whose they are."""
+"""Customers list, download and pay their invoices."""
 
 import asyncio
 from typing import Annotated, Any, Final
@@ -56,7 +56,7 @@ def invoice_routes() -> APIRouter:
     @routes.post(
         "/{invoice_id}/pay",
         status_code=202,
-        summary="Charge it now, as with a card that is good again",
+        summary="Charge an unpaid invoice now",
         response_model=InvoiceDocument,
         responses=CHANGES,
     )
@@ -75,7 +75,7 @@ def invoice_routes() -> APIRouter:
 
 
 def _add_reading(routes: APIRouter) -> None:
-    @routes.get("", summary="Invoices, the newest first", responses=READS)
+    @routes.get("", summary="List invoices, newest first", responses=READS)
     async def list_invoices(
         context: AppContextDep,
         caller: Viewer,
@@ -91,14 +91,14 @@ def _add_reading(routes: APIRouter) -> None:
         shown = [InvoiceDocument.of(each) for each in found]
         return InvoicePage(invoices=shown, next_after=page_after(found, limit))
 
-    @routes.get("/{invoice_id}", summary="One invoice by its id or number, with its credit notes", responses=READS)
+    @routes.get("/{invoice_id}", summary="Get an invoice by id or number, with its credit notes", responses=READS)
     async def show_invoice(invoice_id: Id, context: AppContextDep, caller: Viewer) -> InvoiceDetails:
         invoice, notes = await _visible_invoice(context, caller, invoice_id)
         return InvoiceDetails.told(invoice, notes)
 
 
 def _add_printing(routes: APIRouter) -> None:
-    @routes.get("/{invoice_id}/pdf", summary="To print", responses=PRINTS, response_class=Response)
+    @routes.get("/{invoice_id}/pdf", summary="Download an invoice as PDF", responses=PRINTS, response_class=Response)
     async def print_invoice(invoice_id: Id, context: AppContextDep, caller: Viewer) -> Response:
         invoice, notes = await _visible_invoice(context, caller, invoice_id)
         account, zone = await _customer(context, invoice)
@@ -107,7 +107,7 @@ def _add_printing(routes: APIRouter) -> None:
 
     @routes.get(
         "/{invoice_id}/credit-notes/{credit_note_id}/pdf",
-        summary="A credit note, to print",
+        summary="Download a credit note as PDF",
         responses=PRINTS,
         response_class=Response,
     )

@@ -1,4 +1,4 @@
-"""Plan migrations over HTTP: operators preview, order, watch and cancel the move of subscriptions to a new version."""
+"""Plan migrations over HTTP: operators preview, start, follow and cancel moves of subscriptions to a newer version."""
 
 from datetime import datetime
 from typing import Annotated, Final
@@ -39,32 +39,32 @@ PREFIX: Final = "/v1/plan-migrations"
 
 Operator = Annotated[BillingCaller, require_operator(OPERATE)]
 Orderer = Annotated[Once, require_idempotent(OPERATE, operators=True)]
-FromPlan = Annotated[str, Query(pattern=ID, description="The older version, by its id.")]
-ToPlan = Annotated[str | None, Query(pattern=ID, description="Left out: the version that is for sale.")]
-NOTICE: Final = "How many days pass at least between the order and the first renewal on the newer version."
+FromPlan = Annotated[str, Query(pattern=ID, description="Id of the older version.")]
+ToPlan = Annotated[str | None, Query(pattern=ID, description="Id of the newer version. Default: the one for sale.")]
+NOTICE: Final = "Minimum number of days between the announcement and the first renewal on the newer version."
 NoticeDays = Annotated[int, Query(ge=0, le=NOTICE_DAYS_MAX, description=NOTICE)]
 
 
 class MigrationOrder(RequestBody):
-    from_plan_id: IdText = Field(description="The older version, by its id.")
-    to_plan_id: IdText | None = Field(None, description="Left out: the version that is for sale.")
-    note: Note = Field(description="Why; merchants' webhooks and the audit log have it.")
+    from_plan_id: IdText = Field(description="Id of the older version.")
+    to_plan_id: IdText | None = Field(None, description="Id of the newer version. Default: the one for sale.")
+    note: Note = Field(description="The reason, for merchants' webhooks and the audit log.")
     notice_days: int = Field(NOTICE_DAYS, ge=0, le=NOTICE_DAYS_MAX, description=NOTICE)
 
 
 class MigrationCancellation(RequestBody):
-    note: Note = Field(description="Why; it is kept in the audit log.")
+    note: Note = Field(description="The reason, for the audit log.")
 
 
 class TermsDocument(BaseModel):
-    """How a version is billed, and those of its limits that the other version does not have so."""
+    """The billing terms of a version, and its limits that differ from the other version's."""
 
     interval: str
     interval_count: int
-    allowance_interval: str = Field(description="How often the limits begin anew.")
+    allowance_interval: str = Field(description="How often the limits reset.")
     allowance_interval_count: int
     features: dict[str, int | None] = Field(
-        description="Limits that differ; null is without end, and a feature that is missing is not included."
+        description="Limits that differ; null is unlimited, and missing features are not included."
     )
 
     @classmethod
@@ -76,17 +76,19 @@ class PreviewDocument(BaseModel):
     from_plan_id: str
     to_plan_id: str
     notice_days: int
-    subscriptions: int = Field(description="How many would be moved.")
+    subscriptions: int = Field(description="Number of subscriptions that would be moved.")
     by_state: dict[State, int]
-    canceling: int = Field(description="They end with their period, and are moved if that is taken back.")
-    choosing: int = Field(description="They have chosen another plan, and are moved if that is taken back.")
+    canceling: int = Field(
+        description="Subscriptions canceled at the end of their period; moved if the cancellation is withdrawn."
+    )
+    choosing: int = Field(description="Subscriptions changing to another plan; moved if that change is withdrawn.")
     price: Money
     new_price: Money
     terms: TermsDocument
     new_terms: TermsDocument
-    total: Money = Field(description="What one period of all of them costs now.")
+    total: Money = Field(description="Current total for one period of all of them.")
     new_total: Money
-    first_effective_at: datetime | None = Field(description="The first renewal with which one would be moved.")
+    first_effective_at: datetime | None = Field(description="The earliest renewal on the newer version.")
     last_effective_at: datetime | None
 
     @classmethod
@@ -114,11 +116,13 @@ class MigrationDocument(BaseModel):
     id: str
     from_plan_id: str
     to_plan_id: str
-    state: MigrationState = Field(description="done: every change is scheduled, and applied with its renewal.")
+    state: MigrationState = Field(description="done: every change is scheduled and is applied at its renewal.")
     note: str
     requested_by: str
     notice_days: int
-    scheduled: int = Field(description="How many subscriptions have, or had, a scheduled change.")
+    scheduled: int = Field(
+        description="Number of subscriptions with a change scheduled by this migration, including withdrawn ones."
+    )
     withdrawn: int
     created_at: datetime
     updated_at: datetime
@@ -140,13 +144,13 @@ def plan_migration_routes() -> APIRouter:
 
 
 def _add_reading(routes: APIRouter) -> None:
-    @routes.get("", summary="Plan migrations, the newest first", responses=READS)
+    @routes.get("", summary="List plan migrations, newest first", responses=READS)
     async def list_plan_migrations(context: AppContextDep, _: Operator, limit: Limit = PAGE_DEFAULT) -> MigrationList:
         require_resource(context, SubscriptionConfig)
         found = await plan_moves.listed(context.read, limit)
         return MigrationList(plan_migrations=[MigrationDocument.of(each) for each in found])
 
-    @routes.get("/preview", summary="How many would be moved, and what that amounts to", responses=CHANGES)
+    @routes.get("/preview", summary="Preview a plan migration", responses=CHANGES)
     async def preview_plan_migration(
         context: AppContextDep,
         _: Operator,
@@ -159,7 +163,7 @@ def _add_reading(routes: APIRouter) -> None:
             found = await plan_migrations.preview(context.read, from_plan_id, to_plan_id, notice_days)
             return PreviewDocument.of(found)
 
-    @routes.get("/{migration_id}", summary="One plan migration", responses=READS)
+    @routes.get("/{migration_id}", summary="Get a plan migration", responses=READS)
     async def show_plan_migration(migration_id: Id, context: AppContextDep, _: Operator) -> MigrationDocument:
         require_resource(context, SubscriptionConfig)
         found = await plan_moves.find(context.read, migration_id)
@@ -172,7 +176,7 @@ def _add_ordering(routes: APIRouter) -> None:
     @routes.post(
         "",
         status_code=202,
-        summary="Move the subscriptions of an older version when they renew",
+        summary="Move subscriptions of an older plan version at their renewal",
         response_model=MigrationDocument,
         responses=CHANGES,
     )
@@ -191,7 +195,7 @@ def _add_ordering(routes: APIRouter) -> None:
     @routes.post(
         "/{migration_id}/cancel",
         status_code=202,
-        summary="Withdraw what is still pending",
+        summary="Cancel a plan migration and its pending changes",
         response_model=MigrationDocument,
         responses=CHANGES,
     )

@@ -1,4 +1,4 @@
-"""Plans over HTTP: what is for sale is for everybody to see, what is sold is for operators to say."""
+"""Plans over HTTP: everybody reads the plans for sale; operators add and retire versions."""
 
 from typing import Annotated, Final
 
@@ -38,24 +38,25 @@ Feature = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_CONTROLS
 
 
 class PlanOffer(RequestBody):
-    """A code that is there gets a new version; who has the one before keeps it."""
+    """An existing code gets a new version; subscriptions keep the version that they have."""
 
     code: Code
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=NO_CONTROLS)]
-    price: str = Field(pattern=r"^[0-9]{1,12}(\.[0-9]{1,4})?$", description="In major units, a text: 29.00.")
+    price: str = Field(pattern=r"^[0-9]{1,12}(\.[0-9]{1,4})?$", description="In major units as text, such as 29.00.")
     currency: str = Field(pattern="^[A-Z]{3}$", examples=["AED"])
     interval: Unit = Unit.MONTH
     interval_count: int = Field(1, ge=1, le=366)
     features: dict[Feature, Annotated[int, Field(ge=0, le=LIMIT_MAX)] | None] = Field(
-        default_factory=dict, max_length=plans.FEATURES_MAX, description="Limits by feature; null is without end."
+        default_factory=dict, max_length=plans.FEATURES_MAX, description="Limits by feature; null is unlimited."
     )
     allowance_interval: Unit | None = Field(
-        None, description="How often the limits begin anew, as every month of an annual plan. Null: every period."
+        None,
+        description="How often the limits reset, such as every month of an annual plan. Null: every billing period.",
     )
-    allowance_interval_count: int | None = Field(None, ge=1, le=366, description="1 unless it is given.")
+    allowance_interval_count: int | None = Field(None, ge=1, le=366, description="Default: 1.")
     after_dunning: AfterDunning = AfterDunning.UNPAID
     trial_days: int | None = Field(None, ge=1, le=366)
-    renews_to: Code | None = Field(None, description="Of a trial: the code of the plan that follows.")
+    renews_to: Code | None = Field(None, description="For a trial: code of the plan that follows.")
 
 
 class Plans(BaseModel):
@@ -65,12 +66,12 @@ class Plans(BaseModel):
 def plan_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["plans"])
 
-    @routes.get("", summary="What is for sale, the cheapest first", responses=OPEN)
+    @routes.get("", summary="List the plans for sale, cheapest first", responses=OPEN)
     async def list_plans(context: AppContextDep) -> Plans:
         require_resource(context, SubscriptionConfig)
         return Plans(plans=[PlanDocument.of(plan) for plan in await plans.for_sale(context.read)])
 
-    @routes.get("/{plan_id}", summary="One version by its id, or the current one by its code", responses=OPEN)
+    @routes.get("/{plan_id}", summary="Get a version by its id, or the current version by its code", responses=OPEN)
     async def show_plan(plan_id: Id, context: AppContextDep) -> PlanDocument:
         require_resource(context, SubscriptionConfig)
         found = await plans.find(context.read, plan_id)
@@ -81,7 +82,7 @@ def plan_routes() -> APIRouter:
     @routes.post(
         "",
         status_code=201,
-        summary="Sell a plan, or a new version of one",
+        summary="Add a plan, or a new version of one",
         response_model=PlanDocument,
         responses=CHANGES,
     )
@@ -98,7 +99,7 @@ def plan_routes() -> APIRouter:
 
         return await once.answer(refusing(act), status=201, location=lambda made: f"{PREFIX}/{made.id}")
 
-    @routes.post("/{plan_id}/retire", summary="Sell it no more; who has it keeps it", responses=CHANGES)
+    @routes.post("/{plan_id}/retire", summary="Stop selling a version; subscriptions keep it", responses=CHANGES)
     async def retire_plan(
         plan_id: Id, context: AppContextDep, trace: Trace, caller: Annotated[BillingCaller, require_operator(OPERATE)]
     ) -> PlanDocument:
@@ -129,6 +130,6 @@ def _offer(body: PlanOffer) -> Offer:
 def _allowance(body: PlanOffer) -> Interval | None:
     if body.allowance_interval is None:
         if body.allowance_interval_count is not None:
-            raise Invalid("allowance_interval_count counts nothing: give allowance_interval with it")
+            raise Invalid("allowance_interval_count needs allowance_interval; give both")
         return None
     return Interval(body.allowance_interval, body.allowance_interval_count or 1)

@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: begun, changed, paused and ended once for each order, by those whose they are."""
+"""Subscriptions over HTTP: customers and operators start, change, pause and end them, once per order."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -44,12 +44,12 @@ from payonce.services.billing.subscriptions.store import pages, plan_changes, su
 
 PREFIX: Final = "/v1/subscriptions"
 ABOUT_CHANGES: Final = (
-    "202: the change is accepted and `plan_change` is pending. It ends as applied, failed or canceled, which the "
-    "subscription, its events and the merchant's webhooks show. 200: no change is pending, as after one was taken "
-    "back. 409: it cannot be, with the reason; nothing was changed."
+    "202: the change is accepted and `plan_change` is pending. It ends as applied, failed or canceled, as shown "
+    "by the subscription, its events and the merchant's webhooks. 200: no change is pending, for example because "
+    "the request withdrew one. 409: the change is not possible, for the given reason; nothing was changed."
 )
 NOTHING_PENDING: Final[dict[int | str, Any]] = {
-    200: {"model": SubscriptionDocument, "description": "No change of plan is pending."}
+    200: {"model": SubscriptionDocument, "description": "No plan change is pending."}
 }
 
 Orderer = Annotated[Once, require_idempotent(OPERATE)]
@@ -57,26 +57,24 @@ Change = Callable[[Tx, str | None, str], Awaitable[Subscription]]
 
 
 class SubscriptionOrder(RequestBody):
-    plan_id: IdText = Field(description="A version's id, or a code for its current version.")
+    plan_id: IdText = Field(description="Id of a version, or code of a plan for its current version.")
     account_id: ForAccount = None
 
 
 class TrialOrder(RequestBody):
-    trial_plan_id: IdText = Field("trial", description="Its price is charged, which shows a good card, and given back.")
+    trial_plan_id: IdText = Field("trial", description="Its price is charged to verify the card, and refunded.")
     account_id: ForAccount = None
 
 
 class PlanChangeOrder(RequestBody):
     new_plan_id: IdText
     when: ChangeTiming | None = Field(
-        None, description="Left out: now for a dearer plan, else at the end of the period."
+        None, description="Default: now for a more expensive plan, otherwise at the end of the period."
     )
 
 
 class Cancellation(RequestBody):
-    at: ChangeTiming = Field(
-        ChangeTiming.PERIOD_END, description="now: at once, and nothing that is paid is given back."
-    )
+    at: ChangeTiming = Field(ChangeTiming.PERIOD_END, description="now: at once, without a refund.")
     reason: Note | None = None
 
 
@@ -92,7 +90,7 @@ def _add_starting(routes: APIRouter) -> None:
     @routes.post(
         "",
         status_code=201,
-        summary="Subscribe: pending until the first payment",
+        summary="Subscribe to a plan; incomplete until the first payment",
         response_model=SubscriptionDocument,
         responses=CHANGES,
     )
@@ -108,7 +106,7 @@ def _add_starting(routes: APIRouter) -> None:
     @routes.post(
         "/trial",
         status_code=201,
-        summary="Begin a trial, once: its price is charged and given back",
+        summary="Start a trial, whose price is charged and refunded",
         response_model=SubscriptionDocument,
         responses=CHANGES,
     )
@@ -125,7 +123,7 @@ def _add_starting(routes: APIRouter) -> None:
 
 
 def _add_reading(routes: APIRouter) -> None:
-    @routes.get("", summary="Subscriptions, the newest first", responses=READS)
+    @routes.get("", summary="List subscriptions, newest first", responses=READS)
     async def list_subscriptions(
         context: AppContextDep,
         caller: Viewer,
@@ -141,7 +139,7 @@ def _add_reading(routes: APIRouter) -> None:
         shown = [SubscriptionDocument.of(each, changes.get(each.id)) for each in found]
         return SubscriptionPage(subscriptions=shown, next_after=page_after(found, limit))
 
-    @routes.get("/active", summary="The one that has not ended", responses=READS)
+    @routes.get("/active", summary="Get an account's current subscription", responses=READS)
     async def show_active(context: AppContextDep, caller: Viewer, account_id: OfAccount = None) -> SubscriptionDocument:
         require_resource(context, SubscriptionConfig)
         found = await subscriptions.running(context.read, account_of(caller, account_id))
@@ -149,7 +147,7 @@ def _add_reading(routes: APIRouter) -> None:
             raise not_found("subscription of this account that has not ended")
         return await _shown(context.read, found)
 
-    @routes.get("/{subscription_id}", summary="One subscription", responses=READS)
+    @routes.get("/{subscription_id}", summary="Get a subscription", responses=READS)
     async def show_subscription(subscription_id: Id, context: AppContextDep, caller: Viewer) -> SubscriptionDocument:
         require_resource(context, SubscriptionConfig)
         found = await subscriptions.find(context.read, subscription_id)
@@ -157,13 +155,15 @@ def _add_reading(routes: APIRouter) -> None:
             raise not_found(f"subscription {subscription_id!r}")
         return await _shown(context.read, found)
 
-    @routes.get("/{subscription_id}/events", summary="Its timeline, in order", responses=READS)
+    @routes.get(
+        "/{subscription_id}/events", summary="List a subscription's events in chronological order", responses=READS
+    )
     async def list_events(
         subscription_id: Id,
         context: AppContextDep,
         caller: Viewer,
         limit: Limit = PAGE_DEFAULT,
-        after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last id of the page before.")] = 0,
+        after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last id of the previous page.")] = 0,
     ) -> EventPage:
         require_resource(context, SubscriptionConfig)
         found = await subscriptions.find(context.read, subscription_id)
@@ -173,7 +173,9 @@ def _add_reading(routes: APIRouter) -> None:
         events = [EventDocument(**event) for event in await subscriptions.events(context.read, found.id, after, asked)]
         return EventPage(events=events, next_after=events[-1].id if len(events) == asked else None)
 
-    @routes.get("/{subscription_id}/plan-changes", summary="Its changes of plan, the newest first", responses=READS)
+    @routes.get(
+        "/{subscription_id}/plan-changes", summary="List a subscription's plan changes, newest first", responses=READS
+    )
     async def list_plan_changes(
         subscription_id: Id, context: AppContextDep, caller: Viewer, limit: Limit = PAGE_DEFAULT
     ) -> PlanChangeList:
@@ -188,7 +190,7 @@ def _add_reading(routes: APIRouter) -> None:
 def _add_changing(routes: APIRouter) -> None:
     @routes.post(
         "/{subscription_id}/change-plan",
-        summary="Another plan, now or at the end of the period",
+        summary="Change the plan, now or at the end of the period",
         description=ABOUT_CHANGES,
         status_code=202,
         response_model=SubscriptionDocument,
@@ -208,7 +210,7 @@ def _add_changing(routes: APIRouter) -> None:
 
     @routes.post(
         "/{subscription_id}/cancel",
-        summary="End it, now or with its period",
+        summary="Cancel, now or at the end of the period",
         response_model=SubscriptionDocument,
         responses=CHANGES,
     )
@@ -223,8 +225,8 @@ def _add_changing(routes: APIRouter) -> None:
         return await once.answer(refusing(act))
 
     for name, change, summary in (
-        ("pause", changing.pause, "No service and no renewals until it is resumed"),
-        ("resume", changing.resume, "End a pause, or take a cancellation back"),
+        ("pause", changing.pause, "Pause: no service and no renewals until it is resumed"),
+        ("resume", changing.resume, "End a pause, or withdraw a cancellation"),
     ):
         _add_plain_change(routes, name, change, summary)
 
@@ -255,7 +257,7 @@ async def _shown(read: Reader | Tx, subscription: Subscription) -> SubscriptionD
 
 
 def _status(changed: SubscriptionDocument) -> int:
-    """Accepted, while a change is pending; done, when there is none, as after one was taken back."""
+    """202 while a change is pending; 200 if there is none, for example because the request withdrew one."""
     pending = changed.plan_change is not None and changed.plan_change.state is ChangeState.PENDING
     return HTTPStatus.ACCEPTED if pending else HTTPStatus.OK
 

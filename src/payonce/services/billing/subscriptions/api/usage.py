@@ -1,4 +1,4 @@
-"""Usage over HTTP: events are counted on a short way, for they are many; the rest is read and reset as usual."""
+"""Usage over HTTP: a fast path counts events, which are frequent; regular routes read and reset usage."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
@@ -55,8 +55,8 @@ PREFIX: Final = "/v1/usage"
 LIMIT_REACHED: Final = "urn:payonce:problem:usage-limit-reached"
 PAGE: Final = 100
 NEGATIVE_REFUSED: Final = (
-    "a delta below zero gives back what was used, which is for operators and keys with billing:operate; "
-    "customers count what they use"
+    "a negative delta returns usage, which is reserved for operators and API keys with billing:operate; customers "
+    "can only add usage"
 )
 COUNTS: Final = responses(400, 401, 403, 404, 413, 422, 429, 503)
 
@@ -65,7 +65,7 @@ Feature = Annotated[str, StringConstraints(min_length=1, max_length=FEATURE_MAX_
 
 
 class UsageEvent(RequestBody):
-    """An event. Sent again with the same `event_id` it gets the first answer and counts nothing."""
+    """A usage event. Repeated with the same `event_id`, it gets the first response and counts nothing."""
 
     feature_name: Feature
     delta: int = Field(
@@ -73,7 +73,7 @@ class UsageEvent(RequestBody):
         ge=-DELTA_MAX,
         le=DELTA_MAX,
         json_schema_extra={"not": {"const": 0}},
-        description="Below zero gives back; not for customers.",
+        description="Negative values return usage; not allowed for customers.",
     )
     event_id: str = Field(min_length=1, max_length=EVENT_ID_MAX_LENGTH, pattern=NO_CONTROLS)
     account_id: ForAccount = None
@@ -83,9 +83,9 @@ class UsageEventDocument(BaseModel):
     feature_name: str
     event_id: str
     delta: int
-    counted: int = Field(description="Less than the delta where more was given back than was used.")
+    counted: int = Field(description="Less than the delta if more was returned than was used.")
     used: int
-    limit: int | None = Field(description="Null is without end.")
+    limit: int | None = Field(description="Null is unlimited.")
     left: int | None
     period_start: datetime
 
@@ -101,8 +101,8 @@ class UsageDocument(BaseModel):
     subscription_id: str
     plan_id: str
     state: State
-    period_start: datetime | None = Field(description="Of the allowance window.")
-    resets_at: datetime | None = Field(description="Its end, when the limits begin anew.")
+    period_start: datetime | None = Field(description="Start of the allowance window.")
+    resets_at: datetime | None = Field(description="End of the window, when the limits reset.")
     features: list[FeatureDocument]
 
 
@@ -116,22 +116,22 @@ class PeriodDocument(BaseModel):
 
 class UsageReset(RequestBody):
     account_id: IdText
-    feature_name: Feature | None = Field(None, description="Without it every feature of the plan.")
-    note: Note = Field(description="Why; it is kept in the audit log.")
+    feature_name: Feature | None = Field(None, description="Default: every feature of the plan.")
+    note: Note = Field(description="The reason, for the audit log.")
 
 
 class ResetDocument(BaseModel):
     account_id: str
-    reset: dict[str, int] = Field(description="By feature, what its counter stood at.")
+    reset: dict[str, int] = Field(description="The previous value of each counter, by feature.")
 
 
-# Here patterns are Python's, whose $ also fits before a last line break.
+# These are Python patterns, whose $ also matches before a final line break.
 _PLAIN: Final = NO_CONTROLS.replace("$", r"\Z")
 _ID: Final = ID.replace("$", r"\Z")
 
 
 class _EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """UseAsked, on the short way."""
+    """`UsageEvent` on the fast path."""
 
     feature_name: Annotated[str, msgspec.Meta(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=_PLAIN)]
     event_id: Annotated[str, msgspec.Meta(min_length=1, max_length=EVENT_ID_MAX_LENGTH, pattern=_PLAIN)]
@@ -156,8 +156,8 @@ def short_usage_routes() -> Sequence[Route]:
 
 
 class ShortRoute(APIRoute):
-    """Described like every other, and answered by a function that reads its request itself: solving dependencies and
-    three validations cost more than the counting does."""
+    """Documented like every route, but answered by a function that parses the request itself: resolving dependencies
+    and validating three times costs more than counting."""
 
     def get_route_handler(self) -> Handle:
         return _counting()
@@ -178,13 +178,13 @@ def _add_counting(routes: APIRouter) -> None:
     async def use_feature(
         body: UsageEvent, caller: Annotated[BillingCaller, require_account_or_key(OPERATE)]
     ) -> UsageEventDocument:
-        raise NotImplementedError("described here, answered by ShortRoute")
+        raise NotImplementedError("documented here, answered by ShortRoute")
 
     routes.add_api_route(
         "/use",
         use_feature,
         methods=["POST"],
-        summary="Count an event, once, against the plan's limit",
+        summary="Count a usage event once, against the plan's limit",
         responses=COUNTS,
         route_class_override=ShortRoute,
     )
@@ -193,7 +193,7 @@ def _add_counting(routes: APIRouter) -> None:
 async def _count(request: Request, batcher: UsageBatcher) -> Response:
     caller = await identify_caller(request, OPERATE)
     if request.scope["query_string"]:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "an event is told in the body; there are no parameters")
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "send the event in the body; this route has no query parameters")
     require_resource(context_of(request), SubscriptionConfig)
     body = await request.body()
     refuse_in(body)
@@ -222,7 +222,7 @@ async def _count(request: Request, batcher: UsageBatcher) -> Response:
 
 
 def _add_reading(routes: APIRouter) -> None:
-    @routes.get("", summary="What the plan allows, and what of it is used in this allowance window", responses=READS)
+    @routes.get("", summary="Get the usage of each feature in the current allowance window", responses=READS)
     async def show_usage(context: AppContextDep, caller: Viewer, account_id: OfAccount = None) -> UsageDocument:
         require_resource(context, SubscriptionConfig)
         found = await _current_usage(context.read, account_of(caller, account_id))
@@ -235,7 +235,7 @@ def _add_reading(routes: APIRouter) -> None:
             features=[_feature(each) for each in found.features],
         )
 
-    @routes.get("/feature/{feature_name}", summary="One feature of the plan", responses=READS)
+    @routes.get("/feature/{feature_name}", summary="Get the usage of one feature", responses=READS)
     async def show_feature_usage(
         feature_name: Annotated[Feature, Path()], context: AppContextDep, caller: Viewer, account_id: OfAccount = None
     ) -> FeatureDocument:
@@ -245,7 +245,7 @@ def _add_reading(routes: APIRouter) -> None:
             raise not_found(f"feature {feature_name!r} in this plan")
         return _feature(found)
 
-    @routes.get("/stats", summary="Totals by allowance window, the latest first", responses=READS)
+    @routes.get("/stats", summary="List totals by allowance window, latest first", responses=READS)
     async def show_usage_stats(
         context: AppContextDep,
         caller: Viewer,
@@ -272,7 +272,7 @@ def _add_reading(routes: APIRouter) -> None:
 def _add_resetting(routes: APIRouter) -> None:
     @routes.post(
         "/reset",
-        summary="Make the allowance of this window whole again",
+        summary="Reset the counters of the current allowance window",
         response_model=ResetDocument,
         responses=CHANGES,
     )
@@ -295,10 +295,10 @@ def _read(body: bytes) -> _EventBody:
     except msgspec.ValidationError as error:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"body: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Problem(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from error
+        raise Problem(HTTPStatus.BAD_REQUEST, f"the body is not valid JSON: {error}") from error
     refuse_repeated(body)
     if event.delta == 0:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "body: delta is 0, which counts nothing; leave it out for 1")
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "body: delta is 0, which counts nothing; omit it for 1")
     return event
 
 
@@ -314,7 +314,7 @@ def _feature(found: usage.FeatureUse) -> FeatureDocument:
 
 
 def _over_limit(request: Request, refusal: UsageRefused) -> Response:
-    """A problem document that also says in numbers what is left."""
+    """A problem document with the remaining allowance in numbers."""
     assert refusal.used is not None
     body = {
         "type": LIMIT_REACHED,

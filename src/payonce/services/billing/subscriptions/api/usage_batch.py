@@ -1,4 +1,4 @@
-"""Events that wait at the same time go to the store in one call: one round trip and one commit for all of them."""
+"""Batches concurrent usage events: one round trip and one commit for all of them."""
 
 import asyncio
 from contextvars import Context
@@ -9,7 +9,7 @@ from payonce.engine.database.connections import is_transient
 from payonce.services.billing.subscriptions.store.usage import CountedUsage, Reads, read_answer
 
 BATCH_MAX: Final = 100
-"""Events of one call: a counter that many share is locked until its commit."""
+"""Events per call, which locks shared counters until its commit."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class _PendingEvent:
 
 
 class UsageBatcher:
-    """One call at a time. An event that finds none under way is sent at once; events that arrive meanwhile go
-    together in the next call."""
+    """Runs one call at a time. An event is sent at once if no call is running; events that arrive during a call share
+    the next one."""
 
     def __init__(self, read: Reads) -> None:
         self._read = read
@@ -31,11 +31,11 @@ class UsageBatcher:
         self._call: asyncio.Task[None] | None = None
 
     async def use(self, account_id: str, feature: str, delta: int, event_id: str) -> CountedUsage:
-        """As `usage.use` does it."""
+        """Same contract as `usage.use`."""
         answer: asyncio.Future[CountedUsage] = asyncio.get_running_loop().create_future()
         self._waiting.append(_PendingEvent(account_id, feature, delta, event_id, answer))
         if self._call is None or self._call.done():
-            # In a context of its own: it must not take part in the transaction of the first caller.
+            # In a context of its own, so that the call does not join the first caller's transaction.
             self._call = asyncio.create_task(self._send(), context=Context())
         return await answer
 
@@ -63,7 +63,7 @@ class UsageBatcher:
         )
 
     async def _after(self, error: Exception, events: list[_PendingEvent]) -> None:
-        """What is wrong with one event is not to be the end of the others: each is then sent by itself."""
+        """If a batch fails, its events are sent one by one, so that one invalid event does not fail the others."""
         if len(events) == 1 or is_transient(error):
             for event in events:
                 _fail(event, error)
@@ -88,6 +88,6 @@ def _resolve(event: _PendingEvent, row: Any) -> None:
 
 
 def _fail(event: _PendingEvent, error: Exception) -> None:
-    # Whoever asked may have gone meanwhile.
+    # The caller may have been canceled.
     if not event.answer.done():
         event.answer.set_exception(error)

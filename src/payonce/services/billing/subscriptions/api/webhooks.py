@@ -1,4 +1,4 @@
-"""The webhook by which payments tell of charges and refunds: verified, applied once, and answered by its commit."""
+"""The webhook for charge and refund events from payments: verified, applied once, and answered after the commit."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -32,14 +32,16 @@ CONSUMER: Final = "billing.subscriptions"
 
 
 class StatusDocument(BaseModel):
-    """What payments told, under the names of `payment_webhook_requests`."""
+    """A received event, with the column names of `payment_webhook_requests`."""
 
     id: int
     event_id: str
     processed: bool
     processed_at: datetime | None
-    error_message: str | None = Field(description="What did not fit; the money is kept apart, and a person looks.")
-    retry_count: int = Field(description="How often it came again.")
+    error_message: str | None = Field(
+        description="Why the event did not match; the money is booked separately, and an operator decides."
+    )
+    retry_count: int = Field(description="Number of repeated deliveries.")
     created_at: datetime
     updated_at: datetime
 
@@ -47,7 +49,7 @@ class StatusDocument(BaseModel):
 def webhook_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["payment events"])
 
-    @routes.get("/status/{event_id}", summary="What became of an event", responses=READS)
+    @routes.get("/status/{event_id}", summary="Get the status of a payment event", responses=READS)
     async def show_event_status(
         event_id: Annotated[str, Path(pattern=r"^[!-~]{1,200}$")],
         context: AppContextDep,
@@ -62,15 +64,15 @@ def webhook_routes() -> APIRouter:
             event_id,
         )
         if row is None:
-            raise not_found(f"event {event_id!r}; it has not come, or its change was taken back with it")
+            raise not_found(f"event {event_id!r}; it has not arrived, or was rolled back")
         return StatusDocument(**row)
 
     return routes
 
 
 def short_webhook_routes() -> Sequence[Route]:
-    """Every charge comes by here. Not in the description of what tokens and keys open: payments sign, and the contract
-    is in the README."""
+    """Short routes, since every charge passes through here. Not in the OpenAPI document of routes for tokens and API
+    keys: payments signs its requests, and the README describes them."""
     return [
         Route(f"{PREFIX}/payment", take_payment_event, methods=["POST"], include_in_schema=False),
         Route(TOKEN_VERSION_PATH, show_token_version, methods=["POST"], include_in_schema=False),
@@ -78,10 +80,12 @@ def short_webhook_routes() -> Sequence[Route]:
 
 
 async def take_payment_event(request: Request) -> Response:
-    """A charge or refund has ended: `processed`, or `duplicate` for an event that was applied before."""
+    """Receives a completed charge or refund: answers `processed`, or `duplicate` for an event that was applied
+    before."""
     context = context_of(request)
     config = require_resource(context, SubscriptionConfig)
-    # By one scheme: the other's id stands elsewhere, and what is captured of one must not count as the other.
+    # Only one scheme: the other has its id in another header, so a captured request could be replayed under the other
+    # scheme.
     receiver = Receiver(CONSUMER, config.webhook_secrets, Scheme.OLDER, config.tolerance_s)
     body = await request.body()
     received = await receiver.receive(context.read, request.headers.items(), body)
@@ -95,7 +99,7 @@ async def take_payment_event(request: Request) -> Response:
 
 
 async def show_token_version(request: Request) -> Response:
-    """For payments, which have no accounts: by which version of an account its tokens count."""
+    """For payments, which has no accounts: the current token version of an account."""
     context = context_of(request)
     config = require_resource(context, SubscriptionConfig)
     body = await read_signed(request, context, SharedSecrets(config.webhook_secrets, config.tolerance_s), CONSUMER)

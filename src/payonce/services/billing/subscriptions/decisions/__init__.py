@@ -1,1 +1,1 @@
-"""Decisions of people about subscriptions and credit."""
+"""Operators' decisions about subscriptions and credit."""

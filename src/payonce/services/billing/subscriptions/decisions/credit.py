@@ -1,7 +1,6 @@
-"""What a person decides about a customer's credit: to add, remove or expire some, to pay it out, or to note that it was
-paid out by hand.
+"""Operators' decisions about a customer's credit: add, remove, expire, pay out, or record a manual payout.
 
-One action, carried out at once or, above the thresholds of its currency, when a second person has agreed.
+One action, executed at once or, above the threshold of its currency, after a second person's approval.
 """
 
 from enum import StrEnum
@@ -23,18 +22,18 @@ from payonce.services.billing.subscriptions.store.credit import Balance, NewEntr
 
 ACTION: Final = "change credit"
 CREDIT_MAX_MINOR: Final = 2**53 - 1
-"""As the gateway's amounts: no reader of JSON loses digits up to here."""
+"""As for the gateway's amounts: JSON parsers represent numbers up to here exactly."""
 
 
 class CreditVerdict(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     EXPIRE = "expire"
-    """Remove it because it is too old under the seller's own rules."""
+    """Remove credit that is too old under the seller's rules."""
     PAY_OUT = "pay_out"
-    """Give it back to a card, as a refund of an earlier charge."""
+    """Pay it out to a card, as a refund of an earlier charge."""
     PAID_BY_HAND = "paid_by_hand"
-    """The customer has the money already: only put it on record."""
+    """Record a payment that the customer already received."""
 
 
 PAYS: Final = {CreditVerdict.PAY_OUT: PayoutWay.CARD, CreditVerdict.PAID_BY_HAND: PayoutWay.BY_HAND}
@@ -45,11 +44,11 @@ class CreditChange(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     exponent: int
     seen: int
-    """The revision of the balance that the person looked at."""
+    """The revision of the balance that the operator saw."""
     verdict: CreditVerdict
     amount_minor: int
     invoice: str | None = None
-    """Of a payout to a card: the invoice, by id or number, whose charge it goes back through."""
+    """For a payout to a card: the invoice, by id or number, whose charge is refunded."""
     note: str
 
     @property
@@ -72,7 +71,9 @@ async def _execute(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:
     if asked.verdict is not CreditVerdict.ADD and asked.amount > has.amount:
         raise Invalid(f"account {asked.account_id} has {has.amount} of credit, which is less than {asked.amount}")
     if asked.verdict is CreditVerdict.ADD and has.amount.minor + asked.amount_minor > CREDIT_MAX_MINOR:
-        raise Invalid(f"{asked.amount} is too much: the most is {Amount(CREDIT_MAX_MINOR, asked.amount.asset)}")
+        raise Invalid(
+            f"{asked.amount} is too much: the maximum balance is {Amount(CREDIT_MAX_MINOR, asked.amount.asset)}"
+        )
     if asked.verdict in PAYS:
         return await _pay_out(tx, asked, by)
     key, now = f"{asked.verdict}:{new_id()}", await credit.now_of(tx, asked.account_id)
@@ -102,13 +103,13 @@ async def _pay_out(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:
 
 
 async def _seen(tx: Tx, asked: CreditChange) -> Balance:
-    """The balance, locked; refused when it is not the one that was decided about."""
+    """The locked balance. Raises Stale if it is not the one that the decision was about."""
     if await credit.now_of(tx, asked.account_id) is None:
         raise Invalid(f"there is no account {asked.account_id[:100]!r}")
     if asked.invoice is not None and asked.verdict is not CreditVerdict.PAY_OUT:
-        raise Invalid("an invoice names the charge that a payout to a card goes back through; leave it out otherwise")
+        raise Invalid("an invoice selects the charge that a payout refunds; omit it for other decisions")
     if asked.amount_minor <= 0 or not asked.note.strip():
-        raise Invalid(f"{asked.amount} cannot be decided about: say an amount above zero, and why")
+        raise Invalid(f"{asked.amount} cannot be decided about: give an amount above zero, and a reason")
     has = await credit.locked_or_created(tx, asked.account_id, asked.amount.asset)
     if has.revision != asked.seen:
         raise Stale(f"the credit of account {asked.account_id} has changed: it is {has.amount} now; look again")
@@ -120,5 +121,5 @@ _WORDS: Final = {
     CreditVerdict.REMOVE: "remove {amount} of credit",
     CreditVerdict.EXPIRE: "expire {amount} of credit",
     CreditVerdict.PAY_OUT: "pay out {amount} of credit to the card",
-    CreditVerdict.PAID_BY_HAND: "note {amount} of credit as paid out by hand",
+    CreditVerdict.PAID_BY_HAND: "record {amount} of credit as paid out by hand",
 }

@@ -1,6 +1,6 @@
-"""What a person decides about a subscription: to end, pause or resume it, to charge what it owes, or to give that up.
+"""Operators' decisions about a subscription: cancel, pause or resume it, charge what it owes, or write that off.
 
-One action, carried out at once or, above the thresholds of its currency, when a second person has agreed.
+One action, executed at once or, above the threshold of its currency, after a second person's approval.
 """
 
 from collections.abc import AsyncIterator
@@ -30,21 +30,21 @@ _ENDS_LATER: Final = _RUNNING | {State.PAST_DUE}
 
 class Verdict(StrEnum):
     RETRY = "retry"
-    """Charge what is owed now, out of turn."""
+    """Charge the amount owed now."""
     PAUSE = "pause"
     RESUME = "resume"
     CANCEL_AT_END = "cancel_at_end"
     KEEP = "keep"
-    """Take a cancellation at the end of the period back."""
+    """Withdraw a cancellation at the end of the period."""
     CANCEL_NOW = "cancel_now"
     GIVE_UP = "give_up"
-    """No further try: the invoice is uncollectible, and the plan says what becomes of the subscription."""
+    """No further attempts: the invoice is uncollectible, and the plan decides what becomes of the subscription."""
 
 
 class SubscriptionDecision(msgspec.Struct, frozen=True, kw_only=True):
     subscription_id: str
     seen: int
-    """The revision of what the person looked at."""
+    """The revision that the operator saw."""
     verdict: Verdict
     note: str
 
@@ -58,8 +58,8 @@ def _page(subscription_id: str) -> Link:
 
 
 def open_verdicts(seen: SubscriptionSummary, owed: InvoiceSummary | None) -> list[Verdict]:
-    """What may be decided about it now. Whoever carries it out has the last word; what would be refused is not
-    offered. `owed` is the newest invoice that is open or was given up."""
+    """The decisions that are possible now. Execution checks again; what would be refused is not offered. `owed` is the
+    newest invoice that is open or uncollectible."""
     may = {
         Verdict.RETRY: seen.state in OWING and _can_be_charged(owed),
         Verdict.PAUSE: seen.state in _RUNNING and not seen.cancel_at_period_end and not _is_open(owed),
@@ -75,7 +75,7 @@ def open_verdicts(seen: SubscriptionSummary, owed: InvoiceSummary | None) -> lis
 async def _weigh(tx: Tx, asked: SubscriptionDecision) -> Assessment:
     subscription = await _known(tx, asked.subscription_id)
     owed = await invoices.latest_owed(tx, subscription.id) if asked.verdict in _ABOUT_MONEY else None
-    about = "" if owed is None else f", invoice {owed.number} over {owed.due}"
+    about = "" if owed is None else f", invoice {owed.number} of {owed.due}"
     text = f"{asked.verdict.replace('_', ' ')} subscription {subscription.id}, which is {subscription.state}{about}"
     return Assessment(subscription.id, text, [] if owed is None else [owed.due])
 
@@ -106,7 +106,7 @@ async def _carry_out(tx: Tx, locked: subscriptions.LockedSubscription, asked: Su
         case Verdict.CANCEL_AT_END:
             _check(subscription, _ENDS_LATER, asked.verdict)
             if subscription.cancel_at_period_end:
-                raise Invalid(f"subscription {subscription.id} ends with its period already")
+                raise Invalid(f"subscription {subscription.id} already ends with its period")
             await plan_changes.cancel(tx, None, subscription.id, ChangeTiming.PERIOD_END, asked.note)
         case Verdict.CANCEL_NOW:
             await plan_changes.cancel(tx, None, subscription.id, ChangeTiming.NOW, asked.note)
@@ -116,7 +116,7 @@ async def _carry_out(tx: Tx, locked: subscriptions.LockedSubscription, asked: Su
 
 
 async def _owed(tx: Tx, subscription: Subscription, *, only_open: bool = False) -> Invoice:
-    """What a charge may be asked for, or given up: not while one is under way, whose answer is to come."""
+    """The invoice that may be charged or written off, which excludes one with a charge in progress."""
     owed = await invoices.latest_owed(tx, subscription.id)
     if owed is None or (only_open and owed.state is not InvoiceState.OPEN):
         raise Invalid(f"subscription {subscription.id} owes nothing")
@@ -143,7 +143,7 @@ async def _refused_in_a_sentence() -> AsyncIterator[None]:
 def _check(subscription: Subscription, states: frozenset[State], verdict: Verdict) -> None:
     if subscription.state not in states:
         said, wanted = verdict.replace("_", " "), " or ".join(sorted(states))
-        raise Invalid(f"subscription {subscription.id} is {subscription.state}; one can {said} what is {wanted}")
+        raise Invalid(f"subscription {subscription.id} is {subscription.state}; to {said} it, it must be {wanted}")
 
 
 def _is_open(owed: InvoiceSummary | None) -> bool:

@@ -1,1 +1,1 @@
-"""Rules of subscriptions without I/O."""
+"""Pure rules of subscriptions, without I/O."""

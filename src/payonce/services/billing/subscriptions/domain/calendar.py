@@ -1,4 +1,5 @@
-"""The periods of a subscription: its anchor plus n intervals on the customer's calendar, never one from the last."""
+"""The periods of a subscription: the anchor plus n intervals on the customer's calendar, never computed from the
+previous period."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,24 +20,24 @@ class Unit(StrEnum):
 
 
 COUNT_MAX: Final = {Unit.DAY: 1096, Unit.WEEK: 156, Unit.MONTH: 36, Unit.YEAR: 3}
-"""Three years of each: who pays further ahead lends us more than a mistake in a plan should cost."""
+"""Three years of each: prepaying for longer would make a mistake in a plan too expensive."""
 
 PERIODS_MAX: Final = 36_600
-"""A century of days; a period beyond it is a mistaken number."""
+"""A century of days; a larger number is a mistake."""
 
 _DAYS_MAX: Final = {Unit.DAY: 1, Unit.WEEK: 7, Unit.MONTH: 31, Unit.YEAR: 366}
-"""Never less than in a real one, so that a guess made with them is never too late."""
+"""Upper bounds, so that an estimate made with them is never too late."""
 
 _DAY_SKIPPED: Final = whenever.TimeDelta(hours=20)
-"""A zone that changes sides of the date line moves by about a day, every other change is of a few hours."""
+"""A zone that crosses the date line moves by about a day; all other changes are of a few hours."""
 
 EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Since then no zone has moved back over the date line, which would repeat a date."""
+"""Since then no zone has moved back across the date line, which would repeat a date."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """How long a period lasts on the calendar."""
+    """The length of a period on the calendar."""
 
     unit: Unit
     count: int = 1
@@ -54,7 +55,7 @@ _DAILY: Final = Interval(Unit.DAY)
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The moment that periods are counted from, and whose calendar counts. `Anchor.at` cuts to whole seconds."""
+    """The moment and the time zone that periods are counted from. `Anchor.at` truncates to whole seconds."""
 
     moment: datetime
     zone: str
@@ -64,9 +65,11 @@ class Anchor:
         if self.moment.tzinfo is None:
             raise Invalid(f"the anchor {self.moment.isoformat()} has no time zone; give it with its offset, as in UTC")
         if self.moment.microsecond:
-            raise Invalid(f"the anchor {self.moment.isoformat()} is not a whole second; Anchor.at cuts the rest")
+            raise Invalid(
+                f"the anchor {self.moment.isoformat()} is not a whole second; use Anchor.at, which truncates it"
+            )
         if self.moment < EARLIEST:
-            raise Invalid(f"the anchor {self.moment.isoformat()} is before 1970; a subscription begins later than that")
+            raise Invalid(f"the anchor {self.moment.isoformat()} is before 1970; give a later one")
         local(self.moment, self.zone)
         object.__setattr__(self, "moment", self.moment.astimezone(UTC))
 
@@ -88,14 +91,14 @@ class Period:
 
 
 def period(anchor: Anchor, n: int) -> Period:
-    """The n-th period, whatever came before it: 31 January, then 28 February, then 31 March."""
+    """The n-th period, independent of the others: 31 January, then 28 February, then 31 March."""
     if type(n) is not int or not 0 <= n < PERIODS_MAX:
         raise Invalid(f"period {n!r} does not exist: they are numbered from 0 to {PERIODS_MAX - 1}")
     return Period(_start(anchor, n), _start(anchor, n + 1), n)
 
 
 def period_at(anchor: Anchor, moment: datetime) -> Period:
-    """The one period that a moment falls in."""
+    """The period that contains a time."""
     if moment < anchor.moment:
         raise Invalid(f"{moment.isoformat()} is before the first period, which begins {anchor.moment.isoformat()}")
     longest = timedelta(days=_DAYS_MAX[anchor.interval.unit] * anchor.interval.count)
@@ -106,21 +109,21 @@ def period_at(anchor: Anchor, moment: datetime) -> Period:
 
 
 def local(moment: datetime, zone: str) -> whenever.ZonedDateTime:
-    """The moment on a zone's own clock; refuses a zone that the time zone database does not have."""
+    """The time in a time zone. Raises Invalid for an unknown zone."""
     try:
         return whenever.Instant.from_timestamp(int(whole_second(moment).timestamp())).to_tz(zone)
     except (ValueError, TypeError) as error:
-        raise Invalid(f"{zone!r} is not a time zone here; write it like 'Asia/Dubai' or 'UTC'") from error
+        raise Invalid(f"{zone!r} is not a known time zone; use one like 'Asia/Dubai' or 'UTC'") from error
 
 
 def days_later(moment: datetime, days: int, zone: str) -> datetime:
-    """At the same local time so many days on."""
+    """The same local time a number of days later."""
     then = _zoned(local(moment, zone).to_plain().add(days=days), zone)
     return datetime.fromtimestamp(then.timestamp(), UTC)
 
 
 def share_left(start: datetime, end: datetime, at: datetime) -> Fraction:
-    """How much of the time from start to end is still to come, exact to the second: 1 before it, 0 after it."""
+    """The remaining share of the time from start to end, exact to the second: 1 before it, 0 after it."""
     check_time(start, end)
     left = end - min(max(whole_second(at), start), end)
     return Fraction(left // timedelta(microseconds=1), (end - start) // timedelta(microseconds=1))
@@ -128,7 +131,7 @@ def share_left(start: datetime, end: datetime, at: datetime) -> Fraction:
 
 def check_time(start: datetime, end: datetime) -> None:
     if not start < end:
-        raise Invalid(f"the time from {start.isoformat()} to {end.isoformat()} is empty: the end must be the later")
+        raise Invalid(f"the time from {start.isoformat()} to {end.isoformat()} is empty: the end must be later")
 
 
 def whole_second(moment: datetime) -> datetime:
@@ -137,14 +140,14 @@ def whole_second(moment: datetime) -> datetime:
 
 def _start(anchor: Anchor, n: int) -> datetime:
     if n == 0:
-        # Its own moment: of two equal local times the anchor may be the second.
+        # The anchor itself, which may be the second of two equal local times.
         return anchor.moment
     here, interval = local(anchor.moment, anchor.zone), anchor.interval
     try:
         nominal = _added(here.to_plain(), interval.unit, n * interval.count)
         found = _zoned(nominal, anchor.zone)
         if interval == _DAILY and found.offset - here.offset >= _DAY_SKIPPED:
-            # A date that a zone leaves out when it crosses the date line is nobody's day and nobody's bill.
+            # A date skipped by a zone that crosses the date line is not billed.
             found = _zoned(nominal.add(days=1), anchor.zone)
     except ValueError as error:
         raise Invalid(f"period {n} of {interval.count} × {interval.unit} is beyond the year 9999") from error
@@ -164,5 +167,5 @@ def _added(date_time: whenever.PlainDateTime, unit: Unit, steps: int) -> wheneve
 
 
 def _zoned(date_time: whenever.PlainDateTime, zone: str) -> whenever.ZonedDateTime:
-    """By RFC 5545's rule: what the clocks skip is moved on by the gap, of two the first counts."""
+    """By RFC 5545: a skipped local time moves on by the gap, and of two equal ones the first counts."""
     return date_time.assume_tz(zone, disambiguation="compatible")

@@ -1,4 +1,4 @@
-"""What subscriptions agreed on with those around them, opened with their role."""
+"""The configuration of subscriptions, opened with its role."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,15 @@ from payonce.services.billing.subscriptions.store.refresh_tokens import REFRESH_
 @dataclass(frozen=True)
 class SubscriptionConfig:
     webhook_secrets: Sequence[Secret] = field(repr=False)
-    """What payments sign with: any of them will do, so that they can be exchanged without a lost notification."""
+    """The secrets that payments signs with. Any of them is accepted, so they can be rotated without losing a
+    notification."""
     tolerance_s: int = TOLERANCE_S
     refresh_days: int = REFRESH_DAYS
     registrations_max: int = REGISTRATIONS_MAX
-    """From one address within a quarter of an hour; 0 closes self-registration."""
+    """From one address within a quarter of an hour; 0 disables self-registration."""
     seller: Sequence[str] = ("payonce",)
-    """Who sells, for invoices: the name, and below it address and tax number."""
+    """The seller on invoices: its name, then address and tax number."""
     fonts: Fonts = field(default_factory=Fonts)
-    """Of invoices."""
+    """The fonts of invoices."""
     test_clocks: bool = False
-    """Only where the gateway is simulated: a year that passes in a second must not charge anybody's card."""
+    """Only where the gateway is simulated: a year simulated in a second must not charge real cards."""

@@ -1,8 +1,9 @@
-"""What a change of plan costs: the unused part of what was billed goes back, the rest of the new plan is charged.
+"""The price of a plan change: the unused part of the billed amount is credited, and the rest of the new plan is
+charged.
 
-A plan of the same interval keeps the anchor, and the rest of the running period is charged at the new price.
-With another interval (a month becomes a year) a new period begins at the moment of change, charged in full, and later
-periods are counted from there.
+A plan with the same interval keeps the anchor, and the rest of the current period is charged at the new price.
+With another interval (monthly to annual) a new period begins at the change, is charged in full, and becomes the anchor
+of later periods.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from payonce.services.billing.subscriptions.domain.calendar import (
 
 @dataclass(frozen=True, slots=True)
 class BilledLine:
-    """A line of an invoice at the price and for the time it was billed, and what was given back of it before."""
+    """A billed invoice line with its price, its time and the amount credited or refunded before."""
 
     amount: Amount
     start: datetime
@@ -34,14 +35,14 @@ class BilledLine:
     def __post_init__(self) -> None:
         if not 0 <= self.credited_minor <= self.amount.minor:
             raise Invalid(
-                f"a line of {self.amount.minor} minor units of which {self.credited_minor} were credited has no unused "
-                "part: give a line that charges, and credits of no more than it charged"
+                f"a line of {self.amount.minor} minor units with {self.credited_minor} credited has no unused "
+                "part: give a line that charges, with credits up to its amount"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ProratedLine:
-    """A line of the change: below zero it gives back, above zero it charges, for the time from start to end."""
+    """A line of the change, for the time from start to end: negative amounts are credits, positive ones charges."""
 
     amount: Amount
     start: datetime
@@ -50,7 +51,7 @@ class ProratedLine:
 
 @dataclass(frozen=True, slots=True)
 class Proration:
-    """The lines of a change of plan, the period that runs from now on, and what later periods are counted from."""
+    """The lines of a plan change, the period from now on, and the anchor of later periods."""
 
     credits: tuple[ProratedLine, ...]
     debit: ProratedLine | None
@@ -66,10 +67,10 @@ class Proration:
 def change_plan(
     billed: Sequence[BilledLine], price: Amount, interval: Interval, anchor: Anchor, at: datetime
 ) -> Proration:
-    """What is due when the plan becomes one of this price and interval at this moment.
+    """The lines and total of a change to a plan with this price and interval at this time.
 
     `billed` are the lines in force: the plan's own, or after an earlier change in the same period that change's debit.
-    The total is below zero when more goes back than is charged.
+    The total is negative if more is credited than charged.
     """
     if price.minor < 0:
         raise Invalid(f"a plan cannot cost {price.to_text()} {price.asset}; its price must not be below zero")
@@ -85,7 +86,7 @@ def change_plan(
 
 
 def credit_unused(billed: BilledLine, at: datetime) -> ProratedLine | None:
-    """What was billed for the time still to come goes back, rounded half to even; never more than is left of it."""
+    """The credit for the remaining time of a billed line, rounded half to even; never more than is left of the line."""
     unused = billed.amount.times(share_left(billed.start, billed.end, at), Rounding.HALF_EVEN)
     back = min(unused.minor, billed.amount.minor - billed.credited_minor)
     if back == 0:

@@ -1,4 +1,4 @@
-"""Why a customer's wish is not followed; nothing was written. Routes answer 404 and 409 with the sentence."""
+"""Refusals of a request; nothing was written. Routes answer 404 or 409 with the message."""
 
 from typing import ClassVar
 
@@ -6,11 +6,11 @@ from payonce.kit.outcomes import PayonceError
 
 
 class NotFound(PayonceError):
-    """There is no such thing, or it is somebody else's: the asker cannot tell which."""
+    """There is no such object, or it belongs to another account; callers cannot tell which."""
 
 
 class Conflict(PayonceError):
-    """The state of things does not allow it now; the sentence says what would."""
+    """The current state does not allow the request; the message says what to do."""
 
     kind: ClassVar[str] = "about:blank"
-    """The type of the problem document, where a caller's code has to tell it apart."""
+    """The type of the problem document, for callers that distinguish conflicts."""

@@ -1,4 +1,4 @@
-"""Dunning: what follows a charge that failed, until it is paid or given up. The days are in dunning.py."""
+"""Dunning: handles a failed charge until the invoice is paid or written off. The days are in domain/dunning.py."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,14 +20,14 @@ from payonce.services.billing.subscriptions.store import plan_changes, subscript
 from payonce.services.billing.subscriptions.store.subscriptions import LockedSubscription
 
 OWING: Final = frozenset({State.INCOMPLETE, State.PAST_DUE, State.UNPAID})
-NOT_PAID: Final = "its renewal could not be charged in the days that it was tried"
-NOT_FITTING: Final = "a payment of another amount came, and goes back before it is charged again"
+NOT_PAID: Final = "its renewal could not be charged within the dunning days"
+NOT_FITTING: Final = "a payment of another amount arrived and is refunded before the next attempt"
 LOOKED_AGAIN_AFTER: Final = timedelta(days=1)
-"""On a day of dunning, for a payment that did not fit and is not back: nobody's money is taken twice meanwhile."""
+"""On a dunning day, for a mismatched payment that is not refunded yet: nobody is charged twice meanwhile."""
 
 
 async def follow_failure(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
-    """Of a renewal: tried again on its days, or at the end what the plan says."""
+    """After a failed renewal: schedules the next dunning day, or ends dunning as the plan says."""
     subscription, now = locked.subscription, locked.now
     if subscription.state is State.UNPAID:
         invoice = await unpaid_invoices.give_up(tx, invoice, now)
@@ -54,7 +54,7 @@ async def follow_failure(tx: Tx, locked: LockedSubscription, invoice: Invoice) -
 
 
 async def dun(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
-    """A day of dunning has come. After a decline that a repetition cannot mend there is one day alone, the last."""
+    """Processes a dunning day. After a hard decline there is only one, the last."""
     if (transaction_id := await invoice_store.on_its_way_back(tx, invoice)) is not None:
         at = locked.now + LOOKED_AGAIN_AFTER
         detail = {**_of(invoice), "transaction_id": transaction_id, "next": at.isoformat()}
@@ -64,7 +64,8 @@ async def dun(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
 
 
 async def try_again(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
-    """The next generation, so that this is a new charge; nothing else is due until it is answered."""
+    """Starts the next attempt with a new generation, which makes it a new charge; nothing else is due until it is
+    answered."""
     subscription = locked.subscription
     if invoice.state is InvoiceState.UNCOLLECTIBLE:
         invoice = await unpaid_invoices.take_up_again(tx, invoice, locked.now)
@@ -77,7 +78,7 @@ async def try_again(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Inv
 
 
 async def end_dunning(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
-    """Unpaid, and may be paid later; or canceled: the plan says which."""
+    """Ends dunning: the subscription becomes unpaid, and may be paid later, or canceled, depending on its plan."""
     now = locked.now
     invoice = await unpaid_invoices.give_up(tx, invoice, now)
     if locked.plan.after_dunning is AfterDunning.UNPAID:
@@ -116,7 +117,7 @@ async def end_dunning(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> I
 
 
 async def try_new_card(tx: Tx, account_id: str) -> Invoice | None:
-    """The account has another card: what waits for one is tried at once."""
+    """After the account added a card: charges an overdue invoice at once."""
     locked = await subscriptions.locked_of_account(tx, account_id)
     if locked is None:
         return None
@@ -128,31 +129,33 @@ async def try_new_card(tx: Tx, account_id: str) -> Invoice | None:
     if locked.subscription.state not in OWING or await invoice_store.on_its_way_back(tx, invoice) is not None:
         return None
     if await unpaid_invoices.missing_credit(tx, invoice):
-        # Whoever asks for the charge hears why it is not to be had; a card alone asks for nothing.
+        # A request to pay reports the missing credit; a new card alone is no such request.
         return None
     return await try_again(tx, locked, invoice)
 
 
 async def pay_invoice(tx: Tx, account_id: str | None, invoice_id: str) -> Invoice:
-    """As its customer asks for it, or an operator (no account): charged at once, out of turn."""
+    """Charges an invoice at once, requested by its customer, or by an operator (no account). Raises NotFound or
+    Conflict."""
     found = await invoice_store.find(tx, invoice_id)
     if found is None or account_id not in (None, found.account_id):
         raise NotFound(f"there is no invoice {invoice_id!r}")
     locked = await subscriptions.locked(tx, found.subscription_id)
     owed = await invoice_store.latest_owed(tx, found.subscription_id)
     if owed is None or owed.id != found.id or locked.subscription.state not in OWING:
-        raise Conflict(f"invoice {found.number} is {found.state} and not to be paid")
+        raise Conflict(f"invoice {found.number} is {found.state} and cannot be paid")
     if owed.charging:
         raise Conflict(f"invoice {found.number} is being charged; wait for the answer")
     if (transaction_id := await invoice_store.on_its_way_back(tx, owed)) is not None:
         raise Conflict(
-            f"payment {transaction_id} did not fit invoice {found.number} and is on its way back; pay when it is back"
+            f"payment {transaction_id} did not match invoice {found.number} and is being refunded; pay once it is "
+            "refunded"
         )
     return await try_again(tx, locked, owed)
 
 
 def _next_step(locked: LockedSubscription, invoice: Invoice) -> datetime | None:
-    """None: it has ended. Tries out of turn, with another card, do not use up a day."""
+    """None when dunning has ended. Additional attempts, for example with another card, do not use up a day."""
     assert invoice.first_failed_at is not None
     zone = locked.subscription.time_zone
     return dunning.next_day(invoice.first_failed_at, invoice.declined_hard, zone, locked.now)

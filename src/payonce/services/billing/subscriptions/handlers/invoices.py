@@ -1,4 +1,4 @@
-"""Issuing an invoice: its lines, what credit covers, the books, and the charge that is asked for, in one commit."""
+"""Issues invoices: lines, credit, postings and the charge request in one commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,12 +31,13 @@ from payonce.services.billing.subscriptions.store.subscriptions import LockedSub
 from payonce.services.billing.wire import Action, Charge, charge_key
 
 SERVED_AT_ONCE: Final = frozenset({Action.RENEWAL})
-"""Served while the payment is awaited: its revenue is counted from the day of issue. The others begin when paid."""
+"""Service begins before the payment: revenue is recognised from the issue date. For other actions it begins with the
+payment."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """An invoice before it has a number."""
+    """An invoice without a number."""
 
     action: Action
     plan_id: str
@@ -45,7 +46,7 @@ class Draft:
     end: datetime
     lines: Sequence[InvoiceLine]
     id: str | None = None
-    """Of a change of plan, which is told apart from its repetition by it."""
+    """For a plan change, whose id makes redelivery harmless."""
 
 
 def period_draft(action: Action, plan: Plan, period: Period, number: int, zone: str) -> Draft:
@@ -62,15 +63,15 @@ def new_line(
 
 
 async def issue(tx: Tx, locked: LockedSubscription, draft: Draft) -> Invoice:
-    """With nothing due it is paid as it is issued; otherwise its first charge is asked for. The number is taken last:
-    until the commit nobody else gets the next one."""
+    """Issues an invoice; with nothing due it is paid at once, otherwise its first charge is requested. The number is
+    taken last, since its series stays locked until the commit."""
     subscription, now = locked.subscription, locked.now
     zero = Amount.zero(locked.plan.price.asset)
     total = Amount.total((line.amount for line in draft.lines), zero.asset)
-    # The price of a trial shows that the card is good, and goes back to the card: credit would be used up for nothing.
+    # The trial price verifies the card and is refunded to it; using credit for it would waste the credit.
     credit = zero if draft.action is Action.TRIAL else min(max(total, zero), locked.credit)
     if credit:
-        # A payout may have taken it since the subscription was read; from here on nobody does.
+        # A payout may have used credit since the subscription was read; from here on the balance is locked.
         credit = min(credit, (await credit_store.locked(tx, subscription.account_id, zero.asset)).amount)
     due = max(total, zero) - credit
     invoice = Invoice(
@@ -114,7 +115,7 @@ async def issue(tx: Tx, locked: LockedSubscription, draft: Draft) -> Invoice:
 
 
 async def _book_credit(tx: Tx, invoice: Invoice) -> None:
-    """What is below zero becomes credit, and what credit covers is used up."""
+    """A negative total becomes credit; credit used for the invoice is deducted."""
     if invoice.total.minor < 0:
         await credit_store.book(
             tx,
@@ -123,7 +124,7 @@ async def _book_credit(tx: Tx, invoice: Invoice) -> None:
                 EntryKind.GRANTED,
                 -invoice.total,
                 f"granted:{invoice.id}",
-                "unused time when the plan changed",
+                "unused time at a plan change",
                 invoice.issued_at,
                 invoice_id=invoice.id,
             ),
@@ -144,8 +145,8 @@ async def _book_credit(tx: Tx, invoice: Invoice) -> None:
 
 
 async def send_charge(tx: Tx, invoice: Invoice, *, again: bool = False) -> UUID:
-    """To payments, in this commit: neither the try nor the message is ever without the other. Returns the id of the
-    message. `again` when it was lost all the same: its key is remembered, and would keep it from being put."""
+    """Requests the charge from payments in this commit, and returns the message id. Pass `again` if the message was
+    lost: its remembered key would suppress it."""
     charge = Charge(
         invoice_id=invoice.id,
         generation=invoice.generation,
@@ -166,7 +167,7 @@ async def send_charge(tx: Tx, invoice: Invoice, *, again: bool = False) -> UUID:
 
 
 def first_recognition(lines: Sequence[InvoiceLine], after: datetime | None = None) -> datetime | None:
-    """When revenue of these lines is counted next."""
+    """The next time to recognise revenue of these lines."""
     moments = (
         next_recognition(line.service_start, line.service_end, after or line.service_start)
         for line in lines

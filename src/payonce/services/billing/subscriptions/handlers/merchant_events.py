@@ -1,4 +1,5 @@
-"""What merchants' webhooks hear of customers, subscriptions and invoices, said in the commit that it follows from."""
+"""Events for merchants' webhooks about customers, subscriptions and invoices, announced in the commit that causes
+them."""
 
 from typing import Any, Literal
 
@@ -35,8 +36,8 @@ async def announce_subscription(
     has_webhooks: bool = True,
     change: dict[str, Any] | None = None,
 ) -> None:
-    """Announces `subscription.<event>`; the events of a plan change come with the `change`. `heard` is False when it is
-    known already that no endpoint listens."""
+    """Announces `subscription.<event>`; events of a plan change include the `change`. `has_webhooks` is False if no
+    endpoint is known to exist."""
     if not has_webhooks:
         return
     data = described(subscription)
@@ -46,7 +47,7 @@ async def announce_subscription(
 
 
 async def announce_customer(tx: Tx, event: str, customer: Account) -> None:
-    """`event` is created or updated."""
+    """Announces `customer.<event>`; `event` is created or updated."""
     await announce(tx, f"customer.{event}", described_customer(customer))
 
 
@@ -79,7 +80,7 @@ def described_customer(customer: Account) -> dict[str, Any]:
 
 
 def described(subscription: Subscription) -> dict[str, Any]:
-    """As webhooks and our own routes show it."""
+    """The subscription as in webhooks and our own routes."""
     return {
         "id": subscription.id,
         "account_id": subscription.account_id,
@@ -117,7 +118,7 @@ def described_change(change: PlanChangeRecord, subscription: Subscription) -> di
 
 
 def described_invoice(invoice: Invoice) -> dict[str, Any]:
-    """Amounts in major units, as texts with all decimals of their currency."""
+    """Amounts are in major units, as text with all decimals of their currency."""
     return {
         "id": invoice.id,
         "number": invoice.number,

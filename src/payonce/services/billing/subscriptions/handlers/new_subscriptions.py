@@ -1,4 +1,4 @@
-"""Beginning a subscription: with its first payment, or with a trial whose price is given back."""
+"""Starts subscriptions: with a first payment, or with a trial whose price is refunded."""
 
 from datetime import timedelta
 
@@ -22,7 +22,8 @@ from payonce.services.billing.wire import Action
 
 
 async def start(tx: Tx, account_id: str, plan_id: str, subscription_id: str | None = None) -> Subscription:
-    """Incomplete until its first invoice is paid; unpaid for 23 hours it never began."""
+    """Creates an incomplete subscription, which begins with its first payment and expires after 23 hours without
+    one."""
     plan = await plans.plan_for_sale(tx, plan_id)
     subscription = await _insert(tx, account_id, plan, subscription_id)
     await tx.send(
@@ -38,14 +39,14 @@ async def start(tx: Tx, account_id: str, plan_id: str, subscription_id: str | No
 async def start_trial(
     tx: Tx, account_id: str, plan_id: str, subscription_id: str | None = None, *, again: bool = False
 ) -> Subscription:
-    """The trial's price is charged, which shows that the card is good, and given back when it was. A customer has one,
-    or whoever cancels in time would never pay; `again` is for those who may give another one. The version of the plan
-    that follows is the one that is for sale now, whatever is for sale when the trial ends."""
+    """Starts a trial: its price is charged to verify the card, and then refunded. A customer gets one trial, since
+    otherwise canceling in time would always be free; `again` allows another one. The trial converts to the version that
+    is for sale now."""
     plan = await plans.plan_for_sale(tx, plan_id, trial=True)
     subscription = await _insert(tx, account_id, plan, subscription_id, await _following(tx, plan))
-    # Behind the insert, which of two at once lets one pass.
+    # Checked after the insert, which lets only one of two concurrent requests through.
     if not again and await _had_a_trial(tx, account_id):
-        raise Conflict("the account has had a trial; subscribe to a plan, or ask an operator for another one")
+        raise Conflict("the account has already had a trial; subscribe to a plan, or ask an operator for another trial")
     await tx.send(
         TRIAL_PAYMENT,
         {"subscription_id": subscription.id},
@@ -58,7 +59,7 @@ async def start_trial(
 
 @handles(TRIAL_PAYMENT)
 async def process_trial_payment(work: Work) -> None:
-    """Issues the trial's invoice and asks for its charge, once."""
+    """Issues the trial's invoice and requests its charge, once."""
 
     async def step(tx: Tx, asked: FirstInvoice) -> None:
         await bill_first(tx, await subscriptions.locked(tx, asked.subscription_id), Action.TRIAL)
@@ -67,7 +68,7 @@ async def process_trial_payment(work: Work) -> None:
 
 
 async def _had_a_trial(tx: Tx, account_id: str) -> bool:
-    """One that began. A card that was declined leaves the trial for the next card."""
+    """Whether a trial has begun. After a declined card the trial is still available."""
     found: bool = await tx.fetchval(
         """
         select exists (
@@ -82,7 +83,7 @@ async def _following(tx: Tx, trial: Plan) -> Plan:
     assert trial.renews_to is not None
     found = await plans.find(tx, trial.renews_to)
     if found is None or found.retired_at is not None or found.trial_days is not None:
-        raise Conflict(f"trial {trial.id} leads to {trial.renews_to}, which is not for sale; choose another plan")
+        raise Conflict(f"trial {trial.id} converts to {trial.renews_to}, which is not for sale; choose another plan")
     return found
 
 
@@ -118,6 +119,6 @@ async def _insert(
     )
     made = await subscriptions.insert(tx, new, account.now)
     if made is None:
-        raise Conflict("the account has a subscription that has not ended: change its plan, or cancel it first")
+        raise Conflict("the account already has a subscription: change its plan, or cancel it first")
     await merchant_events.announce_subscription(tx, "created", made)
     return made

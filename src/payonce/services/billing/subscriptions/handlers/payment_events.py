@@ -1,4 +1,4 @@
-"""What payments tells us, applied once: the event on record and the change that follows from it are one commit."""
+"""Applies payment events once: the event's record and the resulting change are one commit."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,15 +34,15 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Applied:
-    """The answer to the webhook, and what did not fit, which is on record with it."""
+    """The webhook's response, and the recorded mismatch, if any."""
 
     status: str
     problem: str | None = None
 
 
 async def apply(tx: Tx, notification: Notification) -> Applied:
-    """Changes what follows from an event, the first time that it comes. Raises Retry when something that happened
-    before it has not been told yet; nothing is written then."""
+    """Applies an event the first time that it arrives. Raises Retry without changes if an earlier event is still
+    missing."""
     first = await tx.fetchval(
         """
         insert into subscriptions.payment_webhook_requests (event_id, payload, processed, processed_at)
@@ -72,7 +72,7 @@ async def apply(tx: Tx, notification: Notification) -> Applied:
 
 
 async def _apply(tx: Tx, notification: Notification) -> str | None:
-    """None, or what does not fit."""
+    """Returns None, or a sentence about a mismatch."""
     match notification.action:
         case Action.PAYMENT_METHOD:
             await dunning.try_new_card(tx, _text(notification, "account_id") or "")
@@ -116,8 +116,8 @@ async def _paid(tx: Tx, locked: LockedSubscription, invoice: Invoice, notificati
 
 
 async def _release(tx: Tx, locked: LockedSubscription, notification: Notification, invoice: Invoice) -> str:
-    """More or less than is due pays nothing: it goes back, and the try has failed. Until it is back there is no other
-    try (collecting.py), and then dunning goes on."""
+    """A payment of another amount pays nothing: it is refunded, and the attempt has failed. There is no other attempt
+    until it is refunded (dunning.py)."""
     problem = _another_amount(notification, invoice)
     if notification.transaction_id is None:
         return problem
@@ -127,10 +127,10 @@ async def _release(tx: Tx, locked: LockedSubscription, notification: Notificatio
 
 
 async def _refund_late(tx: Tx, notification: Notification, invoice: Invoice) -> str | None:
-    """The charge was under way when its invoice ended, or another one paid it: the customer gets the money back."""
+    """The charge was in progress when its invoice ended, or another charge paid it: the customer gets a refund."""
     if notification.transaction_id is None or invoice.transaction_id == notification.transaction_id:
         return _out_of_turn(notification, invoice)
-    reason = f"invoice {invoice.number} was {invoice.state} when its payment came"
+    reason = f"invoice {invoice.number} was {invoice.state} when its payment arrived"
     await _send_back(tx, notification, notification.transaction_id, invoice, reason)
     log.warning("late_payment_given_back", invoice=invoice.number, transaction=notification.transaction_id)
     return None
@@ -142,8 +142,9 @@ async def _send_back(tx: Tx, notification: Notification, transaction_id: str, in
 
 
 async def request_refund(tx: Tx, transaction_id: str, reason: str, about: str | None, *, again: bool = False) -> UUID:
-    """Whatever is left of it: a person may have given back a part before we heard of the whole. Returns the id of the
-    message. `again` when it was lost: its key is remembered, and payments knows the refund by the key in it."""
+    """Requests a refund of whatever is left: an operator may have refunded a part before this event arrived. Returns
+    the message id. Pass `again` if the message was lost: its key is remembered, and payments recognises the refund by
+    the key in the payload."""
     key = f"late:{transaction_id}"
     return await tx.send(
         REFUND_INITIATION,
@@ -163,10 +164,10 @@ async def _refund(tx: Tx, notification: Notification) -> str | None:
         return None
     found = await _invoice(tx, notification)
     if found is None:
-        return f"there is no invoice {_text(notification, 'invoice_id')!r} to give back of"
+        return f"there is no invoice {_text(notification, 'invoice_id')!r} to refund"
     locked, invoice = found
     if invoice.charging:
-        raise Retry(f"the payment of invoice {invoice.number} has not been told yet")
+        raise Retry(f"the payment event of invoice {invoice.number} has not arrived yet")
     amount = _amount(notification, invoice)
     if invoice.transaction_id != notification.transaction_id or amount is None or refund_id is None:
         refunded = f"{notification.amount} {notification.currency}"
@@ -176,7 +177,7 @@ async def _refund(tx: Tx, notification: Notification) -> str | None:
         await wake(tx, locked.subscription.test_clock_id)
         return f"refund {refund_id} of invoice {invoice.number} failed at the gateway"
     if invoice.refunded + amount > invoice.due:
-        return f"refund {refund_id} gives back more than invoice {invoice.number} was paid"
+        return f"refund {refund_id} exceeds what was paid for invoice {invoice.number}"
     outside: Any = notification.metadata.get("outside")
     note = CreditNote(
         str(new_id()),
@@ -206,7 +207,7 @@ async def _credit(
 
 
 async def _returned(tx: Tx, notification: Notification, refund_id: str | None) -> bool:
-    """Whether it is of money that fitted no invoice, which is out of our books with this."""
+    """Whether it refunds money without a matching invoice, which is hereby removed from the ledger."""
     row = await tx.fetchrow(
         "select * from subscriptions.unapplied_payments where transaction_id = $1 for update",
         notification.transaction_id,
@@ -214,7 +215,7 @@ async def _returned(tx: Tx, notification: Notification, refund_id: str | None) -
     if row is None or notification.transaction_id is None or refund_id is None:
         return False
     if notification.status is Status.FAILED:
-        # Nobody tries it again: from here on it is a person's.
+        # It is not retried; an operator decides.
         await tx.execute(
             """
             update subscriptions.unapplied_payments set refund_asked = false, updated_at = payonce.due_now()
@@ -239,7 +240,7 @@ async def _returned(tx: Tx, notification: Notification, refund_id: str | None) -
 async def _record_unapplied(
     tx: Tx, notification: Notification, invoice: Invoice | None, reason: str, *, refund_asked: bool = False
 ) -> str:
-    """Money for what nobody owes is named in the books, and found by an invariant until it is back."""
+    """Books money without a matching invoice separately; an invariant reports it until it is refunded."""
     if notification.status is Status.FAILED or notification.transaction_id is None:
         return reason
     amount = Amount.from_decimal(notification.amount, asset_of(notification.currency))
@@ -264,7 +265,7 @@ async def _record_unapplied(
 
 
 async def _invoice(tx: Tx, notification: Notification) -> tuple[LockedSubscription, Invoice] | None:
-    """Behind the lock of the subscription that the event names; None when the invoice is not one of its own."""
+    """The invoice and its locked subscription; None if the invoice does not belong to the subscription."""
     invoice_id = _text(notification, "invoice_id")
     if invoice_id is None or notification.subscription_id is None:
         return None
@@ -279,7 +280,7 @@ async def _invoice(tx: Tx, notification: Notification) -> tuple[LockedSubscripti
 
 
 def _amount(notification: Notification, invoice: Invoice) -> Amount | None:
-    """None: it is not one of the invoice's currency."""
+    """None if the currency is not the invoice's."""
     if notification.currency != invoice.due.asset.code:
         return None
     try:
@@ -289,12 +290,12 @@ def _amount(notification: Notification, invoice: Invoice) -> Amount | None:
 
 
 def _answers(notification: Notification, invoice: Invoice) -> bool:
-    """Whether it is the answer to the try that is under way, and not to one before it."""
+    """Whether it answers the current attempt, and not an earlier one."""
     return notification.metadata.get("generation") == invoice.generation
 
 
 def _another_amount(notification: Notification, invoice: Invoice) -> str:
-    return f"{notification.amount} {notification.currency} is not what {invoice.number} is of"
+    return f"{notification.amount} {notification.currency} is not the amount of {invoice.number}"
 
 
 def _out_of_turn(notification: Notification, invoice: Invoice) -> str:
@@ -303,7 +304,7 @@ def _out_of_turn(notification: Notification, invoice: Invoice) -> str:
 
 
 def _paid_with(notification: Notification) -> str | None:
-    """None where payments does not name the card, as versions before this do not."""
+    """None if payments does not name the card, as earlier versions do."""
     brand, last4 = _text(notification, "card_brand"), _text(notification, "card_last4")
     return f"{brand} card ending in {last4}"[:PAID_WITH_MAX_LENGTH] if brand and last4 else None
 

@@ -1,4 +1,4 @@
-"""From the outbox of subscriptions to the queues of payments, where payments have a database of their own."""
+"""Relays messages from the outbox of subscriptions to payments with a database of its own."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -16,13 +16,14 @@ BATCH: Final = 50
 
 
 class PaymentsRelay:
-    """Payments answers when its commit is done. What it may have taken is sent again, and known there by its id."""
+    """Payments responds after its commit. Messages with an unknown result are sent again, and recognised by their
+    id."""
 
     name = RELAY
     config = RelayConfig(batch=BATCH)
 
     def __init__(self, client: SignedClient | None) -> None:
-        """None: nothing is delivered from here."""
+        """Without a client nothing is delivered."""
         self._client = client
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
@@ -30,11 +31,11 @@ class PaymentsRelay:
             return [Deferred("this process has no secret to sign with; set WEBHOOK_SIGNING_SECRET")] * len(entries)
         answer = await self._client.post(MESSAGES_PATH, ForwardedMessages(messages=[_of(each) for each in entries]))
         if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and len(entries) > 1:
-            # Whatever was taken before the rest fails is known there by its id.
+            # Messages that were accepted before the rest fails are recognised by their id.
             middle = len(entries) // 2
             return [*await self.deliver(entries[:middle]), *await self.deliver(entries[middle:])]
         if not answer.is_success:
-            # A wrong secret or address is mended by a person: until then nothing is parked, and nothing lost.
+            # An operator must correct a wrong secret or URL; until then messages are neither parked nor lost.
             return [Deferred(f"payments answered {answer.status}: {answer.excerpt()}")] * len(entries)
         refused = msgspec.json.decode(answer.body, type=ForwardedAnswer).refused
         return [

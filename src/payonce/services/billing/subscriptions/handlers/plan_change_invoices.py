@@ -1,4 +1,4 @@
-"""Billing a change of plan now: its credit is computed and held at payments, then the difference is invoiced."""
+"""Invoices of immediate plan changes: payments holds the credit, then the difference is invoiced."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -30,12 +30,12 @@ from payonce.services.billing.wire import Action, HeldCredit, HoldAnswer, Notifi
 
 RUNNING: Final = frozenset({State.ACTIVE, State.TRIALING})
 ROUNDS_MAX: Final = 10
-"""So many refunds may come in between before a change is given up."""
+"""Refunds in between that are tolerated before a change fails."""
 
 
 async def begin(tx: Tx, locked: LockedSubscription, change: PlanChangeRecord, plan: Plan, changed_at: datetime) -> None:
-    """Asks payments to hold the credit of a pending change; without credit it is billed at once. Ends a change that is
-    no longer possible as failed."""
+    """Requests a hold for the credit of a pending change; without credit it is invoiced at once. Fails a change that is
+    no longer possible."""
     if (reason := _obstacle(locked, plan)) is not None:
         await _fail(tx, locked, change, reason)
         return
@@ -47,13 +47,13 @@ async def begin(tx: Tx, locked: LockedSubscription, change: PlanChangeRecord, pl
 
 
 async def follow_answer(tx: Tx, notification: Notification) -> str | None:
-    """Bills a change whose credit payments holds; computes it anew after a refund that we did not know of. Returns what
-    does not fit."""
+    """Invoices a change whose credit payments holds, or recomputes it after an unknown refund. Returns a sentence about
+    a mismatch, or None."""
     try:
         answer = msgspec.convert(notification.metadata, type=HoldAnswer)
         locked = await subscriptions.locked(tx, notification.subscription_id or "")
     except (msgspec.ValidationError, NotFound) as error:
-        return f"the answer to a credit hold does not fit: {error}"
+        return f"the answer to a credit hold does not match: {error}"
     change = await plan_changes.find(tx, answer.change_id)
     invoice = await invoices.find(tx, answer.change_id)
     if invoice is not None:
@@ -73,7 +73,7 @@ async def _go_on(
     plan = await plans.plan(tx, change.to_plan_id)
     reason = _obstacle(locked, plan)
     if reason is None and answer.round >= ROUNDS_MAX and not held:
-        reason = "refunds of the same payments came in between over and over; ask again"
+        reason = "refunds of the same payments kept coming in between; request the change again"
     if reason is not None:
         await charge_credit.release(tx, change.id, change.subscription_id)
         await _fail(tx, locked, change, reason)
@@ -100,16 +100,15 @@ def _are_zero(shares: Sequence[HeldCredit]) -> bool:
 async def _computed(
     tx: Tx, locked: LockedSubscription, change_id: str, plan: Plan, changed_at: datetime, refunded: Mapping[str, int]
 ) -> tuple[Draft, list[HeldCredit]]:
-    """The lines in force at their own price against the rest of the new plan, at the moment of asking; and the credit
-    of each charge. `refunded` is what payments says of charges, in minor units: it knows of refunds that are under
-    way."""
+    """The invoice draft at the time of the request, and the credit of each charge. `refunded` is the refunded amount of
+    each charge as known to payments, in minor units, including refunds in progress."""
     subscription = locked.subscription
     assert subscription.anchor_at is not None and subscription.period_start is not None
-    # A renewal may have come in between: then the change is one of the period that it began.
+    # After a renewal in between, the change belongs to the period that it began.
     at = max(whole_second(changed_at), subscription.period_start)
     in_force = await invoices.in_force(tx, subscription.id, at)
     refunded_minor = {
-        # A trial's price goes back, whatever payments has on record of that by now.
+        # A trial's price is refunded, whatever payments has recorded so far.
         invoice.id: invoice.due.minor
         if invoice.refunding
         else refunded.get(invoice.transaction_id or "", invoice.refunded.minor)
@@ -125,7 +124,7 @@ async def _computed(
 
 
 def _billed(in_force: Sequence[tuple[Invoice, InvoiceLine]], refunded_minor: Mapping[str, int]) -> list[BilledLine]:
-    """What was given back of an invoice in money, or is on its way back, is not given back in credit."""
+    """Amounts that are refunded, or being refunded, are not credited."""
     billed, rest = [], dict(refunded_minor)
     for invoice, line in in_force:
         if line.amount.minor > 0:
@@ -160,16 +159,16 @@ def _lines(change: Proration, locked: LockedSubscription, plan: Plan) -> list[In
 
 
 def _obstacle(locked: LockedSubscription, plan: Plan) -> str | None:
-    """Why a change that was accepted cannot be any more."""
+    """Why an accepted change is no longer possible."""
     subscription = locked.subscription
     if subscription.state not in RUNNING:
-        return f"the subscription was {subscription.state} when the change was to begin"
+        return f"the subscription was {subscription.state} when the change was to be made"
     if subscription.cancel_at_period_end:
-        return "the subscription was canceled before the change began"
+        return "the subscription was canceled before the change"
     if locked.open_invoice is not None:
-        return "another invoice of the subscription was being charged when the change was to begin; ask again"
+        return "another invoice of the subscription was being charged at the time of the change; request it again"
     if plan.id == subscription.plan_id:
-        return f"the subscription had the plan {plan.id} already"
+        return f"the subscription already had the plan {plan.id}"
     if plan.trial_days is not None or plan.price.asset != locked.plan.price.asset:
         return f"plan {plan.id} is a trial or is paid in another currency"
     return None

@@ -1,4 +1,4 @@
-"""What a customer may change: the plan, now or at the end of the period; a cancellation, a pause and its end."""
+"""Changes that customers request: another plan, now or at the end of the period; cancellation, pause and resumption."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,9 +49,9 @@ __all__ = [
 async def request_plan(
     tx: Tx, account_id: str | None, subscription_id: str, new_plan_id: str, when: ChangeTiming | None = None
 ) -> Subscription:
-    """A dearer plan now, unless it is said otherwise, and a cheaper one at the end of the period. Now is: as soon as
-    the difference is paid. What is accepted is on record as a pending change, and its end as well; what cannot be is
-    refused with the reason."""
+    """Changes the plan: by default an upgrade takes effect now, as soon as the difference is paid, and a downgrade at
+    the end of the period. An accepted change is recorded as pending until it ends. Raises Conflict for one that is not
+    possible."""
     locked = await _locked(tx, account_id, subscription_id)
     subscription = locked.subscription
     plan = await _requested_plan(tx, locked, new_plan_id)
@@ -61,19 +61,19 @@ async def request_plan(
     if (when or (ChangeTiming.NOW if dearer else ChangeTiming.PERIOD_END)) is ChangeTiming.PERIOD_END:
         return await _change_later(tx, locked, plan, waiting.get(ChangeTiming.PERIOD_END))
     if plan.id == subscription.plan_id:
-        raise Conflict(f"the subscription has the plan {plan.id} already")
+        raise Conflict(f"the subscription already has the plan {plan.id}")
     if locked.open_invoice is not None:
-        raise Conflict("an invoice of the subscription is being charged; change the plan when that is answered")
+        raise Conflict("an invoice of the subscription is being charged; change the plan when the charge has ended")
     if subscription.due_at is not None and subscription.due_at <= locked.now:
-        # Reckoned from here the change would jump over periods that are still to be invoiced.
-        raise Conflict("a period of the subscription is over and the next one about to begin; ask again in a minute")
+        # A change computed now would skip periods that are not invoiced yet.
+        raise Conflict("the subscription's period is over and the next one is about to begin; try again in a minute")
     change = await plan_changes.request(tx, locked, plan, ChangeTiming.NOW)
     await send_change(tx, change, dearer=dearer)
     return subscription
 
 
 async def send_change(tx: Tx, change: PlanChangeRecord, *, dearer: bool, again: bool = False) -> None:
-    """In the commit that accepts it. `again` when the message was lost: its key is remembered."""
+    """Sends the change in the commit that accepts it. Pass `again` if the message was lost: its key is remembered."""
     await tx.send(
         PLAN_CHANGE,
         {
@@ -89,8 +89,8 @@ async def send_change(tx: Tx, change: PlanChangeRecord, *, dearer: bool, again: 
 
 
 async def _requested_plan(tx: Tx, locked: LockedSubscription, new_plan_id: str) -> Plan:
-    """The plan that the subscription has need not be for sale: whoever names it takes a change back. To those on a
-    trial the code of the plan that follows is the version that they were promised."""
+    """The current plan need not be for sale: requesting it withdraws a change. For a trial, the code of the following
+    plan means the promised version."""
     subscription = locked.subscription
     if new_plan_id == subscription.plan_id and locked.plan.trial_days is None:
         return locked.plan
@@ -100,7 +100,7 @@ async def _requested_plan(tx: Tx, locked: LockedSubscription, new_plan_id: str) 
 
 
 async def _promised(tx: Tx, locked: LockedSubscription) -> Plan | None:
-    """What the trial leads to, unless it leads elsewhere by now."""
+    """The plan that the trial converts to, unless a migration replaces it."""
     subscription = locked.subscription
     if locked.plan.trial_days is None or subscription.converts_to_plan_id is None:
         return None
@@ -111,32 +111,36 @@ async def _promised(tx: Tx, locked: LockedSubscription) -> Plan | None:
 def _check_changeable(locked: LockedSubscription, plan: Plan, waiting: Mapping[ChangeTiming, PlanChangeRecord]) -> None:
     subscription = locked.subscription
     if subscription.state not in RUNNING:
-        raise Conflict(f"the subscription is {subscription.state}: its plan changes only while it is active or a trial")
+        raise Conflict(
+            f"the subscription is {subscription.state}: its plan can only change while it is active or trialing"
+        )
     if subscription.cancel_at_period_end:
         raise Conflict(
-            "the subscription is canceled with the end of its period, so its plan does not change; take the "
-            "cancellation back first with resume"
+            "the subscription is canceled at the end of its period, so its plan cannot change; withdraw the "
+            "cancellation first with resume"
         )
     if plan.price.asset != locked.plan.price.asset:
-        raise Conflict(f"plan {plan.id} is paid in {plan.price.asset}, and the subscription in {locked.credit.asset}")
+        raise Conflict(f"plan {plan.id} is priced in {plan.price.asset}, but the subscription in {locked.credit.asset}")
     if (change := waiting.get(ChangeTiming.NOW)) is not None:
         said = "is being charged" if locked.open_invoice is not None else "is pending"
-        raise Conflict(f"change {change.id} to plan {change.to_plan_id} {said}; ask again when it has ended")
+        raise Conflict(f"change {change.id} to plan {change.to_plan_id} {said}; try again when it has ended")
 
 
 @handles(PLAN_CHANGE)
 async def process_plan_change(work: Work) -> None:
-    """Issues the difference and asks for its charge; with nothing to pay the plan changes at once."""
+    """Invoices the difference and requests its charge; with nothing due the plan changes at once."""
     await carry_out(work, change_now)
 
 
 async def change_now(tx: Tx, asked: PlanChange) -> None:
-    """Or ends it as failed, with the reason, when it is no longer possible."""
+    """Starts the change, or fails it with the reason if it is no longer possible."""
     locked = await subscriptions.locked(tx, asked.subscription_id)
     plan = await plans.plan(tx, asked.plan_id)
     known = await plan_changes.find(tx, asked.change_id)
     if known is not None and (known.subscription_id, known.to_plan_id) != (asked.subscription_id, asked.plan_id):
-        raise NotFound(f"change {asked.change_id!r} is none of subscription {asked.subscription_id} to {asked.plan_id}")
+        raise NotFound(
+            f"change {asked.change_id!r} is not a change of subscription {asked.subscription_id} to {asked.plan_id}"
+        )
     invoice = await invoices.find(tx, asked.change_id)
     if invoice is not None:
         if invoice.subscription_id != asked.subscription_id:
@@ -150,8 +154,8 @@ async def change_now(tx: Tx, asked: PlanChange) -> None:
 
 
 async def _adopted(tx: Tx, locked: LockedSubscription, plan: Plan, asked: PlanChange) -> PlanChangeRecord:
-    """A change that came by its queue alone, from an earlier version or from whoever writes to the queue. While another
-    one is pending it has failed."""
+    """Records a change that arrived only by queue, from an earlier version or as a raw message. It fails while another
+    one is pending."""
     if (other := (await plan_changes.pending(tx, locked.subscription.id)).get(ChangeTiming.NOW)) is None:
         return await plan_changes.request(tx, locked, plan, ChangeTiming.NOW, change_id=asked.change_id)
     return await plan_changes.refuse(tx, locked, plan, asked.change_id, f"change {other.id} was pending")
@@ -160,12 +164,12 @@ async def _adopted(tx: Tx, locked: LockedSubscription, plan: Plan, asked: PlanCh
 async def cancel(
     tx: Tx, account_id: str | None, subscription_id: str, when: ChangeTiming, reason: str = ""
 ) -> Subscription:
-    """Now: what is open is taken back, what is paid is not given back. At the end of the period: until then it runs."""
+    """Cancels now, which voids open invoices without refunding paid ones; or at the end of the period."""
     locked = await _locked(tx, account_id, subscription_id)
     subscription, now = locked.subscription, locked.now
-    reason = reason or "as its customer wished"
+    reason = reason or "as the customer requested"
     if subscription.state in ENDED:
-        raise Conflict(f"the subscription is {subscription.state} already")
+        raise Conflict(f"the subscription is already {subscription.state}")
     if when is ChangeTiming.PERIOD_END and subscription.state in RUNNING | {State.PAST_DUE}:
         if subscription.cancel_at_period_end:
             return subscription
@@ -192,8 +196,8 @@ async def cancel(
 
 
 async def _cancel_later(tx: Tx, locked: LockedSubscription, reason: str) -> Subscription:
-    """With the period. A change that is being charged ends by that charge. An operator's change to another version
-    stays, or whoever cancels and takes it back would keep the old price."""
+    """Cancels at the end of the period. A change that is being charged continues. A change ordered by a migration
+    stays, since otherwise canceling and resuming would keep the old price."""
     waiting = await plan_changes.pending(tx, locked.subscription.id)
     later = waiting.get(ChangeTiming.PERIOD_END)
     ordered = await plan_changes.ordered(tx, locked.subscription.id, plan_moves.kept_plan_id(locked))
@@ -209,12 +213,10 @@ async def _cancel_later(tx: Tx, locked: LockedSubscription, reason: str) -> Subs
     )
     after = subscriptions.with_subscription(locked, moved)
     if later is not None and kept is None:
-        why = "the subscription is canceled with the end of its period"
+        why = "the subscription is canceled at the end of its period"
         await plan_changes.end(tx, after, later, ChangeState.CANCELED, why)
     if (soon := waiting.get(ChangeTiming.NOW)) is not None and locked.open_invoice != soon.id:
-        await plan_changes.end(
-            tx, after, soon, ChangeState.FAILED, "the subscription was canceled before the change began"
-        )
+        await plan_changes.end(tx, after, soon, ChangeState.FAILED, "the subscription was canceled before the change")
     return moved
 
 
@@ -223,13 +225,13 @@ async def pause(tx: Tx, account_id: str | None, subscription_id: str) -> Subscri
     locked = await _locked(tx, account_id, subscription_id)
     subscription, now = locked.subscription, locked.now
     if subscription.state not in RUNNING:
-        raise Conflict(f"the subscription is {subscription.state}: only an active one or a trial can be paused")
+        raise Conflict(f"the subscription is {subscription.state}: only an active or trialing one can be paused")
     if subscription.cancel_at_period_end:
-        raise Conflict("the subscription ends with its period; take that back first with resume")
+        raise Conflict("the subscription is canceled at the end of its period; withdraw that first with resume")
     if locked.open_invoice is not None:
-        raise Conflict("an invoice of the subscription is being charged; pause it when that is answered")
+        raise Conflict("an invoice of the subscription is being charged; pause it when the charge has ended")
     if (change := (await plan_changes.pending(tx, subscription.id)).get(ChangeTiming.NOW)) is not None:
-        raise Conflict(f"change {change.id} to plan {change.to_plan_id} is pending; pause it when that has ended")
+        raise Conflict(f"change {change.id} to plan {change.to_plan_id} is pending; pause when it has ended")
     moved = await subscriptions.move(
         tx, subscription, "paused", now, state=State.PAUSED, paused_at=now, due_at=None, due_for=None
     )
@@ -239,14 +241,14 @@ async def pause(tx: Tx, account_id: str | None, subscription_id: str) -> Subscri
 
 
 async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscription:
-    """Ends a pause, or takes a cancellation at the end of the period back. When the period is over, a new one begins
-    now and is charged at once."""
+    """Ends a pause, or withdraws a cancellation at the end of the period. If the period is over, a new one begins now
+    and is charged at once."""
     locked = await _locked(tx, account_id, subscription_id)
     subscription, now = locked.subscription, locked.now
     if subscription.cancel_at_period_end and subscription.state in RUNNING | {State.PAST_DUE}:
         return await _withdraw_cancellation(tx, locked)
     if subscription.state is not State.PAUSED:
-        raise Conflict(f"the subscription is {subscription.state}: there is no pause to end")
+        raise Conflict(f"the subscription is {subscription.state}: it is not paused")
     assert subscription.period_end is not None
     trial = locked.plan.trial_days is not None
     state, due_for = (State.TRIALING, Due.TRIAL_END) if trial else (State.ACTIVE, Due.RENEW)
@@ -271,7 +273,7 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
 
 
 async def _withdraw_cancellation(tx: Tx, locked: LockedSubscription) -> Subscription:
-    """A move to another version that an operator has ordered is scheduled, if none is."""
+    """Schedules a move ordered by a migration, if none is scheduled."""
     moved = await subscriptions.move(
         tx, locked.subscription, "cancel_taken_back", locked.now, cancel_at_period_end=False, reason=None
     )
@@ -281,7 +283,8 @@ async def _withdraw_cancellation(tx: Tx, locked: LockedSubscription) -> Subscrip
 async def _change_later(
     tx: Tx, locked: LockedSubscription, plan: Plan, scheduled: PlanChangeRecord | None
 ) -> Subscription:
-    """Or no longer, when it is the plan that it has or that its trial leads to anyway."""
+    """Schedules the change, or withdraws the scheduled one if the plan is the current one or the one that the trial
+    converts to."""
     subscription = locked.subscription
     if plan.id == subscription.next_plan_id:
         return subscription
@@ -291,15 +294,15 @@ async def _change_later(
         return await plan_moves.follow(tx, locked)
     if following is None and (ordered := await plan_moves.ordered(tx, subscription.id, kept)) is not None:
         raise Conflict(
-            f"an operator moves the subscription to {ordered.to_plan_id} with one of its next renewals, so it cannot "
-            f"stay with {kept}; choose a plan that is for sale, or cancel"
+            f"a plan migration moves the subscription to {ordered.to_plan_id} at one of its next renewals, so it "
+            f"cannot keep {kept}; choose a plan that is for sale, or cancel"
         )
     moved = await subscriptions.move(
         tx, subscription, "next_plan_chosen", locked.now, detail={"next_plan_id": following}, next_plan_id=following
     )
     after = subscriptions.with_subscription(locked, moved)
     if scheduled is not None:
-        why = "it was taken back" if following is None else f"replaced by a change to {plan.id}"
+        why = "it was withdrawn" if following is None else f"replaced by a change to {plan.id}"
         await plan_changes.end(tx, after, scheduled, ChangeState.CANCELED, why)
     if following is not None:
         await plan_changes.request(tx, after, plan, ChangeTiming.PERIOD_END)
@@ -307,7 +310,7 @@ async def _change_later(
 
 
 async def _locked(tx: Tx, account_id: str | None, subscription_id: str) -> LockedSubscription:
-    """`account_id` is whose it must be; None for an operator."""
+    """`account_id` is the required owner; None for an operator."""
     locked = await subscriptions.locked(tx, subscription_id)
     if account_id not in (None, locked.subscription.account_id):
         raise NotFound(f"there is no subscription {subscription_id!r}")

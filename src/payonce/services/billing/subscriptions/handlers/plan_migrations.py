@@ -1,8 +1,9 @@
-"""Plan migrations: subscriptions of one version of a plan are moved to another, each with a renewal after its notice.
+"""Plan migrations: move the subscriptions of one plan version to another, each at a renewal after its notice.
 
-A new version is for new customers. Who has an older one keeps it until an operator orders a migration: then every
-subscription that would be renewed on the older version has a scheduled change, which its customer and the merchant see
-before it takes effect. A period that ends before the notice is over is followed by another one of the older version.
+A new version is for new customers; existing subscriptions keep theirs until an operator starts a migration. It
+schedules a change for every subscription that would renew on the older version, which the customer and the merchant can
+see before it takes effect. A period that ends before the notice is over is followed by another one on the older
+version.
 """
 
 from collections.abc import Mapping
@@ -30,16 +31,16 @@ from payonce.services.billing.subscriptions.store import plan_changes, plans
 from payonce.services.billing.subscriptions.store import subscriptions as store
 
 BATCH: Final = 100
-"""Subscriptions of one commit; the next ones have a message of their own."""
+"""Subscriptions per commit; the next batch has a message of its own."""
 NOTICE_DAYS: Final = 14
-"""Between the order and the first renewal at the new price, unless the order says otherwise."""
+"""Between the announcement and the first renewal at the new price, unless the order says otherwise."""
 NOTICE_DAYS_MAX: Final = 366
-WITHDRAWN: Final = "the operator canceled the move to this version"
+WITHDRAWN: Final = "the operator canceled the migration to this version"
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a migration would do at this moment."""
+    """The current effect of a migration."""
 
     older: Plan
     newer: Plan
@@ -47,16 +48,16 @@ class Preview:
     subscriptions: int
     by_state: Mapping[str, int]
     canceling: int
-    """They end with their period, and are moved if their cancellation is taken back."""
+    """Canceled at the end of their period, and moved if the cancellation is withdrawn."""
     choosing: int
-    """Their customers have chosen another plan for the next period, and are moved if they take that back."""
+    """With a scheduled change to another plan, and moved if that is withdrawn."""
     first_at: datetime | None
     last_at: datetime | None
-    """Between them are the renewals with which the changes take effect; None for those that have no period yet."""
+    """The range of the renewals at which the changes take effect; None without any period."""
 
     @property
     def before(self) -> Amount:
-        """What one period of all of them costs."""
+        """The current total for one period of all of them."""
         return Amount(self.older.price.minor * self.subscriptions, self.older.price.asset)
 
     @property
@@ -67,7 +68,7 @@ class Preview:
 async def preview(
     read: Reader | Tx, from_plan_id: str, to_plan_id: str | None = None, notice_days: int = NOTICE_DAYS
 ) -> Preview:
-    """Changes nothing. Raises Conflict where the migration would be refused."""
+    """Computes the effect without changes. Raises Conflict if the migration would be refused."""
     older, newer = await _versions(read, from_plan_id, to_plan_id)
     _check_notice(notice_days)
     interval = plans.interval_of(older)
@@ -92,8 +93,8 @@ async def preview(
 async def start(
     tx: Tx, from_plan_id: str, to_plan_id: str | None, by: str, why: str, notice_days: int = NOTICE_DAYS
 ) -> PlanMigration:
-    """Ordered, audited, and worked on in batches from now on. Each subscription is moved with the first of its periods
-    that ends so many days after it was told, or later."""
+    """Starts a migration, which runs in batches and is audited. Each subscription moves at its first period end at or
+    after its notice."""
     older, newer = await _versions(tx, from_plan_id, to_plan_id)
     _check_notice(notice_days)
     try:
@@ -112,10 +113,10 @@ async def start(
                 notice_days,
             )
     except asyncpg.UniqueViolationError as error:
-        raise Conflict(f"a migration from {older.id} is under way; look at GET /v1/plan-migrations") from error
+        raise Conflict(f"a migration from {older.id} is in progress; see GET /v1/plan-migrations") from error
     migration = migration_from(row)
     text = (
-        f"subscriptions of {older.id} at {older.price} move to {newer.id} at {newer.price} when they renew, with "
+        f"subscriptions of {older.id} at {older.price} move to {newer.id} at {newer.price} at their renewal, with "
         f"{notice_days} days' notice: {why}"
     )
     await note(tx.connection, "billing.plan_migrations", migration.id, text, actor=by)
@@ -124,7 +125,7 @@ async def start(
 
 
 async def cancel(tx: Tx, migration_id: str, by: str, why: str) -> PlanMigration:
-    """Withdraws what is still pending. Those that were renewed on the newer version stay there."""
+    """Withdraws all pending changes. Subscriptions that already renewed on the newer version keep it."""
     migration = await _locked(tx, migration_id)
     if migration.state in (MigrationState.CANCELING, MigrationState.CANCELED):
         return migration
@@ -139,9 +140,9 @@ async def cancel(tx: Tx, migration_id: str, by: str, why: str) -> PlanMigration:
                 migration.state,
             )
     except asyncpg.UniqueViolationError as error:
-        raise Conflict(f"another migration from {migration.from_plan_id} is under way; wait for its end") from error
+        raise Conflict(f"another migration from {migration.from_plan_id} is in progress; wait for its end") from error
     assert row is not None
-    text = f"no longer from {migration.from_plan_id} to {migration.to_plan_id}: {why}"
+    text = f"canceled the migration from {migration.from_plan_id} to {migration.to_plan_id}: {why}"
     await note(tx.connection, "billing.plan_migrations", migration.id, text, actor=by)
     if migration.state is MigrationState.DONE:
         await send_step(tx, migration.id)
@@ -150,7 +151,7 @@ async def cancel(tx: Tx, migration_id: str, by: str, why: str) -> PlanMigration:
 
 @handles(BILLING_CLOCK, MIGRATE_PLAN)
 async def migrate_plan(work: Work) -> None:
-    """Schedules or withdraws one batch of changes. A repetition goes on from where the last commit came to."""
+    """Schedules or withdraws one batch of changes. A repetition continues after the last commit."""
     await carry_out(work, lambda tx, step: advance(tx, step.migration_id))
 
 
@@ -190,7 +191,7 @@ async def _schedule_batch(tx: Tx, migration: PlanMigration) -> None:
 
 
 async def _schedule(tx: Tx, migration: PlanMigration, subscription_id: str, older: Plan) -> bool:
-    """Unless the subscription is no longer one of those, which is known behind its lock alone."""
+    """Schedules the change unless the subscription no longer qualifies, which is only certain behind its lock."""
     locked = await store.locked(tx, subscription_id)
     subscription = locked.subscription
     chosen = subscription.next_plan_id
@@ -204,7 +205,7 @@ async def _schedule(tx: Tx, migration: PlanMigration, subscription_id: str, olde
     if later is not None and subscription.period_end is not None:
         effective_at = await plan_moves.effective_at(tx, locked, migration, older)
         if max(effective_at, later.not_before or effective_at) > subscription.period_end:
-            # The older version was chosen or announced, and comes first: `follow` is called when it does.
+            # The older version was chosen or announced and comes first; `follow` is called at that renewal.
             return False
     await plan_changes.end_scheduled(
         tx, locked, ChangeState.CANCELED, f"replaced by plan migration {migration.id} to {migration.to_plan_id}"
@@ -254,7 +255,7 @@ async def _withdraw_batch(tx: Tx, migration: PlanMigration) -> None:
 
 
 async def send_step(tx: Tx, migration_id: str) -> None:
-    """The next batch."""
+    """Sends the message for the next batch."""
     await tx.send(BILLING_CLOCK, {"migration_id": migration_id}, action=MIGRATE_PLAN, correlation_id=migration_id)
 
 
@@ -266,30 +267,31 @@ async def _locked(tx: Tx, migration_id: str) -> PlanMigration:
 
 
 async def _versions(read: Reader | Tx, from_plan_id: str, to_plan_id: str | None) -> tuple[Plan, Plan]:
-    """The older one by its id, since its code names the version that is for sale."""
+    """Both versions; the older one is given by id, since its code names the version for sale."""
     older = await plans.plan(read, from_plan_id)
     newer = await plans.plan_for_sale(read, to_plan_id or older.code)
     if older.trial_days is not None:
         raise Conflict(f"plan {older.id} is a trial, which is not renewed; migrate the plan that it leads to")
     if older.id == newer.id:
-        raise Conflict(f"{older.id} is the version that is for sale; name an older one by its id")
+        raise Conflict(f"{older.id} is the version for sale; give the id of an older one")
     if older.code != newer.code:
-        raise Conflict(f"{newer.id} is no version of {older.code}; customers change to another plan themselves")
+        raise Conflict(f"{newer.id} is not a version of {older.code}; only customers change to another plan")
     if older.price.asset != newer.price.asset:
-        raise Conflict(f"{newer.id} is paid in {newer.price.asset}, and {older.id} in {older.price.asset}")
+        raise Conflict(f"{newer.id} is priced in {newer.price.asset}, but {older.id} in {older.price.asset}")
     return older, newer
 
 
 def _check_notice(days: int) -> None:
     if not 0 <= days <= NOTICE_DAYS_MAX:
-        raise Invalid(f"{days} days of notice are not possible; give 0 to {NOTICE_DAYS_MAX}")
+        raise Invalid(f"a notice of {days} days is not possible; give 0 to {NOTICE_DAYS_MAX}")
 
 
 _RENEWED_ON: Final = """
     from subscriptions.subscriptions s join subscriptions.plans p on p.id = s.plan_id
     where s.state not in ('incomplete_expired', 'canceled')
       and coalesce(s.next_plan_id, case when p.trial_days is not null then s.converts_to_plan_id end, s.plan_id) = $1"""
-"""Subscriptions whose next period would be one of this version: chosen for it, promised by a trial, or the same."""
+"""Subscriptions whose next period would use this version: as a scheduled change, after a trial, or as their current
+plan."""
 _DAYS: Final = {Unit.DAY: 1, Unit.WEEK: 7}
 _MONTHS: Final = {Unit.MONTH: 1, Unit.YEAR: 12}
 _MONTH_DAYS_MIN: Final = 28
@@ -313,4 +315,4 @@ _PREVIEW: Final = """
       and $1 in (s.next_plan_id, case when p.trial_days is null then s.plan_id else s.converts_to_plan_id end)
       and (s.next_plan_id is null or s.next_plan_id = $1 or n.code <> $6)
     group by 1, 2, 3"""
-"""Those that would be moved, and those that would be if they took back a cancellation or another choice."""
+"""Subscriptions that would be moved, and those that would be if a cancellation or another change were withdrawn."""

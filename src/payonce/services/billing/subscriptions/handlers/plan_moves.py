@@ -1,4 +1,4 @@
-"""Plan migrations on record, and the move of one subscription that such a migration orders, with its notice."""
+"""Plan migrations in the database, and the move of one subscription that a migration orders."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,17 +13,17 @@ from payonce.services.billing.subscriptions.store.subscriptions import LockedSub
 
 LISTED_MAX: Final = 200
 VERSIONS_MAX: Final = 1_000
-"""So many migrations of one plan are followed, one after the other."""
+"""Consecutive migrations of one plan that are followed."""
 
 
 class MigrationState(StrEnum):
     RUNNING = "running"
     """Changes are being scheduled."""
     DONE = "done"
-    """Every change is scheduled; each is applied with a renewal of its subscription."""
+    """Every change is scheduled, and is applied at its subscription's renewal."""
     CANCELING = "canceling"
     CANCELED = "canceled"
-    """What was still pending was withdrawn. What was applied stays."""
+    """Pending changes were withdrawn; applied ones stay."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ async def find(read: Reader | Tx, migration_id: str) -> PlanMigration | None:
 
 
 async def listed(read: Reader | Tx, limit: int = LISTED_MAX) -> list[PlanMigration]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         "select * from subscriptions.plan_migrations order by created_at desc, id desc limit $1", min(limit, LISTED_MAX)
     )
@@ -56,14 +56,14 @@ async def listed(read: Reader | Tx, limit: int = LISTED_MAX) -> list[PlanMigrati
 
 
 def kept_plan_id(locked: LockedSubscription) -> str | None:
-    """The plan of the next period if no other is chosen."""
+    """The plan of the next period without a scheduled change."""
     subscription = locked.subscription
     return subscription.plan_id if locked.plan.trial_days is None else subscription.converts_to_plan_id
 
 
 async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) -> PlanMigration | None:
-    """The migration that moves this subscription away from a version, and is not canceled: one that has scheduled a
-    change of it before, or else the newest migration of the version, and of the version that this one leads to."""
+    """The active migration that moves this subscription away from a version: the one that scheduled a change of it
+    before, or else the newest migration of the version, followed through the versions that it leads to."""
     if plan_id is None:
         return None
     own = await plan_changes.ordered(read, subscription_id, plan_id)
@@ -85,8 +85,8 @@ async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) 
 
 
 async def follow(tx: Tx, locked: LockedSubscription) -> Subscription:
-    """Schedules the move that an operator has ordered, unless something else is scheduled. For subscriptions that come
-    back to an older version after their migration has passed them: from another plan, or from a cancellation."""
+    """Schedules the move ordered by a migration unless another change is scheduled. For subscriptions that return to an
+    older version after the migration passed them, from another plan or a cancellation."""
     subscription = locked.subscription
     kept = kept_plan_id(locked)
     if subscription.next_plan_id is not None or kept is None:
@@ -107,7 +107,7 @@ async def follow(tx: Tx, locked: LockedSubscription) -> Subscription:
 
 
 async def schedule(tx: Tx, locked: LockedSubscription, migration: PlanMigration, older: Plan) -> Subscription:
-    """Of a subscription that would be renewed on the older version, and has no other change scheduled."""
+    """For a subscription that would renew on the older version and has no other scheduled change."""
     newer = await plans.plan(tx, migration.to_plan_id)
     not_before = await effective_at(tx, locked, migration, older)
     detail = {"next_plan_id": newer.id, "migration_id": migration.id}
@@ -135,8 +135,8 @@ async def schedule(tx: Tx, locked: LockedSubscription, migration: PlanMigration,
 
 
 async def effective_at(tx: Tx, locked: LockedSubscription, migration: PlanMigration, older: Plan) -> datetime:
-    """The first end of a period that leaves the whole notice. Who was told of this migration before is not told of a
-    later date than then."""
+    """The first period end that leaves the full notice. A subscription that this migration announced before is not
+    moved later than announced."""
     subscription = locked.subscription
     earlier = await plan_changes.newest_of(tx, subscription.id, migration.id)
     if earlier is not None:
@@ -145,17 +145,17 @@ async def effective_at(tx: Tx, locked: LockedSubscription, migration: PlanMigrat
 
 
 def _first_end(subscription: Subscription, older: Plan, at: datetime) -> datetime:
-    """Of a period, at or after a moment, if the subscription is renewed on the older version until then."""
+    """The first period end at or after a time, if the subscription renews on the older version until then."""
     if subscription.period_end is None or subscription.anchor_at is None or subscription.period_end >= at:
         return subscription.period_end or at
-    # After a trial periods are counted anew.
+    # After a trial, periods are counted from a new anchor.
     begun = subscription.anchor_at if older.id == subscription.plan_id else subscription.period_end
     found = period_at(Anchor.at(begun, subscription.time_zone, plans.interval_of(older)), at)
     return found.start if found.start == at else found.end
 
 
 async def _held(tx: Tx, migration_id: str) -> PlanMigration | None:
-    """One that is not canceled, and cannot be until this transaction ends."""
+    """Locks an active migration against cancellation until this transaction ends."""
     row = await tx.fetchrow(
         "select * from subscriptions.plan_migrations where id = $1 and state in ('running', 'done') for no key update",
         migration_id,

@@ -1,4 +1,4 @@
-"""`process_payment_initiation`: the first invoice of a subscription, the next period of a running one, and dunning."""
+"""`process_payment_initiation`: first invoices, renewals and dunning days of subscriptions."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -36,12 +36,12 @@ from payonce.services.billing.subscriptions.store.subscriptions import LockedSub
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
 from payonce.services.billing.wire import Action
 
-NEVER_PAID: Final = "its first payment did not come within the time"
+NEVER_PAID: Final = "its first payment did not arrive in time"
 
 
 @handles(PAYMENT_INITIATION)
 async def process_payment_initiation(work: Work) -> None:
-    """Issues what is due and asks for its charge, once: a repetition finds nothing left to do."""
+    """Issues what is due and requests its charge, once: a repetition finds nothing left to do."""
 
     async def step(tx: Tx, asked: FirstInvoice | NextPeriod | DunningRetry) -> None:
         locked = await subscriptions.locked(tx, asked.subscription_id)
@@ -58,7 +58,7 @@ async def process_payment_initiation(work: Work) -> None:
 
 @handles(BILLING_CLOCK, EXPIRE)
 async def expire_incomplete(work: Work) -> None:
-    """Nobody has paid for 23 hours: it never began."""
+    """Expires a subscription without a first payment for 23 hours."""
 
     async def step(tx: Tx, asked: ExpireIncomplete) -> None:
         locked = await subscriptions.locked(tx, asked.subscription_id)
@@ -87,7 +87,7 @@ async def expire_incomplete(work: Work) -> None:
 
 
 async def carry_out(work: Work, step: Callable[[Tx, Any], Awaitable[None]]) -> None:
-    """One commit for the message and all that follows from it. A message that names what is not there is parked."""
+    """Runs the step in the message's commit. A message about an unknown object is parked."""
     try:
         async with work.commit() as tx:
             await step(tx, work.payload)
@@ -96,7 +96,7 @@ async def carry_out(work: Work, step: Callable[[Tx, Any], Awaitable[None]]) -> N
 
 
 async def bill_first(tx: Tx, locked: LockedSubscription, action: Action) -> None:
-    """The invoice of period 0, which begins now: with its payment the subscription does, too."""
+    """Issues the invoice of period 0, which begins now; its payment starts the subscription."""
     subscription, plan, now = locked.subscription, locked.plan, locked.now
     if subscription.state is not State.INCOMPLETE or locked.open_invoice is not None:
         return
@@ -111,7 +111,7 @@ async def _renew(tx: Tx, locked: LockedSubscription, number: int) -> None:
     if subscription.period + 1 != number or not is_due(subscription, now, Due.RENEW, Due.TRIAL_END):
         return
     if locked.open_invoice is not None:
-        # A change of plan came in between: its answer comes first.
+        # A plan change is being charged; its answer comes first.
         await subscriptions.put_again(tx, subscription)
         return
     if subscription.cancel_at_period_end:
@@ -120,7 +120,7 @@ async def _renew(tx: Tx, locked: LockedSubscription, number: int) -> None:
     chosen = await _chosen_plan_id(tx, subscription)
     plan = await _following_plan(tx, locked, chosen)
     if plan is None:
-        await end_at_period_end(tx, locked, "the plan that its trial leads to is no longer for sale")
+        await end_at_period_end(tx, locked, "the plan that its trial converts to is no longer for sale")
         return
     begun, anchor_at, anchor_period = _following_period(subscription, plan, number)
     moved = await subscriptions.move(
@@ -151,8 +151,8 @@ async def _renew(tx: Tx, locked: LockedSubscription, number: int) -> None:
     await settlement.bill(tx, after, period_draft(Action.RENEWAL, plan, begun, number, moved.time_zone))
 
 
-async def end_at_period_end(tx: Tx, locked: LockedSubscription, reason: str = "as its customer wished") -> None:
-    """Without a further period; what was paid is all served and earned."""
+async def end_at_period_end(tx: Tx, locked: LockedSubscription, reason: str = "as the customer requested") -> None:
+    """Ends the subscription without a further period; everything paid has been provided and earned."""
     subscription, now = locked.subscription, locked.now
     await unpaid_invoices.close_books(tx, subscription, now, reason)
     moved = await subscriptions.move(
@@ -175,7 +175,7 @@ async def end_at_period_end(tx: Tx, locked: LockedSubscription, reason: str = "a
 async def _dun(tx: Tx, locked: LockedSubscription, invoice_id: str) -> None:
     invoice = await invoices.find(tx, invoice_id)
     if invoice is None or invoice.subscription_id != locked.subscription.id:
-        raise NotFound(f"invoice {invoice_id!r} is none of subscription {locked.subscription.id}")
+        raise NotFound(f"invoice {invoice_id!r} does not belong to subscription {locked.subscription.id}")
     if not is_due(locked.subscription, locked.now, Due.DUN):
         return
     if invoice.state is not InvoiceState.OPEN or invoice.charging:
@@ -186,12 +186,12 @@ async def _dun(tx: Tx, locked: LockedSubscription, invoice_id: str) -> None:
 
 
 def is_due(subscription: Subscription, now: datetime, *what: Due) -> bool:
-    """Of a message that came twice, the second finds that it is not."""
+    """Whether a step is due; for a repeated message it no longer is."""
     return subscription.due_for in what and subscription.due_at is not None and subscription.due_at <= now
 
 
 async def _chosen_plan_id(tx: Tx, subscription: Subscription) -> str | None:
-    """For the period that begins now: none when the change that is scheduled is one of a later period."""
+    """The scheduled plan of the period that begins now; None if the change is scheduled for a later period."""
     if subscription.next_plan_id is None:
         return None
     change = (await plan_changes.pending(tx, subscription.id)).get(ChangeTiming.PERIOD_END)
@@ -201,14 +201,14 @@ async def _chosen_plan_id(tx: Tx, subscription: Subscription) -> str | None:
 
 
 async def _following_plan(tx: Tx, locked: LockedSubscription, chosen: str | None) -> Plan | None:
-    """The one that was chosen for the next period, the version that a trial was begun with, or the same."""
+    """The scheduled plan, the version that a trial converts to, or the current plan."""
     subscription = locked.subscription
     if chosen is not None:
         return await plans.plan(tx, chosen)
     if locked.plan.renews_to is not None:
         if subscription.converts_to_plan_id is not None:
             return await plans.plan(tx, subscription.converts_to_plan_id)
-        # Begun by a process of an earlier version, or at a moment at which nothing was for sale.
+        # Started by an earlier version, or when nothing was for sale.
         begun_with = await plans.for_sale_at(tx, locked.plan.renews_to, subscription.created_at)
         found = begun_with or await plans.find(tx, locked.plan.renews_to)
         return found if found is not None and found.trial_days is None else None
@@ -216,7 +216,8 @@ async def _following_plan(tx: Tx, locked: LockedSubscription, chosen: str | None
 
 
 def _following_period(subscription: Subscription, plan: Plan, number: int) -> tuple[Period, datetime, int]:
-    """With its anchor. After a trial, and with a plan of another interval, periods are counted anew from here."""
+    """The next period with its anchor. After a trial, and for a plan with another interval, periods are counted from a
+    new anchor."""
     assert subscription.anchor_at is not None and subscription.due_at is not None
     anchor_at, anchor_period = subscription.anchor_at, subscription.anchor_period
     interval = plans.interval_of(plan)

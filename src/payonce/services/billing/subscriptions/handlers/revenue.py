@@ -1,4 +1,4 @@
-"""Revenue is counted when its time comes: at the first of a month and at the end of what an invoice pays for."""
+"""Revenue recognition: on the first of each month and at the end of an invoice's service time."""
 
 from datetime import datetime
 from typing import Final
@@ -9,11 +9,11 @@ from payonce.services.billing.subscriptions.handlers import unpaid_invoices
 from payonce.services.billing.subscriptions.store import invoices
 
 COUNTED_MAX: Final = 200
-"""At once; who finds so many looks again."""
+"""Per call; the caller repeats a full batch."""
 
 
 async def earn_due(tx: Tx, limit: int = COUNTED_MAX) -> int:
-    """Of all customers on the store's clock."""
+    """For all customers on real time."""
     rows = await tx.fetch(
         """
         select i.id, i.subscription_id, payonce.due_now() as now from subscriptions.invoices i
@@ -29,7 +29,7 @@ async def earn_due(tx: Tx, limit: int = COUNTED_MAX) -> int:
 
 
 async def earn_due_by_clock(tx: Tx, test_clock_id: str, now: datetime, limit: int = COUNTED_MAX) -> int:
-    """Of the customers on one test clock, which stands at `now`."""
+    """For the customers on one test clock, whose time is `now`."""
     rows = await tx.fetch(
         """
         select i.id from subscriptions.invoices i join subscriptions.subscriptions s on s.id = i.subscription_id
@@ -45,7 +45,7 @@ async def earn_due_by_clock(tx: Tx, test_clock_id: str, now: datetime, limit: in
 
 
 async def is_uncounted(tx: Tx, test_clock_id: str, now: datetime) -> bool:
-    """Whether revenue is left that should be counted by now: somebody has its subscription locked this moment."""
+    """Whether due revenue remains because another transaction holds the subscription's lock."""
     found: bool = await tx.fetchval(
         """
         select exists (

@@ -1,4 +1,4 @@
-"""What a paid invoice and a failed charge make of their subscription."""
+"""The effects of a paid invoice and of a failed charge on the subscription."""
 
 from datetime import datetime
 from fractions import Fraction
@@ -45,8 +45,8 @@ async def bill(tx: Tx, locked: LockedSubscription, draft: Draft) -> Invoice:
 async def pay(
     tx: Tx, locked: LockedSubscription, invoice: Invoice, transaction_id: str | None, paid_with: str | None
 ) -> Invoice:
-    """The money is there: books, revenue and the subscription follow."""
-    # What is served from its payment on may have waited for it beyond the next closing of the books.
+    """Marks the invoice as paid and applies its effects."""
+    # Service that begins with the payment may begin after the next closing of the books.
     earn_at = invoice.earn_at or first_recognition(invoice.lines)
     invoice = await invoice_store.mark_paid(
         tx, invoice, transaction_id, locked.now, earn_at, paid_with, refunding=invoice.action is Action.TRIAL
@@ -56,7 +56,7 @@ async def pay(
 
 
 async def fail(tx: Tx, locked: LockedSubscription, invoice: Invoice, code: str | None, hard: bool) -> Invoice:
-    """The card did not pay, definitely."""
+    """The charge has definitely failed."""
     try_at_once = invoice.try_at_once
     invoice = await invoice_store.mark_failed(tx, invoice, code, hard, locked.now)
     await merchant_events.announce_invoice(tx, "payment_failed", invoice)
@@ -74,7 +74,7 @@ async def fail(tx: Tx, locked: LockedSubscription, invoice: Invoice, code: str |
 
 async def _void_plan_change(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> Invoice:
     subscription = locked.subscription
-    invoice = await unpaid_invoices.void(tx, subscription, invoice, locked.now, "the change of plan was not paid")
+    invoice = await unpaid_invoices.void(tx, subscription, invoice, locked.now, "the plan change was not paid")
     reason = f"{invoice.due} of invoice {invoice.number} was not paid: {invoice.decline_code or 'no answer'}"
     change = await plan_changes.find(tx, invoice.id)
     detail = {**_of(invoice), "change_id": invoice.id, "reason": reason}
@@ -111,7 +111,7 @@ async def _take_effect(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> 
 
 
 async def _end_changes(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> dict[str, Any] | None:
-    """The change that was paid is applied, and one for the end of the period has nothing left to change."""
+    """Applies the paid change, and cancels a scheduled one."""
     found = await plan_changes.pending(tx, locked.subscription.id)
     if (later := found.get(ChangeTiming.PERIOD_END)) is not None:
         await plan_changes.end(tx, locked, later, ChangeState.CANCELED, f"replaced by change {invoice.id}")
@@ -123,18 +123,18 @@ async def _end_changes(tx: Tx, locked: LockedSubscription, invoice: Invoice) -> 
 
 
 async def _left_by(tx: Tx, change: Invoice) -> list[tuple[Invoice, InvoiceLine]]:
-    """As when it was reckoned: a period that ended before its issue was left all the same."""
+    """The lines that the change credited, as of its request: a period that ended before its issue counts too."""
     asked_at = min(line.service_start for line in change.lines)
     in_force = await invoice_store.in_force(tx, change.subscription_id, asked_at)
     return [(older, line) for older, line in in_force if older.id != change.id]
 
 
 async def _windows(tx: Tx, locked: LockedSubscription, invoice: Invoice, changes: dict[str, Any]) -> dict[str, Any]:
-    """The allowance windows of the period that the invoice is of."""
+    """The allowance windows of the invoice's period."""
     plan = locked.plan if invoice.plan_id == locked.plan.id else await plans.plan(tx, invoice.plan_id)
     anchor_at = changes.get("anchor_at", locked.subscription.anchor_at)
     if anchor_at is None or anchor_at > invoice.period_start:
-        # The period is over, and the next one is counted from a new anchor.
+        # The period is over, and the next one has a new anchor.
         return {}
     zone, allowance = locked.subscription.time_zone, plans.allowance_of(plan)
     starts = window_starts(anchor_at, zone, allowance, invoice.period_start, invoice.period_end)
@@ -144,7 +144,7 @@ async def _windows(tx: Tx, locked: LockedSubscription, invoice: Invoice, changes
 async def _carry_usage_over(
     tx: Tx, locked: LockedSubscription, change: Invoice, starts: tuple[datetime, ...] | None
 ) -> None:
-    """Into the window that the change begins. What a trial allowed was a gift, and is not counted against the plan."""
+    """Carries usage into the window that the change begins. Usage during a trial is not counted against the plan."""
     subscription = locked.subscription
     assert subscription.period_start is not None and subscription.period_end is not None
     asked_at = min(line.service_start for line in change.lines)
@@ -155,7 +155,7 @@ async def _carry_usage_over(
     if subscription.state is State.TRIALING:
         share = Fraction(0)
     else:
-        # A longer window that began earlier contains all that was used in the one that is left.
+        # A longer window that began earlier includes all usage of the current one.
         share = share_left(*left, asked_at) if begun > left[0] else Fraction(1)
     await usage.carry_over(tx, subscription, left[0], begun, share)
 
@@ -163,7 +163,7 @@ async def _carry_usage_over(
 def _changes(
     subscription: Subscription, invoice: Invoice, now: datetime
 ) -> tuple[merchant_events.SubscriptionEvent, dict[str, Any]]:
-    """What becomes of it, and the word for that."""
+    """The event's name and the changes of the subscription."""
     running = {
         "state": State.ACTIVE,
         "period_start": invoice.period_start,
@@ -184,7 +184,7 @@ def _changes(
             return "plan_changed", {**running, "plan_id": invoice.plan_id, "next_plan_id": None}
         case _:
             if subscription.state is State.UNPAID and invoice.period_end <= now:
-                # Nothing was served meanwhile: the next period begins now, and is charged at once.
+                # No service was provided meanwhile: the next period begins now and is charged at once.
                 running |= {"anchor_at": now, "anchor_period": subscription.period + 1, "due_at": now}
             return "renewed", running
 

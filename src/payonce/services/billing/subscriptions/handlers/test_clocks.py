@@ -1,7 +1,8 @@
-"""Test clocks: customers whose time people move, from one thing that falls due to the next, in order.
+"""Test clocks advance their customers' time from one due step to the next, in order.
 
-A clock goes on only when nothing of its customers is under way: no charge or refund that was asked for, nothing due
-that is being worked on. Whatever ends such a thing wakes it (waking.py), so a year takes as long as its work.
+A clock advances only when its customers have no work in progress: no unanswered charge or refund, and no due step being
+processed. Whatever ends the last such work wakes the clock (test_clock_wakeup.py), so a simulated year takes as long as
+its work.
 """
 
 import secrets
@@ -21,12 +22,12 @@ from payonce.services.billing.subscriptions.store.due_work import is_passed_over
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import MOVE, under_way
 
 HOPS_MAX: Final = 50
-"""In one commit, over moments at which nothing but revenue is counted."""
+"""Per commit, over moments with revenue recognition only."""
 ADVANCE_MAX: Final = timedelta(days=3 * 366)
-"""At once: each renewal on the way is carried out."""
+"""Per call: each renewal on the way is processed."""
 CUSTOMERS_MAX: Final = 1_000
 LOOK_AGAIN_S: Final = 1.0
-"""After what somebody has locked: they change one subscription, and that takes no longer."""
+"""The delay after a lock by another transaction, which changes one subscription and is short."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,18 @@ class TestClock:
 
     @property
     def arrived(self) -> bool:
-        """Whether it stands where it was sent. What falls due at that moment may be under way: `waits_for` says."""
+        """Whether it has reached its target. Work due at that moment may still be in progress: see `waits_for`."""
         return self.now_at == self.target_at
 
 
 async def create(tx: Tx, name: str, made_by: str, at: datetime | None = None) -> TestClock:
-    """Stands at the given moment, or at the present one."""
+    """Creates a clock at the given time, by default the current one."""
     if at is not None and at.tzinfo is None:
         raise Invalid(f"the moment {at.isoformat()} has no time zone; give it with its offset, such as Z")
     now = whole_second(at or await tx.fetchval("select payonce.due_now()"))
     if now < EARLIEST:
         raise Invalid(
-            f"the moment {now.isoformat()} is before 1970 by UTC, where no subscription can begin; give a later"
+            f"the moment {now.isoformat()} is before 1970 in UTC, where no subscription can begin; give a later one"
         )
     row = await tx.fetchrow(
         """
@@ -72,14 +73,14 @@ async def find(read: Reader | Tx, test_clock_id: str) -> TestClock | None:
 
 
 async def put_on_clock(tx: Tx, account_id: str, test_clock_id: str) -> None:
-    """An account that has no subscription yet: no time that it lives by is ever changed."""
+    """Puts an account on the clock. Only an account without subscriptions, since no existing time may change."""
     if await find(tx, test_clock_id) is None:
         raise NotFound(f"there is no test clock {test_clock_id!r}")
-    # Who subscribes at this moment holds it, too: of the two the later sees what the other has done.
+    # A concurrent new subscription locks the account too, so the later of the two sees the other.
     await tx.execute("select from subscriptions.accounts where id = $1 for update", account_id)
     others = await tx.fetchval("select count(*) from subscriptions.accounts where test_clock_id = $1", test_clock_id)
     if others >= CUSTOMERS_MAX:
-        raise Conflict(f"test clock {test_clock_id} has {others} customers; make another one for more")
+        raise Conflict(f"test clock {test_clock_id} has {others} customers; create another one for more")
     put = await tx.fetchval(
         """
         update subscriptions.accounts a set test_clock_id = $2, updated_at = payonce.due_now()
@@ -93,7 +94,7 @@ async def put_on_clock(tx: Tx, account_id: str, test_clock_id: str) -> None:
 
 
 async def advance(tx: Tx, test_clock_id: str, to: datetime) -> TestClock:
-    """Towards a later moment: it stands there when all that falls due until then is done."""
+    """Sets a later target; the clock reaches it when all work due until then is done."""
     if to.tzinfo is None:
         raise Invalid(f"the moment {to.isoformat()} has no time zone; give it with its offset, such as Z")
     row = await tx.fetchrow("select * from subscriptions.test_clocks where id = $1 for update", test_clock_id)
@@ -119,7 +120,7 @@ async def advance(tx: Tx, test_clock_id: str, to: datetime) -> TestClock:
 
 @handles(BILLING_CLOCK, MOVE)
 async def move_clock(work: Work) -> None:
-    """On to the next thing that falls due, unless something is under way: that wakes it again."""
+    """Advances to the next due step, unless work is in progress, whose end wakes the clock again."""
     asked: ClockMove = work.payload
     async with work.commit() as tx:
         row = await tx.fetchrow("select * from subscriptions.test_clocks where id = $1 for update", asked.test_clock_id)
@@ -129,7 +130,7 @@ async def move_clock(work: Work) -> None:
 
 
 async def waits_for(read: Reader | Tx, test_clock_id: str) -> str | None:
-    """The first thing that is under way or that the clock has still to put, in words; None when it may go on."""
+    """A description of the first work that is in progress or about to be enqueued; None if the clock may advance."""
     found: str | None = await under_way(read, test_clock_id) or await read.fetchval(
         """
         select 'what is due for subscription ' || s.id from subscriptions.subscriptions s

@@ -1,4 +1,4 @@
-"""Invoices that end unpaid, and what becomes of the revenue that was not counted when a subscription ends."""
+"""Invoices that end unpaid, and the unrecognised revenue of subscriptions that end."""
 
 from datetime import datetime
 
@@ -17,8 +17,8 @@ from payonce.services.billing.subscriptions.store.credit_notes import CreditNote
 
 
 async def void(tx: Tx, subscription: Subscription, invoice: Invoice, at: datetime, reason: str) -> Invoice:
-    """Takes an open invoice back, by a credit note over the whole of it. A charge that is under way may still succeed:
-    then the money goes back."""
+    """Voids an open invoice with a credit note over its total. A charge in progress may still succeed and is then
+    refunded."""
     invoice = await count(tx, invoice, at) if invoice.earn_at is not None else invoice
     invoice = await _unwind(tx, invoice, InvoiceState.VOID, at)
     if invoice.action in CHANGES:
@@ -32,28 +32,29 @@ async def void(tx: Tx, subscription: Subscription, invoice: Invoice, at: datetim
 
 
 async def give_up(tx: Tx, invoice: Invoice, at: datetime) -> Invoice:
-    """Dunning has ended: what was served is bad debt, and nothing of the rest is earned."""
+    """Writes an invoice off after dunning: the earned part is bad debt, and the rest is never earned."""
     invoice = await count(tx, invoice, at) if invoice.earn_at is not None else invoice
     return await _unwind(tx, invoice, InvoiceState.UNCOLLECTIBLE, at)
 
 
 async def take_up_again(tx: Tx, invoice: Invoice, at: datetime) -> Invoice:
-    """One that was given up may be paid after all. Its next charge makes it open; it earns when that has succeeded, for
-    nothing was served meanwhile. Raises Conflict when its credit is no longer there."""
+    """Reopens an uncollectible invoice for another charge; it earns revenue once that succeeds, since no service was
+    provided meanwhile. Raises Conflict if its credit is no longer available."""
     if missing := await missing_credit(tx, invoice):
         raise Conflict(
-            f"{ledger.unwound(invoice).credit_back} of invoice {invoice.number} is to be paid by credit, which the "
-            f"customer got back when it was given up; {missing} of that is gone; add as much credit, or leave it unpaid"
+            f"{ledger.unwound(invoice).credit_back} of invoice {invoice.number} must be paid from credit that was "
+            f"returned when it was written off; {missing} of that is no longer available; add as much credit, or "
+            "leave it unpaid"
         )
     if (posting := ledger.reopened(invoice)) is not None:
         await tx.post(posting)
     back = ledger.unwound(invoice).credit_back
-    await _book_use(tx, invoice, -back, f"used:{invoice.id}:{invoice.generation}", "is charged once more", at)
+    await _book_use(tx, invoice, -back, f"used:{invoice.id}:{invoice.generation}", "is charged again", at)
     return await invoices.reopen_lines(tx, invoice)
 
 
 async def missing_credit(tx: Tx, invoice: Invoice) -> Amount:
-    """Of an invoice that was given up: the credit that came back then, and is no longer there to pay it."""
+    """The part of an uncollectible invoice's returned credit that is no longer available."""
     zero = Amount.zero(invoice.total.asset)
     if invoice.state is not InvoiceState.UNCOLLECTIBLE or not (back := ledger.unwound(invoice).credit_back):
         return zero
@@ -61,8 +62,8 @@ async def missing_credit(tx: Tx, invoice: Invoice) -> Amount:
 
 
 async def close_books(tx: Tx, subscription: Subscription, at: datetime, reason: str) -> None:
-    """The subscription has ended: open invoices are taken back, and what was paid and not earned is earned at once,
-    since nothing more is served for it."""
+    """Ends the invoices of an ended subscription: open ones are voided, and paid but unearned amounts are earned at
+    once, since no more service follows."""
     for invoice in await invoices.unsettled(tx, subscription.id):
         if invoice.state is InvoiceState.OPEN:
             await void(tx, subscription, invoice, at, reason)
@@ -71,7 +72,7 @@ async def close_books(tx: Tx, subscription: Subscription, at: datetime, reason: 
 
 
 async def count(tx: Tx, invoice: Invoice, at: datetime) -> Invoice:
-    """Revenue up to a moment of the customer's time."""
+    """Recognises revenue up to a time of the customer."""
     by_now = [earned(line.amount, line.service_start, line.service_end, at) for line in invoice.lines]
     return await earn(tx, invoice, by_now, at, first_recognition(invoice.lines, at))
 

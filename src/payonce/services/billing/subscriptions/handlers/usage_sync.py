@@ -1,4 +1,4 @@
-"""Usage events are rolled into the totals of their allowance windows, and removed when nobody asks for them again."""
+"""Rolls usage events up into the totals of their allowance windows, and deletes old ones."""
 
 from typing import Final
 
@@ -10,9 +10,9 @@ from payonce.services.billing.policies import USAGE_SYNC
 
 SYNC_EVERY_S: Final = 900
 ROLLED_MAX: Final = 10_000
-"""In one commit; what is left has a message of its own."""
+"""Per commit; the rest has a message of its own."""
 KEPT_DAYS: Final = 400
-"""So long a repetition is known as one."""
+"""How long repeated events are recognised."""
 PRUNED_MAX: Final = 10_000
 
 USAGE_SCHEDULES: Final = (Schedule("billing-usage-sync", USAGE_SYNC, every=Every(SYNC_EVERY_S)),)
@@ -22,7 +22,7 @@ log = get_logger(__name__)
 
 @handles(USAGE_SYNC)
 async def process_usage_sync(work: Work) -> None:
-    """One batch and its totals in the commit that ends the message: run twice, the second finds nothing to roll."""
+    """Rolls up one batch in the commit that completes the message: a second run finds nothing to do."""
     async with work.commit() as tx:
         rolled = await roll(tx, ROLLED_MAX)
         pruned = await prune(tx, PRUNED_MAX)
@@ -33,7 +33,8 @@ async def process_usage_sync(work: Work) -> None:
 
 
 async def roll(tx: Tx, limit: int) -> int:
-    """Answers how many events. Marked and added in one statement: an event is in its total exactly when it says so."""
+    """Returns the number of events. One statement marks and adds them, so an event is marked exactly if its total
+    includes it."""
     rolled: int = await tx.fetchval(
         """
         with taken as (
@@ -57,7 +58,7 @@ async def roll(tx: Tx, limit: int) -> int:
 
 
 async def prune(tx: Tx, limit: int) -> int:
-    """Only what is in its total. By the store's time: a test clock may be years ahead within an hour."""
+    """Deletes only events included in totals, by real time: a test clock may advance by years within an hour."""
     pruned: int = await tx.fetchval(
         """
         with old as (
@@ -76,7 +77,7 @@ async def prune(tx: Tx, limit: int) -> int:
 
 
 USAGE_INVARIANTS: Final = {
-    "every counter is what was counted in its period": """
+    "every counter matches the events counted in its period": """
         select c.subscription_id, c.feature, c.used, c.forgiven from subscriptions.usage_counters c
         where c.used + c.forgiven <> coalesce((
                 select t.total from subscriptions.usage_totals t

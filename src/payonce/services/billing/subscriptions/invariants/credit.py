@@ -1,9 +1,9 @@
-"""What must always hold of credit, as queries that return the rows that break it."""
+"""Invariants of credit, as queries that return the violating rows."""
 
 from typing import Final
 
 PAID_OUT_WITHIN: Final = "interval '1 day'"
-"""All attempts of a message are over by then, and the gateway has forgotten its keys: a person has to look."""
+"""By then all attempts of a message are over, and the gateway has forgotten its keys: an operator must decide."""
 
 CREDIT_INVARIANTS: Final = {
     "credit granted is used, paid out, expired or left": """
@@ -20,7 +20,7 @@ CREDIT_INVARIANTS: Final = {
         where coalesce(s.granted, 0) <>
             coalesce(s.used, 0) + coalesce(s.paid_out, 0) + coalesce(s.expired, 0) + coalesce(c.minor, 0)
     """,
-    "every entry of credit has the balance that the entries before it leave": """
+    "every credit entry has the balance of all entries up to it": """
         select id, account_id, balance_minor, running from (
             select e.id, e.account_id, e.balance_minor,
                 sum(e.minor) over (partition by e.account_id, e.currency order by e.id) as running
@@ -36,18 +36,18 @@ CREDIT_INVARIANTS: Final = {
             else least(i.credit_minor, greatest((
                 select sum(l.earned_minor) from subscriptions.invoice_lines l where l.invoice_id = i.id), 0)) end
     """,
-    "credit granted is what a change of plan gave back": """
+    "credit granted is what a plan change credited": """
         select e.id, e.minor, i.total_minor from subscriptions.credit_entries e
         left join subscriptions.invoices i on i.id = e.invoice_id
         where e.kind = 'granted' and i.total_minor is distinct from -e.minor
     """,
-    "credit paid out is its payouts, and is with the customer or the credit is": """
+    "every credit payout has deducted its amount, unless it failed": """
         select p.id, p.state, p.amount_minor, coalesce(sum(e.minor), 0) as taken from subscriptions.credit_payouts p
         left join subscriptions.credit_entries e on e.payout_id = p.id
         group by p.id
         having coalesce(sum(e.minor), 0) <> case when p.state = 'failed' then 0 else -p.amount_minor end
     """,
-    "credit on its way to a card is its pending payouts": """
+    "credit being paid out is that of pending payouts": """
         select p.id, p.state, p.amount_minor, booked.minor from subscriptions.credit_payouts p
         cross join lateral (
             select coalesce(sum(l.minor), 0) as minor from payonce.postings o
@@ -56,7 +56,7 @@ CREDIT_INVARIANTS: Final = {
             where o.reference_kind = 'billing_credit_payout' and o.reference_id = p.id) booked
         where booked.minor <> case when p.state = 'pending' then -p.amount_minor else 0 end
     """,
-    "a payout of credit ends within a day": f"""
+    "a credit payout ends within a day": f"""
         select id, account_id, amount_minor from subscriptions.credit_payouts
         where state = 'pending' and created_at < payonce.due_now() - {PAID_OUT_WITHIN}
     """,

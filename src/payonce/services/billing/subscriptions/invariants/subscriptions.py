@@ -1,21 +1,20 @@
-"""What must always hold, as queries that return the rows that break it."""
+"""Invariants of subscriptions, as queries that return the violating rows."""
 
 from typing import Final
 
 from payonce.services.billing.subscriptions.store.allowance_windows import OUTDATED
 
 UNPUT_AFTER: Final = "interval '1 hour'"
-"""The schedule has looked sixty times by then."""
+"""By then the schedule has run sixty times."""
 RETURNED_WITHIN: Final = "interval '1 day'"
-"""A refund that was asked for and did not arrive is asked for again every quarter of an hour."""
+"""A requested refund that does not arrive is requested again every quarter of an hour."""
 
 ANSWERED_WITHIN: Final = "interval '1 day'"
-"""All attempts of a message are over by then, and the gateway has forgotten its keys: what is still open then needs a
-person."""
+"""By then all attempts of a message are over, and the gateway has forgotten its keys: an operator must decide."""
 PUT_RIGHT_WITHIN: Final = "interval '1 hour'"
-"""The schedule that puts them right has run four times by then."""
+"""By then the repair has run four times."""
 MOVES_WITHIN: Final = "interval '1 hour'"
-"""A test clock that goes somewhere is moved every minute."""
+"""A test clock with a target is advanced every minute."""
 
 _LEDGER: Final = """
     select coalesce(sum(l.minor), 0) from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id"""
@@ -29,7 +28,7 @@ INVARIANTS: Final = {
             where i.subscription_id = s.id and i.period = n.period
               and (i.state <> 'void' or s.state in ('canceled', 'incomplete_expired'))) <> 1
     """,
-    "no invoice is of a period that has not begun": """
+    "no invoice belongs to a period that has not begun": """
         select i.id, i.period, s.period as running from subscriptions.invoices i
         join subscriptions.subscriptions s on s.id = i.subscription_id where i.period > s.period
     """,
@@ -56,7 +55,7 @@ INVARIANTS: Final = {
         select id from subscriptions.invoices
         where state = 'paid' and (transaction_id is null) <> (due_minor = 0)
     """,
-    "what is receivable is what open invoices are due": """
+    "receivables are the open invoices' amounts due": """
         select i.id, i.state, i.due_minor, booked.minor from subscriptions.invoices i
         cross join lateral (
             select coalesce(sum(l.minor), 0) as minor from payonce.postings p
@@ -65,7 +64,7 @@ INVARIANTS: Final = {
             where p.reference_kind = 'billing_invoice' and p.reference_id = i.id) booked
         where booked.minor <> case when i.state = 'open' then i.due_minor else 0 end
     """,
-    "what is deferred is what is billed and not earned": """
+    "deferred revenue is what is billed and not earned": """
         select i.id, i.state, booked.minor from subscriptions.invoices i
         cross join lateral (
             select coalesce(sum(l.minor), 0) as minor from payonce.postings p
@@ -84,11 +83,11 @@ INVARIANTS: Final = {
             group by i.currency) sums
         where sums.booked <> sums.earned
     """,
-    "what is earned is all earned in the end": """
+    "paid invoices are fully earned in the end": """
         select i.id, l.line from subscriptions.invoices i join subscriptions.invoice_lines l on l.invoice_id = i.id
         where i.state = 'paid' and i.earn_at is null and l.earned_minor <> l.amount_minor
     """,
-    "credit of customers is what the books owe them": f"""
+    "customers' credit is what the ledger owes them": f"""
         select sums.currency, sums.owed, sums.booked from (
             select c.currency, sum(c.minor) as owed, -({_LEDGER}
                 where a.path = 'billing/credit' and a.asset = c.currency) as booked
@@ -107,7 +106,7 @@ INVARIANTS: Final = {
         left join subscriptions.credit_notes n on n.invoice_id = i.id and n.refund_id is not null
         group by i.id having i.refunded_minor <> coalesce(sum(n.amount_minor), 0)
     """,
-    "money that fits no invoice is named, and on its way back": f"""
+    "money without a matching invoice is recorded and being refunded": f"""
         select transaction_id, reason, amount_minor - returned_minor as minor from subscriptions.unapplied_payments
         where returned_minor < amount_minor
           and (not refund_asked or created_at < payonce.due_now() - {RETURNED_WITHIN})
@@ -117,7 +116,7 @@ INVARIANTS: Final = {
                 select coalesce(sum(amount_minor - returned_minor), 0) from subscriptions.unapplied_payments) as booked
         ) sums where sums.booked <> 0
     """,
-    "an invoice that is not paid up belongs to a subscription that is not": """
+    "an unpaid invoice belongs to an unpaid subscription": """
         select s.id, s.state, i.id as invoice, i.state as invoice_state from subscriptions.subscriptions s
         join subscriptions.invoices i on i.subscription_id = s.id
         where (i.state = 'open' and s.state in ('canceled', 'incomplete_expired', 'paused'))
@@ -125,32 +124,32 @@ INVARIANTS: Final = {
                and s.state not in ('incomplete', 'past_due'))
            or (i.state = 'open' and not i.charging and i.period is null)
     """,
-    "a subscription that is past due waits for a day of dunning or an answer": """
+    "a past due subscription waits for a dunning day or an answer": """
         select s.id from subscriptions.subscriptions s
         where s.state = 'past_due' and (s.due_for is distinct from 'dun') = not exists (
             select from subscriptions.invoices i where i.subscription_id = s.id and i.state = 'open' and i.charging)
     """,
-    "what falls due is put on its queue within an hour": f"""
+    "due work is enqueued within an hour": f"""
         select s.id, s.due_at, s.due_for from subscriptions.subscriptions s
         where s.due_at < payonce.due_now() - {UNPUT_AFTER} and s.test_clock_id is null
           and s.put_for is distinct from s.due_at and (s.due_for in ('expire', 'dun') or not exists (
             select from subscriptions.invoices i where i.subscription_id = s.id and i.state = 'open'))
     """,
-    "what was put on its queue is worked on within a day": f"""
+    "enqueued work is processed within a day": f"""
         select s.id, s.due_at, s.due_for from subscriptions.subscriptions s
         left join subscriptions.test_clocks c on c.id = s.test_clock_id
         where s.put_for = s.due_at and coalesce(c.updated_at, s.due_at) < payonce.due_now() - {ANSWERED_WITHIN}
     """,
-    "a charge that was asked for is answered within a day": f"""
+    "a requested charge is answered within a day": f"""
         select i.id, i.number, i.generation, i.updated_at from subscriptions.invoices i
         where i.state = 'open' and i.charging and i.updated_at < payonce.due_now() - {ANSWERED_WITHIN}
     """,
-    "the price of a trial is back within a day": f"""
+    "the price of a trial is refunded within a day": f"""
         select i.id, i.number, i.refunding from subscriptions.invoices i
         where i.action = 'trial' and i.state = 'paid' and i.refunded_minor < i.due_minor
           and (not i.refunding or i.updated_at < payonce.due_now() - {ANSWERED_WITHIN})
     """,
-    "a change of plan that was accepted ends": f"""
+    "an accepted plan change ends": f"""
         select c.id, c.subscription_id, c.at_period_end, c.to_plan_id from subscriptions.plan_changes c
         join subscriptions.subscriptions s on s.id = c.subscription_id
         where c.state = 'pending' and (
@@ -160,30 +159,30 @@ INVARIANTS: Final = {
                 select from subscriptions.invoices i where i.id = c.id and i.state = 'open'))
             or exists (select from subscriptions.invoices i where i.id = c.id and i.state <> 'open'))
     """,
-    "limits begin anew as the plan says": f"""
+    "limits reset as the plan says": f"""
         select s.id, s.plan_id, s.period_start, s.allowance_starts[1] as first_window {OUTDATED}
           and s.updated_at < payonce.due_now() - {PUT_RIGHT_WITHIN}
     """,
-    "a test clock that has something to do goes on within an hour": f"""
+    "a test clock with work to do advances within an hour": f"""
         select c.id, c.now_at, c.target_at from subscriptions.test_clocks c
         where c.updated_at < payonce.due_now() - {MOVES_WITHIN} and (c.target_at > c.now_at or exists (
             select from subscriptions.subscriptions s
             where s.test_clock_id = c.id and s.due_at <= c.now_at and s.put_for is distinct from s.due_at))
     """,
-    "revenue is counted within a day of its time": f"""
+    "revenue is recognised within a day of its time": f"""
         select i.id, i.number, i.earn_at from subscriptions.invoices i
         join subscriptions.subscriptions s on s.id = i.subscription_id
         left join subscriptions.test_clocks c on c.id = s.test_clock_id
         where i.earn_at < coalesce(c.now_at, payonce.due_now()) - {ANSWERED_WITHIN}
           and i.updated_at < payonce.due_now() - {ANSWERED_WITHIN}
     """,
-    "every event of payments was taken in whole": """
+    "every payment event was processed": """
         select id, event_id, error_message from subscriptions.payment_webhook_requests where not processed
     """,
 }
 
 APART_INVARIANTS: Final = {
-    "what was captured is what invoices were paid, and what is on its way back": """
+    "what was captured is what invoices were paid, and what is being refunded": """
         with booked as (
             select a.asset, sum(l.minor) as minor
             from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id
@@ -202,4 +201,4 @@ APART_INVARIANTS: Final = {
         where coalesce(b.minor, 0) <> coalesce(a.minor, 0)
     """,
 }
-"""Of a ledger that subscriptions alone write."""
+"""Invariants of a ledger that only subscriptions writes."""

@@ -1,4 +1,4 @@
-"""An invoice as it is printed: who sells, who buys, what is owed, how it was paid, and what was given back."""
+"""The content of printed invoices and credit notes: seller, customer, lines, amounts, payment and refunds."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -22,7 +22,7 @@ CARD: Final = "card"
 def printed_invoice(
     invoice: Invoice, notes: Sequence[CreditNote], account: Account, seller: Sequence[str], time_zone: str
 ) -> PrintedDocument:
-    """In the customer's calendar as the subscription had it, and in the manner of their locale."""
+    """In the subscription's time zone and the customer's locale."""
     return PrintedDocument(
         kind=Kind.INVOICE,
         number=invoice.number,
@@ -46,7 +46,7 @@ def printed_invoice(
 
 
 def _credit_back(invoice: Invoice) -> Amount | None:
-    """What its customer can use again, of an invoice that was taken back or given up."""
+    """The credit returned to the customer when the invoice was voided or written off."""
     if invoice.state not in (InvoiceState.VOID, InvoiceState.UNCOLLECTIBLE):
         return None
     return ledger.unwound(invoice).credit_back or None
@@ -60,7 +60,7 @@ def printed_note(
     seller: Sequence[str],
     time_zone: str,
 ) -> PrintedDocument:
-    """`before` are the credit notes of the same invoice that were issued earlier."""
+    """`before` are the earlier credit notes of the same invoice."""
     amount: Amount = note.amount
     return PrintedDocument(
         kind=Kind.CREDIT_NOTE,

@@ -1,7 +1,7 @@
-"""Text as glyphs: each letter from the first font that has it, shaped for its script and in the order it is read.
+"""Converts text to glyphs: each letter from the first font that has it, shaped for its script and in visual order.
 
-HarfBuzz joins, stacks and reorders letters; python-bidi orders text that runs from right to left. What no font has is
-marked, never dropped and never shown as something else.
+HarfBuzz joins, stacks and reorders letters; python-bidi orders right-to-left text. A character without a font is
+marked, never dropped or replaced by another one.
 """
 
 import re
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from reportlab.pdfgen.canvas import Canvas
 
 MARK: Final = "\N{LOZENGE}"
-"""In the place of a character that no font has."""
+"""Replaces a character that no font has."""
 FOLDER: Final = Path(__file__).parent / "fonts"
 DEJAVU, DEJAVU_BOLD = FOLDER / "DejaVuSans.ttf", FOLDER / "DejaVuSans-Bold.ttf"
 DROID: Final = FOLDER / "DroidSansFallback.ttf"
 
 _SIMPLE_BELOW: Final = "\u0300"
-"""Latin letters before the combining marks: one letter, one glyph."""
+"""Latin letters below the combining marks: one letter, one glyph."""
 _JOINERS: Final = frozenset("\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
 _NO_BREAK: Final = frozenset("\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}")
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL"})
 _NUMBER: Final = re.compile(r"(?:(?<!\S)[+-])?\d(?:[\d .,:/+-]*\d)?%?", re.ASCII)
 _SIGNS: Final = tuple(map(chr, range(0x1AB0, 0x1ABE)))
-"""Marks that hardly any text has."""
+"""Marks that hardly any text uses."""
 _UNSIGNED: Final = frozenset({"WS", "S", "B", "BN", "CS", "ES", "ET"})
 _LRM: Final = "\N{LEFT-TO-RIGHT MARK}"
 _FEATURES: Final = {"kern": False, "liga": False}
-"""Letters keep their widths, so that a Latin word is as wide with Arabic beside it as without."""
+"""Without kerning and ligatures a Latin word has the same width beside Arabic as alone."""
 _NEAR: Final = 0.01
-"""Points: nearer than this to its usual place, a glyph has no place of its own."""
+"""In points; a smaller offset is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fonts:
-    """TrueType files of the merchant, which come before the bundled ones. A letter is taken from the first file that
-    has it: regular text from `regular`, DejaVu Sans, Droid Sans Fallback; bold text from `bold`, DejaVu Sans Bold, and
-    then as regular text."""
+    """The merchant's TrueType files, which precede the bundled ones. A letter is taken from the first file that has it:
+    regular text from `regular`, DejaVu Sans, Droid Sans Fallback; bold text from `bold`, DejaVu Sans Bold, and then
+    like regular text."""
 
     regular: tuple[Path, ...] = ()
     bold: tuple[Path, ...] = ()
@@ -56,28 +56,28 @@ class Fonts:
 
 
 def check_fonts(fonts: Fonts) -> None:
-    """Raises Unavailable when one of the merchant's files is no font that a PDF can hold."""
+    """Raises Unavailable if one of the merchant's files is not a font that a PDF can embed."""
     for path in (*fonts.regular, *fonts.bold):
         load_font(path)
 
 
 class Glyph(NamedTuple):
     char: str
-    """What the font calls it: a letter, or a code of private use."""
+    """The glyph's character in the font: a letter, or a private use code."""
     advance: float
     x: float
-    """Beside and above its usual place; all in points for a size of one."""
+    """Offsets to the right and upwards; all in points for a size of one."""
     y: float
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Text in one font and one direction, in the order of reading."""
+    """Text in one font and one direction, in reading order."""
 
     font: Font
     text: str
     glyphs: tuple[Glyph, ...] | None
-    """From left to right; None where each letter is its own glyph."""
+    """From left to right; None if each letter is one glyph."""
 
     @property
     def width(self) -> float:
@@ -87,7 +87,7 @@ class Run:
 
 
 class GlyphRenderer:
-    """Sets text for one document, and remembers whether it had to change any."""
+    """Draws text for one document, and remembers whether it had to replace any."""
 
     def __init__(self, fonts: Fonts) -> None:
         self._files = {bold: fonts.files(bold) for bold in (False, True)}
@@ -96,8 +96,8 @@ class GlyphRenderer:
         self.changed = False
 
     def shown(self, text: str) -> str:
-        """The text as the fonts can show it, in the order of reading."""
-        # Composed first, or a font would be asked for an accent by itself.
+        """The text as the fonts can show it, in reading order."""
+        # Composed first, since fonts rarely have an accent by itself.
         return "".join(self._shown(char) for char in unicodedata.normalize("NFC", text))
 
     def width(self, text: str, bold: bool, size: float, base: str | None = None) -> float:
@@ -126,7 +126,7 @@ class GlyphRenderer:
         return any(self._font(path).has(char) for path in self._files[False])
 
     def _font(self, path: Path) -> Font:
-        """Read when the first letter is looked for in it: the last ones are large, and seldom needed."""
+        """Loaded when a letter is first looked up in it: the last fonts are large and rarely needed."""
         if (known := self._fonts.get(path)) is None:
             known = self._fonts[path] = load_font(path)
             known.begin_document()
@@ -148,7 +148,7 @@ class GlyphRenderer:
             yield Run(font, ordered, _shape(font, ordered, rtl))
 
     def _segments(self, letters: "Sequence[_Letter]", bold: bool) -> Iterator[tuple[Font, str, bool]]:
-        """Neighbours of one font, direction and script."""
+        """Splits text into runs of one font, direction and script."""
         placed: list[tuple[Font, bool, str, str]] = []
         font, script, rtl = self._font(self._files[bold][0]), "", False
         for letter in letters:
@@ -161,7 +161,7 @@ class GlyphRenderer:
             yield font, "".join(char for *_, char in group), rtl
 
     def _font_of(self, char: str, bold: bool, before: Font) -> Font:
-        """Spaces, marks and joiners stay in the font of the letter beside them if it has them."""
+        """Spaces, marks and joiners use the font of their neighbour if it has them."""
         if char in _JOINERS or (before.has(char) and not unicodedata.category(char).startswith(("L", "N"))):
             return before
         return next((font for font in map(self._font, self._files[bold]) if font.has(char)), before)
@@ -173,9 +173,10 @@ class _Letter(NamedTuple):
 
 
 def in_visual_order(text: str, base: str | None) -> list[_Letter]:
-    """From left to right. `base` is the direction of the paragraph, L or R; None takes it from its first letter.
+    """The letters from left to right. `base` is the direction of the paragraph, L or R; None takes it from its first
+    letter.
 
-    Letters of a run from right to left are in reverse, and its brackets are still to be mirrored, as HarfBuzz does.
+    Right-to-left runs are reversed, with their brackets not mirrored yet, as HarfBuzz expects.
     """
     if base != "R" and not any(unicodedata.bidirectional(char) in (*_RIGHT_TO_LEFT, "AN") for char in text):
         return [_Letter(char, False) for char in text]
@@ -183,9 +184,9 @@ def in_visual_order(text: str, base: str | None) -> list[_Letter]:
         from bidi import get_display
     except ImportError as error:
         raise Unavailable(NO_PACKAGE) from error
-    # Beside letters from right to left, the parts of a date or of a telephone number would change places.
+    # Otherwise the parts of a date or phone number beside right-to-left letters would change places.
     isolated = _NUMBER.sub(lambda found: f"{_LRM}{found[0]}{_LRM}", text)
-    # A mark goes where its letter goes: after it from left to right, and before it from right to left.
+    # A mark follows its letter in left-to-right text and precedes it in right-to-left text.
     sign = next(mark for mark in _SIGNS if mark not in text)
     signed = "".join(char + sign if _is_signed(char) else char for char in isolated)
     seen = iter(get_display(signed, base_dir=base).replace(_LRM, ""))
@@ -202,18 +203,18 @@ def in_visual_order(text: str, base: str | None) -> list[_Letter]:
 
 
 def _is_signed(char: str) -> bool:
-    """Spaces and separators stay as they are: one between two digits belongs to their number."""
+    """Not for spaces and separators: one between two digits belongs to their number."""
     return unicodedata.bidirectional(char) not in _UNSIGNED and char != _LRM
 
 
 def direction_of(text: str) -> str:
-    """Of a paragraph, L or R: that of its first letter."""
+    """The direction of a paragraph, L or R: that of its first letter."""
     found = (unicodedata.bidirectional(char) for char in text)
     return next(("L" if kind == "L" else "R" for kind in found if kind in ("L", *_RIGHT_TO_LEFT)), "L")
 
 
 def clusters(text: str) -> list[str]:
-    """Each letter with the marks and joiners that belong to it: a line may end after any of them."""
+    """Letters with their marks and joiners; a line may be broken after any of them."""
     found: list[str] = []
     for char in text:
         if found and (_is_mark(char) or char in _JOINERS or found[-1][-1] == "\N{ZERO WIDTH JOINER}"):
@@ -228,13 +229,13 @@ def _is_mark(char: str) -> bool:
 
 
 def _is_selector(char: str) -> bool:
-    """Of a variant of the letter before it, which is shown as the font has it."""
+    """A variation selector, which is dropped: the letter is shown as the font has it."""
     return "\N{VARIATION SELECTOR-1}" <= char <= "\N{VARIATION SELECTOR-16}" or char >= "\U000e0100"
 
 
 @lru_cache(maxsize=4_096)
 def _script(char: str) -> str | None:
-    """The script of a letter, by the first word of its name; None for what all scripts share."""
+    """The script of a letter, from the first word of its name; None for characters that all scripts share."""
     if unicodedata.category(char)[0] not in "LM":
         return None
     word = unicodedata.name(char, "").partition(" ")[0]
@@ -258,7 +259,7 @@ def _shape(font: Font, text: str, rtl: bool) -> tuple[Glyph, ...]:
     glyphs = []
     for info, at, read in zip(buffer.glyph_infos, buffer.glyph_positions, meant, strict=True):
         if info.codepoint == font.space and not at.x_advance:
-            # A joiner, which has done its work.
+            # A joiner, whose effect is already applied.
             continue
         char = font.name_glyph(info.codepoint, read)
         glyphs.append(Glyph(char, at.x_advance / em, at.x_offset / em, at.y_offset / em))
@@ -266,7 +267,8 @@ def _shape(font: Font, text: str, rtl: bool) -> tuple[Glyph, ...]:
 
 
 def _meant(font: Font, text: str, placed: Sequence[tuple[int, int]]) -> list[str]:
-    """What each glyph is read as that no letter stands for: the letters of its place that no other glyph there is."""
+    """The text that copying yields for each glyph without a letter: the letters of its cluster that no other glyph
+    represents."""
     begins = sorted({cluster for _, cluster in placed})
     ends = dict(zip(begins, [*begins[1:], len(text)], strict=True))
     rest = {begin: text[begin : ends[begin]] for begin in begins}

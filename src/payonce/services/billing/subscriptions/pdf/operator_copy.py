@@ -1,4 +1,4 @@
-"""An invoice on paper for people who look at it here, whoever's it is."""
+"""Any invoice as PDF, for operators."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from payonce.services.billing.subscriptions.store import credit_notes, customers
 
 
 async def operator_pdf(read: Reader, invoice_id: str, config: SubscriptionConfig) -> bytes | None:
-    """The same PDF that its customer gets; None when there is no such invoice."""
+    """The same PDF that the customer gets; None if there is no such invoice."""
     invoice = await invoices.find(read, invoice_id)
     if invoice is None:
         return None

@@ -1,4 +1,4 @@
-"""An invoice or a credit note as a PDF: the same bytes for the same content, and sums that add up or no document."""
+"""Renders invoices and credit notes as PDF, deterministically, and only if their sums add up."""
 
 import threading
 from bisect import bisect_left
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from reportlab.pdfgen.canvas import Canvas
 
 LINES_MAX: Final = 2_000
-"""Some sixty pages; a subscription that changed its plan more often than that in one period is a mistake."""
+"""About sixty pages; more plan changes in one period are a mistake."""
 PARTY_LINES_MAX: Final = 8
 PARTY_ROWS_MAX: Final = 3
-"""Of one long line of an address, so that both sides and the first lines of the invoice fit the first page."""
+"""Per line of an address, so that both addresses and the first invoice lines fit on the first page."""
 TEXT_MAX_CHARS: Final = 500
 SHORT_MAX_CHARS: Final = 60
-"""Of a number or a state, which have one row."""
+"""For a number or a state, which has one row."""
 
 # A4, in points of a seventy-second of an inch.
 _WIDTH, _HEIGHT = 595, 842
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Who sells or who buys: a name, and below it address, tax number or whatever the law wants there."""
+    """Seller or customer: a name, then address, tax number and other required lines."""
 
     name: str
     lines: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class PrintedLine:
 
 @dataclass(frozen=True, slots=True)
 class PrintedNote:
-    """A credit note, as it is listed on the invoice that it belongs to."""
+    """A credit note, as listed on its invoice."""
 
     number: str
     issued_at: datetime
@@ -71,7 +71,7 @@ class PrintedNote:
 
 @dataclass(frozen=True, slots=True)
 class PrintedDocument:
-    """All that stands on the paper. On a credit note the amounts are what goes back, and `about` names its invoice."""
+    """The content of a document. On a credit note the amounts are those credited, and `about` is its invoice."""
 
     kind: Kind
     number: str
@@ -84,23 +84,23 @@ class PrintedDocument:
     status: str
     credit: Amount | None = None
     credit_back: Amount | None = None
-    """Of that credit, what the customer has got back since."""
+    """The part of the credit that was returned to the customer since."""
     paid_at: datetime | None = None
     owed: bool = True
-    """Whether what is not paid is still to be paid."""
+    """Whether the unpaid amount is still to be paid."""
     about: str = ""
     about_total: Amount | None = None
-    """Of a credit note's invoice."""
+    """The total of a credit note's invoice."""
     notes: tuple[PrintedNote, ...] = ()
-    """Of the invoice; on a credit note, those before it."""
+    """The invoice's credit notes; on a credit note, the earlier ones."""
     zone: str = "UTC"
     locale: str = "en"
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.lines) <= LINES_MAX or len(self.notes) > LINES_MAX:
             raise Invalid(
-                f"{self.number} has {len(self.lines)} lines and {len(self.notes)} credit notes; "
-                f"a document has 1 to {LINES_MAX} of the one and at most as many of the other"
+                f"{self.number} has {len(self.lines)} lines and {len(self.notes)} credit notes; a document has 1 "
+                f"to {LINES_MAX} lines and at most as many credit notes"
             )
         asset = self.total.asset
         if Amount.total((line.amount for line in self.lines), asset) != self.total:
@@ -108,31 +108,31 @@ class PrintedDocument:
         credit = self.credit or Amount.zero(asset)
         if self.due != max(self.total, Amount.zero(asset)) - credit or credit.minor < 0 or self.due.minor < 0:
             raise Invalid(
-                f"{self.number} asks for {self.due.to_text()} {asset}, which is not what is left of "
-                f"{self.total.to_text()} after {credit.to_text()} of credit"
+                f"{self.number} charges {self.due.to_text()} {asset}, which is not {self.total.to_text()} minus "
+                f"{credit.to_text()} of credit"
             )
         if self.credit_back is not None and not 0 < self.credit_back.minor <= credit.minor:
             raise Invalid(
-                f"{self.number} gives {self.credit_back.to_text()} {asset} of credit back, which is not a part of the "
-                f"{credit.to_text()} that it used"
+                f"{self.number} returns {self.credit_back.to_text()} {asset} of credit, which is not a part of "
+                f"the {credit.to_text()} that it used"
             )
 
     @property
     def left(self) -> Amount:
-        """Still to be paid."""
+        """The amount still to be paid."""
         return self.due if self.owed and self.paid_at is None else Amount.zero(self.due.asset)
 
 
 def to_pdf(document: PrintedDocument, fonts: Fonts | None = None) -> bytes:
-    """Labels in English, dates as year-month-day in the customer's zone, amounts in the manner of the locale.
+    """Labels are in English, dates as year-month-day in the customer's zone, amounts in the locale's format.
 
-    A few milliseconds of work, more with many lines: call it in a thread. Threads take turns.
+    Takes a few milliseconds, more with many lines: call it in a thread. Threads take turns.
     """
     with _ONE_AT_A_TIME:
         return _set(document, _PageLayout(document, GlyphRenderer(fonts or Fonts())))
 
 
-# A font's reader has one place in its file for all documents: two at once would mix their letters.
+# A font has one read position for all documents: concurrent use would mix their letters.
 _ONE_AT_A_TIME: Final = threading.Lock()
 
 
@@ -143,7 +143,7 @@ def _set(document: PrintedDocument, layout: "_PageLayout") -> bytes:
         raise Unavailable(NO_PACKAGE) from error
 
     buffer, pages = BytesIO(), layout.pages()
-    # Invariant: no date of making and no random identity, so equal invoices are equal files.
+    # Invariant: without a creation date and a random identity, so that equal invoices are equal files.
     canvas = Canvas(buffer, pagesize=(_WIDTH, _HEIGHT), invariant=1, pageCompression=1, lang="en")
     canvas.setTitle(f"{document.kind} {document.number}")
     canvas.setAuthor(document.issuer.name)
@@ -159,7 +159,7 @@ def _set(document: PrintedDocument, layout: "_PageLayout") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Text that begins at x and has so much room, or with `right` ends where its room does."""
+    """Text that begins at x within its room, or with `right` ends at the end of its room."""
 
     x: int
     room: int
@@ -168,7 +168,7 @@ class _Piece:
     right: bool = False
     size: int = _SIZE
     base: str | None = None
-    """The direction of the paragraph that it is a line of, L or R; None takes it from its first letter."""
+    """The direction of its paragraph, L or R; None takes it from its first letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +179,14 @@ class _Row:
 
 
 class _PageLayout:
-    """Puts a document's text into rows and the rows onto pages."""
+    """Lays out a document's text in rows, and rows on pages."""
 
     def __init__(self, document: PrintedDocument, glyphs: GlyphRenderer) -> None:
         self._document = document
         self._glyphs = glyphs
 
     def pages(self) -> list[list[_Row]]:
-        """Each page after the first begins with the heads of the columns; what is summed up stays together."""
+        """Every further page repeats the column heads; the totals are kept together."""
         again = self._column_heads()
         blocks = [list(self._head()), [again], *self._line_blocks(), list(self._sums()), *self._note_blocks()]
         if self._glyphs.changed:
@@ -217,7 +217,7 @@ class _PageLayout:
 
     def _draw_piece(self, canvas: "Canvas", piece: _Piece, y: int) -> None:
         size, unit = piece.size, self._glyphs.width(piece.text, piece.bold, 1, piece.base)
-        # An amount is shown whole or not at all: smaller where it is long, never cut.
+        # An amount is never cut: a long one is drawn smaller.
         while size > _SMALLEST and unit * size > piece.room:
             size -= 1
         x = piece.x + piece.room - unit * size if piece.right else piece.x
@@ -274,7 +274,7 @@ class _PageLayout:
         yield self._sum("Amount due", document.left, bold=True)
 
     def _note_blocks(self) -> Iterator[list[_Row]]:
-        """The credit notes of the invoice, and what they leave of it."""
+        """The credit notes of the invoice, and the remaining net amount."""
         document = self._document
         total = document.total if document.kind is Kind.INVOICE else document.about_total
         if total is None or not (document.notes or document.kind is Kind.CREDIT_NOTE):
@@ -301,8 +301,8 @@ class _PageLayout:
 
     def _explanation(self) -> Iterator[_Row]:
         words = (
-            f"Letters that this document's fonts do not have are shown without their accent, or as {MARK}. The names "
-            "as they were given are in the file's properties and in our records."
+            f"Letters that this document's fonts do not have are shown without their accent, or as {MARK}. The "
+            "original names are in the file's properties and in our records."
         )
         yield _Row((), 12)
         for line, base in self._wrapped(words, _RIGHT - _LEFT):
@@ -325,7 +325,7 @@ class _PageLayout:
         return self._text(text, SHORT_MAX_CHARS)
 
     def _wrapped(self, text: str, room: int, *, bold: bool = False) -> list[tuple[str, str]]:
-        """Lines that fit, with their direction; broken between words, and within a word that is longer than a line."""
+        """Lines that fit, with their direction; broken between words, and within words that are longer than a line."""
         shown = self._text(text)
         base = direction_of(shown)
 
@@ -340,7 +340,7 @@ class _PageLayout:
                 continue
             left = clusters(word)
             while left:
-                # A few lengths are tried: a word of Arabic has another width than its letters one by one.
+                # Several lengths are tried, since the width of an Arabic word is not the sum of its letters.
                 count = bisect_left(range(1, len(left) + 1), True, key=lambda n: not fits("".join(left[:n]))) or 1
                 lines.append("".join(left[:count]))
                 left = left[count:]

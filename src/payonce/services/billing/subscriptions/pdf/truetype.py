@@ -1,4 +1,4 @@
-"""TrueType fonts in a PDF: their glyphs by number, and for each the text that it stands for."""
+"""TrueType fonts in a PDF: glyphs by number, with the text that each represents."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -8,21 +8,21 @@ from typing import Any, Final
 
 from payonce.kit.outcomes import Unavailable
 
-NO_PACKAGE: Final = "invoices become PDFs with the extra billing: pip install 'payonce[billing]'"
+NO_PACKAGE: Final = "PDFs of invoices need the extra billing; run: pip install 'payonce[billing]'"
 FONTS_MAX: Final = 32
-"""Read once: a font takes longer to read than an invoice to write."""
+"""Fonts kept in memory: reading a font takes longer than writing an invoice."""
 
 _PRIVATE: Final = 0xF0000
-"""Where glyphs begin that no letter stands for, such as a ligature. A code is the glyph's number, so that equal
-invoices are equal files whatever was printed before."""
+"""Codes for glyphs without a letter, such as ligatures, begin here. A code is derived from the glyph's number, so that
+equal invoices are equal files whatever was printed before."""
 _JOINED_FORMS: Final = ((0xFB1D, 0xFDFF), (0xFE70, 0xFEFE))
-"""Of Hebrew and Arabic."""
+"""Ranges of Hebrew and Arabic presentation forms."""
 _TEXTS_AT_ONCE: Final = 100
-"""Entries of one block of a table from codes to text, as the format has it."""
+"""Entries per block of a ToUnicode table; the format's limit."""
 
 
 class Font:
-    """One file, as the shaper and the PDF see it. Not safe for threads."""
+    """One font file, for the shaper and the PDF. Not thread-safe."""
 
     def __init__(self, loaded: Any) -> None:
         self._loaded = loaded
@@ -32,7 +32,7 @@ class Font:
 
     @property
     def shaper(self) -> Any:
-        """HarfBuzz' view of it."""
+        """The HarfBuzz font."""
         if self._shaper is None:
             try:
                 import uharfbuzz
@@ -54,13 +54,13 @@ class Font:
         return float(self._loaded.stringWidth(text, 1))
 
     def letter(self, number: int) -> str | None:
-        """The letter that a glyph stands for; None for a ligature or another form without a code."""
+        """The letter that a glyph represents; None for a ligature or another form without a code."""
         known = (code for code in self._loaded.face.glyphToChar.get(number, ()) if 0x20 <= code < _PRIVATE)
         code = next(known, None)
         return None if code is None else chr(code)
 
     def name_glyph(self, number: int, meant: str) -> str:
-        """The character that the PDF knows a glyph by, and what is read where it is shown."""
+        """The glyph's character in the PDF; `meant` is the text that copying it yields."""
         if (letter := self.letter(number)) is not None:
             return letter
         face, code = self._loaded.face, _PRIVATE + number
@@ -70,13 +70,13 @@ class Font:
         return chr(code)
 
     def begin_document(self) -> None:
-        """Forgets what glyphs stood for in the document before."""
+        """Forgets the texts of the previous document's glyphs."""
         self._loaded.texts.clear()
 
 
 @lru_cache(maxsize=FONTS_MAX)
 def load_font(path: Path) -> Font:
-    """Raises Unavailable for a file that is not there, or no TrueType font."""
+    """Raises Unavailable for a missing file, or one that is not a TrueType font."""
     try:
         from reportlab.pdfbase.pdfmetrics import registerFont
         from reportlab.pdfbase.ttfonts import TTFError
@@ -86,7 +86,7 @@ def load_font(path: Path) -> Font:
         loaded = _readable_font()(str(path), str(path))
     except (TTFError, OSError) as error:
         raise Unavailable(
-            f"the font {path} cannot be read as TrueType: name another file, or none for our own"
+            f"the font {path} cannot be read as TrueType: name another file, or none to use the bundled fonts"
         ) from error
     registerFont(loaded)
     return Font(loaded)
@@ -94,7 +94,7 @@ def load_font(path: Path) -> Font:
 
 @lru_cache(maxsize=1)
 def _readable_font() -> Any:
-    """reportlab's font with a table of texts that also has letters beyond the first plane, and glyphs without one."""
+    """reportlab's font with a ToUnicode table for letters beyond the first plane and for glyphs without a letter."""
     from reportlab.pdfbase.ttfonts import SUBSETN, TTFont
 
     class ReadableFont(TTFont):
@@ -113,7 +113,7 @@ def _readable_font() -> Any:
         def _text(self, code: int) -> str:
             if code in self.texts:
                 return self.texts[code]
-            # A letter in its joined form is read as the letter that it is.
+            # A letter in its joined form is copied as the base letter.
             joined = any(first <= code <= last for first, last in _JOINED_FORMS)
             return unicodedata.normalize("NFKC", chr(code)) if joined else chr(code)
 

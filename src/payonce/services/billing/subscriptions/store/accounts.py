@@ -1,4 +1,4 @@
-"""Accounts of customers and operators: how they come to be, prove who they are, and end what was given out to them."""
+"""Accounts of customers and operators: registration, login, passwords, roles and token revocation."""
 
 import re
 import time
@@ -24,24 +24,24 @@ from payonce.services.billing.token_versions import KnownVersions
 
 EMAIL_MAX_CHARS: Final = 254
 EMAIL: Final = re.compile(r"[^\s@\x00-\x1f\x7f\"(),:;<>\[\]\\]{1,64}@[^\s@\x00-\x20\x7f]{1,189}")
-"""What has the shape of one; whether mail arrives there is another question."""
+"""The form of an e-mail address; whether mail arrives is not checked."""
 LOCALE: Final = re.compile(r"[a-z]{2,3}(?:[_-][A-Za-z0-9]{2,8}){0,2}")
 MACHINE_ZONES: Final = ("local", "posix", "right/")
-"""How names begin that the time zone database of many systems has, and that are no place."""
+"""Prefixes of time zone names that exist on many systems but name no place."""
 OPERATOR, CUSTOMER = "operator", "customer"
 REGISTRATIONS_MAX: Final = 20
-"""From one address, or IPv6 network, within a quarter of an hour, unless BILLING_REGISTRATIONS_MAX says otherwise: each
-costs a hash, and a row for ever."""
+"""From one address or IPv6 network within a quarter of an hour, unless BILLING_REGISTRATIONS_MAX says otherwise: each
+costs a password hash and a row."""
 LOCATION: Final = "billing.accounts"
 LOGIN_ENDPOINT: Final = "billing"
-"""Its failed logins are counted apart from those at the console."""
+"""Failed logins are counted separately from the console's."""
 
 Begin = Callable[[], AbstractAsyncContextManager[Tx]]
 
 
 @dataclass(frozen=True)
 class NewAccount:
-    """What somebody says of themselves when they register."""
+    """The data of a registration."""
 
     email: str
     password: str
@@ -51,21 +51,21 @@ class NewAccount:
 
 
 class LoginRefused(PayonceError):
-    """A login that was refused. The sentence does not tell whether the account exists."""
+    """A refused login. The message does not reveal whether the account exists."""
 
     def __init__(self) -> None:
         super().__init__("the e-mail address or the password is wrong")
 
 
 class RegistrationClosed(PayonceError):
-    """Customers do not register here: the merchant creates them."""
+    """Self-registration is disabled: the merchant creates the customers."""
 
     def __init__(self) -> None:
         super().__init__("self-registration is closed here; ask the merchant for an account")
 
 
 class RegistrationRefused(PayonceError):
-    """Somebody has the address, and another password or none yet: the sentence does not tell which."""
+    """The address belongs to an account with another or no password; the message does not reveal which."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -75,7 +75,7 @@ class RegistrationRefused(PayonceError):
 
 
 def checked_email(text: str) -> str:
-    """As it is kept: two spellings are one person."""
+    """Normalised for storage, so that two spellings are one account. Raises Invalid."""
     email = text.strip().lower()
     if len(email) > EMAIL_MAX_CHARS or not EMAIL.fullmatch(email):
         raise Invalid(
@@ -87,9 +87,9 @@ def checked_email(text: str) -> str:
 async def register(
     database: Database, begin: Begin, wanted: NewAccount, address: str, registrations_max: int = REGISTRATIONS_MAX
 ) -> Account:
-    """A new account, one of `registrations_max` from an address. Whoever registers again with the password that they
-    have is let in as if they logged in; with another one it is a guess, bounded as those are, and takes as long as a
-    new account. Raises RegistrationClosed where there are to be none."""
+    """Creates an account, at most `registrations_max` from one address. Registering again with the account's password
+    logs in; with another password it counts as a guess and takes as long as a new account. Raises RegistrationClosed if
+    self-registration is disabled."""
     if registrations_max == 0:
         raise RegistrationClosed
     email = checked_email(wanted.email)
@@ -111,14 +111,14 @@ async def register(
 
 
 async def log_in(database: Database, email: str, password: str, address: str) -> Account:
-    """Guesses are counted before they are judged; an address that nobody has takes as long as a wrong password."""
+    """Counts each attempt before checking it; an unknown address takes as long as a wrong password."""
     email = email.strip().lower()[:EMAIL_MAX_CHARS]
     async with _guess(database, email, address):
         row = await database.work.fetchrow(
             "select * from subscriptions.accounts where email = $1", email if EMAIL.fullmatch(email) else ""
         )
         if not await is_password(password, None if row is None else row["password_hash"], LOGIN_ENDPOINT):
-            # Written in either case, so that both take as long. An address that nobody has is kept nowhere.
+            # Written in both cases, so that both take equally long. An unknown address is not stored.
             reference, actor = ("unknown address", "nobody") if row is None else (row["id"], row["id"])
             async with database.transaction() as connection:
                 await note(connection, LOCATION, reference, "a login failed", actor=actor, severity=Severity.WARNING)
@@ -127,7 +127,7 @@ async def log_in(database: Database, email: str, password: str, address: str) ->
 
 
 async def change_password(database: Database, account_id: str, old: str, new: str, address: str) -> Account:
-    """Ends every token given out so far: a password is changed above all when somebody else may know it."""
+    """Revokes all issued tokens: passwords are changed above all when somebody else may know them."""
     known = await account(Reader(database), account_id)
     check_password(new)
     await log_in(database, known.email, old, address)
@@ -151,7 +151,7 @@ async def change_password(database: Database, account_id: str, old: str, new: st
 
 
 async def set_role(tx: Tx, account_id: str, role: str, by: str) -> Account:
-    """Ends every token given out so far: they say what the account was."""
+    """Revokes all issued tokens, since they contain the old role."""
     row = await tx.fetchrow(
         """
         update subscriptions.accounts
@@ -180,7 +180,7 @@ async def account(read: Reader | Tx, account_id: str) -> Account:
 
 
 class AccountVersions(KnownVersions):
-    """As the accounts have them."""
+    """Token versions from the accounts."""
 
     def __init__(self, read: Reader, clock: Callable[[], float] = time.monotonic) -> None:
         async def stored(account_id: str) -> int | None:
@@ -215,17 +215,17 @@ def account_from(row: Any) -> Account:
 
 
 def check_place(time_zone: str, locale: str) -> None:
-    """By trying it: what no invoice could be dated or written in is refused before there is one."""
+    """Rejects a time zone or locale that could not be used on an invoice."""
     local(EARLIEST, time_zone)
     if time_zone.startswith(MACHINE_ZONES):
-        raise Invalid(f"the time zone {time_zone!r} is another one on every machine; write it like 'Asia/Dubai'")
+        raise Invalid(f"the time zone {time_zone!r} differs between machines; use one like 'Asia/Dubai'")
     if not LOCALE.fullmatch(locale):
         raise Invalid(f"the locale {locale[:20]!r} must read like en, ar-AE or pt_BR")
     render(Amount.zero(asset_of("AED")), locale)
 
 
 async def _insert(begin: Begin, wanted: NewAccount, email: str) -> Account | None:
-    """None when somebody else was quicker."""
+    """None if a concurrent registration was faster."""
     digest = await hash_password(wanted.password, LOGIN_ENDPOINT)
     async with begin() as tx:
         row = await tx.fetchrow(
@@ -248,7 +248,7 @@ async def _insert(begin: Begin, wanted: NewAccount, email: str) -> Account | Non
 
 
 async def revoke_refresh_tokens(connection: Any, account_id: str) -> None:
-    """Every login of the account, when its access token is over."""
+    """Ends every login of the account once its access token expires."""
     await connection.execute(
         """
         update subscriptions.refresh_tokens set revoked_at = payonce.due_now()
@@ -259,13 +259,13 @@ async def revoke_refresh_tokens(connection: Any, account_id: str) -> None:
 
 
 def guess_key(email: str) -> str:
-    """Under which guesses at an account's password are counted."""
+    """The key under which password guesses for an account are counted."""
     return f"billing account {email}"
 
 
 @asynccontextmanager
 async def _guess(database: Database, email: str, address: str) -> AsyncIterator[None]:
-    """Counted before it is judged. What was right, and what nobody looked at, was no guess."""
+    """Counts a guess before it is checked, and uncounts it if it was right or could not be checked."""
     name = guess_key(email)
     attempt = await count_attempt(database, name, address, LOGIN_ENDPOINT)
     try:

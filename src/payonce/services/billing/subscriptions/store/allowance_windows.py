@@ -1,5 +1,4 @@
-"""Allowance windows of running periods on record: put right where a process of an earlier version left none, or those
-of the period before."""
+"""Repairs the allowance windows of current periods that a process of an earlier version left missing or outdated."""
 
 from typing import Final
 
@@ -19,14 +18,14 @@ OUTDATED: Final = """
             then coalesce(s.allowance_starts[1] <> s.period_start
                 or s.allowance_starts[array_length(s.allowance_starts, 1)] >= s.period_end, true)
             else s.allowance_starts is not null end"""
-"""Subscriptions whose windows are not those of their period and plan. Processes of a version that knows no windows
-leave the column as it was when they renew a subscription or change its plan. An anchor after the period's start is that
-of the next period, which is about to begin."""
+"""Subscriptions whose windows do not match their period and plan. Earlier versions leave the column unchanged when they
+renew a subscription or change its plan. An anchor after the period's start belongs to the next period, which is about
+to begin."""
 
 
 async def put_right(tx: Tx, limit: int) -> list[str]:
-    """Computes them anew, and returns the ids of the subscriptions. What is used is counted in the right windows from
-    then on."""
+    """Recomputes the windows, and returns the ids of the subscriptions. From then on usage is counted in the right
+    windows."""
     rows = await tx.fetch(f"select s.* {OUTDATED} order by s.id limit $1 for no key update of s skip locked", limit)
     for subscription in map(subscriptions.subscription_from, rows):
         assert subscription.anchor_at is not None

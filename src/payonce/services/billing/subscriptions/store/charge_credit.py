@@ -1,7 +1,7 @@
-"""Credit for unused time, against refunds of the same charge: what goes back one way does not go back the other.
+"""Coordinates credit for unused time with refunds of the same charge: an amount is returned one way only.
 
-Payments keeps both on the row of the charge. Before a change of plan is issued, its credit is reserved there by a
-message; the change is issued when payments has answered that it holds what the credit was computed from.
+Payments records both on the charge's row. Before a plan change is invoiced, a message reserves its credit there; the
+change is invoiced once payments has confirmed that it holds the amounts that the credit was computed from.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ async def request_hold(
     round_: int,
     shares: Sequence[HeldCredit],
 ) -> None:
-    """Payments answers with a notification, whether it holds the credit or not."""
+    """Requests a hold; payments answers with a notification in any case."""
     asked = CreditHold(
         change_id=change_id,
         subscription_id=subscription.id,
@@ -41,21 +41,22 @@ async def request_hold(
 
 
 async def confirm(tx: Tx, change: Invoice, left: Lines) -> None:
-    """The change takes effect. Its credit is held since before it was issued, unless an earlier version issued it."""
+    """Confirms the credit of a change that takes effect. It is already held, unless an earlier version issued the
+    change."""
     if shares := [each for each in credits_of(change.lines, left, {}) if each.minor]:
         message = CreditConfirmation(change_id=change.id, credits=tuple(shares))
         await tx.send(CREDIT_HOLD, msgspec.to_builtins(message), action=CONFIRM, correlation_id=change.subscription_id)
 
 
 async def release(tx: Tx, change_id: str, subscription_id: str) -> None:
-    """The plan does not change, so nothing comes back as credit."""
+    """Releases the credit of a change that is not applied."""
     message = CreditRelease(change_id=change_id)
     await tx.send(CREDIT_HOLD, msgspec.to_builtins(message), action=RELEASE, correlation_id=subscription_id)
 
 
 def credits_of(lines: Sequence[InvoiceLine], left: Lines, refunded_minor: Mapping[str, int]) -> list[HeldCredit]:
-    """Of what each invoice was paid, how much a change with these lines gives back, also where that is nothing; what
-    earlier credit had paid goes back first. `refunded_minor` is by invoice."""
+    """The share of each invoice's charge that a change with these lines returns, including shares of zero; what was
+    paid from earlier credit is returned first. `refunded_minor` is by invoice."""
     unused = [line for line in lines if line.kind is LineKind.UNUSED]
     back = Counter[str]()
     for older, line in left:

@@ -1,7 +1,7 @@
-"""Credit on record: the balance of a customer in a currency, and the entries that it is the sum of.
+"""Credit in the database: a customer's balance per currency, and its entries.
 
-Whoever changes a balance locks its row until the end of the transaction, so entries of one balance have one order. The
-lock of a subscription is taken before it, never after.
+Every change locks the balance's row until the end of the transaction, so its entries are ordered. A subscription's lock
+is taken before it, never after.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ LISTED_MAX: Final = 200
 REASON_MAX_CHARS: Final = 500
 ACTOR_MAX_CHARS: Final = 400
 BILLING: Final = "billing"
-"""The actor of entries that follow from an invoice or a schedule."""
+"""The actor of entries from invoices and schedules."""
 
 
 @dataclass(frozen=True)
 class Balance:
     amount: Amount
     revision: int
-    """Grows with every entry; zero where there is none."""
+    """Grows with every entry; zero without entries."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class NewEntry:
     kind: EntryKind
     amount: Amount
     key: str
-    """What happened, once: the store refuses the same key a second time."""
+    """Identifies the event; the database rejects a second entry with the same key."""
     reason: str
     at: datetime
     actor: str = BILLING
@@ -43,8 +43,8 @@ class NewEntry:
 
 
 async def book(tx: Tx, new: NewEntry) -> Amount:
-    """Writes an entry with the balance that follows from it, which it returns. Nothing is written for an amount of
-    zero. Raises Conflict when the balance is less than what is taken."""
+    """Writes an entry and returns the new balance. An amount of zero writes nothing. Raises Conflict if the balance is
+    too low."""
     asset, minor = new.amount.asset, new.amount.minor
     if not minor:
         return (await balance(tx, new.account_id, asset)).amount
@@ -89,7 +89,7 @@ async def book(tx: Tx, new: NewEntry) -> Amount:
 
 
 async def locked(tx: Tx, account_id: str, asset: Asset) -> Balance:
-    """Nobody else changes it until this transaction ends. Without a row there is nothing to lock and nothing to use."""
+    """Locks the balance until this transaction ends. Without a row there is nothing to lock and nothing to use."""
     row = await tx.fetchrow(
         """
         select minor, revision from subscriptions.credits
@@ -103,7 +103,7 @@ async def locked(tx: Tx, account_id: str, asset: Asset) -> Balance:
 
 
 async def locked_or_created(tx: Tx, account_id: str, asset: Asset) -> Balance:
-    """As `locked`, with a row of nothing where there was none: of two people who decide about it the second waits."""
+    """Like `locked`, but creates a missing row, so that concurrent decisions about it are serialised."""
     await tx.execute(
         """
         insert into subscriptions.credits (account_id, currency, exponent, minor) values ($1, $2, $3, 0)
@@ -127,7 +127,7 @@ async def balance(read: Reader | Tx, account_id: str, asset: Asset) -> Balance:
 
 
 async def balances(read: Reads, account_id: str) -> list[Balance]:
-    """In every currency that the customer ever had credit in."""
+    """In every currency in which the customer ever had credit."""
     rows = await read.fetch(
         "select minor, revision, currency, exponent from subscriptions.credits where account_id = $1 order by currency",
         account_id,
@@ -138,7 +138,7 @@ async def balances(read: Reads, account_id: str) -> list[Balance]:
 async def entries(
     read: Reads, account_id: str, before: int | None = None, limit: int = LISTED_MAX
 ) -> list[CreditEntry]:
-    """The newest first; `before` is the last id of the previous page."""
+    """Newest first; `before` is the last id of the previous page."""
     rows = await read.fetch(
         """
         select e.*, i.number from subscriptions.credit_entries e
@@ -153,7 +153,7 @@ async def entries(
 
 
 async def now_of(read: Reader | Tx, account_id: str) -> datetime | None:
-    """The customer's time, by the store's clock or their test clock; None when there is no such account."""
+    """The customer's time, by the database's clock or their test clock; None if there is no such account."""
     now: datetime | None = await read.fetchval(
         "select subscriptions.time_of(test_clock_id) from subscriptions.accounts where id = $1", account_id
     )

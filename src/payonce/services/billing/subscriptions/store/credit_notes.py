@@ -1,4 +1,4 @@
-"""Credit notes on record."""
+"""Credit notes in the database."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,11 +23,11 @@ class CreditNote:
     reason: str
     issued_at: datetime
     outside: bool | None = None
-    """Whether the money went back by another way than the card; None where nothing did, or payments did not say."""
+    """Whether the money was returned outside the gateway; None if none was returned, or payments did not say."""
 
 
 async def insert(tx: Tx, note: CreditNote, test_clock_id: str | None) -> CreditNote:
-    """Cuts the reason at its maximum length: a cancellation may give a longer one."""
+    """Truncates the reason, since cancellations accept longer ones."""
     note = replace(note, reason=note.reason[:REASON_MAX_LENGTH])
     number = await tx.fetchval(
         f"""

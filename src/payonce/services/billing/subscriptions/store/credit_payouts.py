@@ -1,7 +1,7 @@
-"""Payouts of credit: the customer gets the money, and no longer has the credit.
+"""Credit payouts: the customer gets money instead of the credit.
 
-A payout takes the credit first, in the commit that asks payments for the refund. Payments answers by webhook: the money
-is with the customer, or the credit is theirs again. A payout by hand has happened before it is put on record.
+A payout deducts the credit first, in the commit that requests the refund from payments. Payments answers by webhook:
+the money was refunded, or the credit is restored. A manual payout is recorded after it was made.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ _COLUMNS: Final = """
 
 @dataclass(frozen=True)
 class PayoutSource:
-    """A charge that money can go back through, and how much of it."""
+    """A charge that can be refunded, and its refundable amount."""
 
     invoice_id: str
     number: str
@@ -48,9 +48,9 @@ class PayoutSource:
 async def pay_out(
     tx: Tx, account_id: str, amount: Amount, way: PayoutWay, reason: str, by: str, invoice: str | None = None
 ) -> CreditPayout:
-    """Takes the credit, and asks payments to give it back to a card or notes that it was given by hand. `invoice`, by
-    its id or number, names the charge that it goes back through; None is one that has room for it. Raises Conflict when
-    there is less credit, or no such charge."""
+    """Deducts the credit, and requests a refund from payments or records a manual payout. `invoice`, by id or number,
+    selects the charge to refund; by default one with enough left is chosen. Raises Conflict for too little credit, or
+    without a suitable charge."""
     now = await credit.now_of(tx, account_id)
     if now is None:
         raise NotFound(f"there is no account {account_id!r}")
@@ -67,8 +67,8 @@ async def pay_out(
 
 
 async def ask_payments(tx: Tx, payout: CreditPayout, about: str, *, again: bool = False) -> UUID:
-    """Returns the id of the message. `again` when it was lost: its key is remembered, and payments knows the refund by
-    the key in it."""
+    """Returns the message id. Pass `again` if the message was lost: its key is remembered, and payments recognises the
+    refund by the key in the payload."""
     key = f"{CREDIT_KEY}{payout.id}"
     wanted = {
         "transaction_id": payout.transaction_id,
@@ -85,21 +85,21 @@ async def ask_payments(tx: Tx, payout: CreditPayout, about: str, *, again: bool 
 
 
 async def apply(tx: Tx, notification: Notification, refund_key: str) -> str | None:
-    """What payments says became of a payout. None, or what does not fit or went wrong, in a sentence."""
+    """Applies the outcome reported by payments. Returns None, or a sentence about a mismatch or failure."""
     payout_id = refund_key.removeprefix(CREDIT_KEY)
     payout = await _locked(tx, payout_id)
     if payout is None:
         return f"there is no payout {payout_id[:100]!r}"
     if payout.state is not PayoutState.PENDING:
-        return f"{notification.status} of payout {payout.id} came when it was {payout.state}"
+        return f"{notification.status} of payout {payout.id} arrived when it was {payout.state}"
     if (notification.amount, notification.currency) != (payout.amount.to_text(), payout.amount.asset.code):
-        return f"{notification.amount} {notification.currency} is not what payout {payout.id} is of"
+        return f"{notification.amount} {notification.currency} is not the amount of payout {payout.id}"
     if notification.status is Status.FAILED:
         why = str(notification.metadata.get("reason") or "payments gave no reason")[:FAILURE_MAX_CHARS]
         await _fail(tx, payout, why)
-        return f"payout {payout.id} of {payout.amount} failed, and the customer has the credit again: {why}"
+        return f"payout {payout.id} of {payout.amount} failed, and the credit was restored: {why}"
     if notification.transaction_id != payout.transaction_id:
-        return f"payout {payout.id} is of transaction {payout.transaction_id}, and not of {notification.transaction_id}"
+        return f"payout {payout.id} refunds transaction {payout.transaction_id}, not {notification.transaction_id}"
     await tx.post(ledger.payout_arrived(payout))
     await _end(tx, payout, PayoutState.SUCCEEDED, refund_id=str(notification.metadata.get("refund_id")))
     return None
@@ -113,7 +113,7 @@ async def find(read: Reader | Tx, payout_id: str) -> CreditPayout | None:
 async def of_account(
     read: Reads, account_id: str, before: str | None = None, limit: int = LISTED_MAX
 ) -> list[CreditPayout]:
-    """The newest first; `before` is the last id of the previous page."""
+    """Newest first; `before` is the last id of the previous page."""
     rows = await read.fetch(
         f"""
         select {_COLUMNS} from subscriptions.credit_payouts where account_id = $1 and ($2::text is null
@@ -129,8 +129,8 @@ async def of_account(
 
 
 async def sources(read: Reads, account_id: str, asset: Asset) -> list[PayoutSource]:
-    """Charges that money can go back through, those that the credit came from first, then the newest. What payments
-    has under way beside our own payouts it knows alone, and may refuse."""
+    """Refundable charges: first those that the credit came from, then the newest. Payments may know of further refunds
+    in progress, and refuse."""
     rows = await read.fetch(
         """
         select i.id, i.number, i.transaction_id, i.subscription_id,
@@ -160,7 +160,8 @@ async def sources(read: Reads, account_id: str, asset: Asset) -> list[PayoutSour
 
 
 async def forgotten(tx: Tx, after_s: float, queues: list[str], limit: int) -> list[tuple[CreditPayout, str]]:
-    """Pending ones that have had no message for so long, each with its subscription. They count as asked for anew."""
+    """Pending payouts that have had no message for this long, each with its subscription. They count as requested
+    now."""
     rows = await tx.fetch(
         """
         update subscriptions.credit_payouts p set updated_at = payonce.due_now()
@@ -186,15 +187,19 @@ async def _source(tx: Tx, account_id: str, amount: Amount, invoice: str | None) 
         found = [each for each in found if invoice in (each.invoice_id, each.number)]
         if not found:
             raise Conflict(
-                f"invoice {invoice[:100]!r} of account {account_id} has no charge in {amount.asset} with anything left "
-                "to give back; name another one, or pay out by hand"
+                f"invoice {invoice[:100]!r} of account {account_id} has no refundable charge in {amount.asset}; "
+                "name another one, or pay out by hand"
             )
     fitting = [each for each in found if each.left >= amount]
     if not fitting:
         most = max(found, key=lambda each: each.left, default=None)
-        room = "" if most is None else f"; at most {most.left} can, through invoice {most.number}: pay out in parts"
+        room = (
+            ""
+            if most is None
+            else f"; at most {most.left} is refundable, through invoice {most.number}: pay out in parts"
+        )
         raise Conflict(
-            f"no charge of account {account_id} has {amount} left to go back to its card{room}, or pay out by hand"
+            f"no charge of account {account_id} has {amount} left to refund to its card{room}, or pay out by hand"
         )
     return fitting[0]
 

@@ -1,6 +1,6 @@
-"""Customers as a merchant's back end keeps them: created, found by the merchant's own id, and edited.
+"""Customers as managed by a merchant's back end: created, found by the merchant's own id, and edited.
 
-A customer is an account whose role is `customer`. Accounts of operators are neither listed nor edited here.
+A customer is an account with the role `customer`. Operators' accounts are neither listed nor edited here.
 """
 
 from collections.abc import Mapping
@@ -57,8 +57,8 @@ class StaleRevision(Conflict):
 
 
 async def create(tx: Tx, new: NewCustomer, by: str) -> Account:
-    """A customer without a password. Raises EmailTaken or ExternalIdTaken, also when a concurrent request was
-    quicker."""
+    """Creates a customer without a password. Raises EmailTaken or ExternalIdTaken, also after a race with another
+    request."""
     email = checked_email(new.email)
     check_place(new.time_zone, new.locale)
     row = await tx.fetchrow(
@@ -82,8 +82,8 @@ async def create(tx: Tx, new: NewCustomer, by: str) -> Account:
 
 
 async def edit(tx: Tx, account_id: str, revision: int, changes: Mapping[str, Any], by: str) -> Account:
-    """The customer with these fields of EDITABLE changed, if `revision` is still the current one. An edit that changes
-    nothing is answered with the customer as it is, whatever the revision: so a repeated request succeeds."""
+    """Changes these fields of EDITABLE if `revision` is current. An edit that changes nothing returns the customer at
+    any revision, so that requests can be repeated. Raises NotFound, StaleRevision, EmailTaken or ExternalIdTaken."""
     assert set(changes) <= set(EDITABLE)
     row = await tx.fetchrow(
         "select * from subscriptions.accounts where id = $1 and role = $2 for no key update", account_id, CUSTOMER
@@ -122,13 +122,13 @@ async def find(read: Reader | Tx, account_id: str) -> Account | None:
 async def listed(
     read: Reader | Tx, external_id: str | None, email: str | None, after: str | None, limit: int
 ) -> list[Account]:
-    """The newest first; `after` is the last id of the page before. Raises Invalid for what is no e-mail address."""
+    """Newest first; `after` is the last id of the previous page. Raises Invalid for a malformed e-mail address."""
     asked = (
         ("external_id = {}", external_id),
         ("email = {}", None if email is None else checked_email(email)),
         ("(created_at, id) < (select created_at, id from subscriptions.accounts where id = {})", after),
     )
-    # Only what is asked for stands in the statement, so that an index can lead to it.
+    # The statement contains only the given filters, so that it can use an index.
     given = [(condition, value) for condition, value in asked if value is not None]
     where = "".join(f" and {condition.format(f'${n}')}" for n, (condition, _) in enumerate(given, start=2))
     rows = await read.fetch(
@@ -143,7 +143,7 @@ async def listed(
 
 
 async def as_invoiced(read: Reader | Tx, invoice: Invoice) -> Account:
-    """The customer with name, e-mail address and locale as they were when the invoice was issued."""
+    """The customer with name, e-mail address and locale as of the invoice's issue."""
     customer = await account(read, invoice.account_id)
     row = await read.fetchrow(
         """
@@ -159,14 +159,14 @@ async def as_invoiced(read: Reader | Tx, invoice: Invoice) -> Account:
 def _check_revision(account_id: str, read: int, current: int) -> None:
     if read != current:
         raise StaleRevision(
-            f"revision {read} of customer {account_id} is not the current one, which is {current}; read the customer "
-            "again, and repeat the edit if it is still wanted"
+            f"revision {read} of customer {account_id} is outdated, the current one is {current}; read the "
+            "customer again, and repeat the edit if it is still wanted"
         )
 
 
 async def _update(tx: Tx, account_id: str, revision: int, wanted: Mapping[str, Any]) -> Account:
     try:
-        # Of its own, so that the reason can be looked up after a violation.
+        # In a nested transaction, so that the cause of a violation can be looked up.
         async with tx.connection.transaction():
             row = await tx.fetchrow(
                 """
@@ -199,9 +199,9 @@ async def _taken(tx: Tx, email: str, external_id: str | None, but: str = "") -> 
         return Conflict("another customer had this e-mail address or external_id a moment ago; try again")
     if external_id is not None and row["external_id"] == external_id:
         return ExternalIdTaken(
-            f"external_id {external_id!r} is the one of customer {row['id']}; edit that customer, or give another "
+            f"external_id {external_id!r} belongs to customer {row['id']}; edit that customer, or give another "
             "external_id"
         )
     return EmailTaken(
-        f"the e-mail address {email!r} is the one of account {row['id']}; edit that customer, or give another address"
+        f"the e-mail address {email!r} belongs to account {row['id']}; edit that customer, or give another address"
     )

@@ -1,4 +1,4 @@
-"""Consecutive numbers of invoices and credit notes, without gaps, in a series for each year."""
+"""Numbers of invoices and credit notes: consecutive and without gaps, in one series per year."""
 
 from datetime import datetime
 from typing import Final
@@ -8,7 +8,7 @@ NUMBER_DIGITS: Final = 6
 
 
 def series(kind: str, test_clock_id: str | None, at: datetime) -> tuple[str, int, str]:
-    """The series, its year, and what its numbers begin with. Customers on a test clock do not use up real numbers."""
+    """The series, its year, and the prefix of its numbers. Test clocks use series of their own."""
     name = kind if test_clock_id is None else f"TEST-{test_clock_id.upper()}-{kind}"
     return name, at.year, f"{name}-{at.year}-"
 

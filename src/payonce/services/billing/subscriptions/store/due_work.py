@@ -1,4 +1,4 @@
-"""What falls due by the clock is put on its queue: once for each moment, by whoever looks first."""
+"""Enqueues the due steps of subscriptions, once for each due time."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -10,13 +10,13 @@ from payonce.services.billing.subscriptions.model import Due
 from payonce.services.billing.wire import Action
 
 TAKEN_MAX: Final = 500
-"""At once; who finds so many looks again."""
+"""Per call; the caller repeats a full batch."""
 EXPIRE: Final = "expire_incomplete"
 
 
 async def take_due(tx: Tx, limit: int = TAKEN_MAX) -> int:
-    """Of all customers on the store's clock. A renewal waits while an earlier invoice has not been answered: nobody is
-    charged for two periods at once."""
+    """For all customers on real time. A renewal waits while an earlier invoice is open, so that nobody is charged for
+    two periods at once."""
     rows = await tx.fetch(
         f"""
         with due as (
@@ -32,7 +32,7 @@ async def take_due(tx: Tx, limit: int = TAKEN_MAX) -> int:
 
 
 async def take_due_by_clock(tx: Tx, test_clock_id: str, now: datetime, limit: int = TAKEN_MAX) -> int:
-    """Of the customers on one test clock, which stands at `now`."""
+    """For the customers on one test clock, whose time is `now`."""
     rows = await tx.fetch(
         f"""
         with due as (
@@ -49,8 +49,8 @@ async def take_due_by_clock(tx: Tx, test_clock_id: str, now: datetime, limit: in
 
 
 async def is_passed_over(tx: Tx, test_clock_id: str, now: datetime) -> bool:
-    """Whether something is ready to be put that `take_due_by_clock` has left: somebody has it locked this moment, and
-    need not wake the clock when they are done."""
+    """Whether due steps remain that `take_due_by_clock` skipped because another transaction holds their lock; that one
+    may not wake the clock when it ends."""
     found: bool = await tx.fetchval(
         f"""
         select exists (
@@ -64,7 +64,7 @@ async def is_passed_over(tx: Tx, test_clock_id: str, now: datetime) -> bool:
 
 
 async def put_now(tx: Tx, subscription_id: str) -> None:
-    """What this transaction has made due, without a wait for the next look."""
+    """Enqueues a step that this transaction made due, without waiting for the schedule."""
     rows = await tx.fetch(f"with due as (select $1::text as id) {_PUT}", subscription_id)
     await _put(tx, rows)
 
@@ -104,7 +104,7 @@ def _message(row: Any) -> Message:
         action=action,
         payload=payload,
         correlation_id=row["id"],
-        # The revision tells a moment that falls due a second time, after what stood in its way, from its first time.
+        # The revision distinguishes a repeated due time, after an obstacle, from the first one.
         idempotency_key=f"due:{row['id']}:{row['due_at'].isoformat()}:{row['revision']}",
         trace_id=row["trace_id"],
     )

@@ -1,7 +1,7 @@
-"""How the business goes: recurring revenue by month, who came and who went.
+"""Business figures: recurring revenue by month, new and lost subscriptions.
 
-A subscription counts with the price of the plan on its newest invoice, put to a month; trials and what nobody paid do
-not count. Customers on test clocks are another world with a time of its own.
+A subscription counts with the price of its newest invoice's plan, converted to one month; trials and unpaid first
+invoices do not count. Customers on test clocks are counted separately.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ A_MONTH: Final = """
 """A plan's price for one month; a year has 365 days."""
 _NUMBER: Final = """
     (extract(year from {0} at time zone 'UTC') * 12 + extract(month from {0} at time zone 'UTC'))::int"""
-"""Of the month in which a moment lies."""
+"""The number of the month that contains a time."""
 _MOVED: Final = f"""
     select {_NUMBER.format("e.at")} as month,
         count(*) filter (where e.to_state = 'active' and e.from_state in ('incomplete', 'trialing')) as won,
@@ -33,29 +33,29 @@ _MOVED: Final = f"""
     join subscriptions.plans p on p.id = s.plan_id
     where e.to_state in ('active', 'canceled', 'unpaid') and e.from_state is distinct from e.to_state
       and e.at >= {{}} and p.currency = $1 and p.exponent = $2 and {{}} group by 1"""
-"""Who came and who went by month, from a moment on and in one of the two worlds."""
+"""New and lost subscriptions by month, from a start time, either on real time or on test clocks."""
 
 
 @dataclass(frozen=True)
 class Month:
     begin: datetime
     recurring: Amount
-    """At its end, or now: what one month brings."""
+    """Monthly recurring revenue at its end, or now."""
     running: int
     """Subscriptions at its end, or now."""
     won: int
     lost: int
-    """Canceled, or given up as unpaid."""
+    """Canceled, or unpaid after dunning."""
 
     @property
     def churn_percent(self) -> int:
-        """Of those who were there at the begin of the month or came in it."""
+        """Lost ones as a share of those at the start of the month and those added in it."""
         there = self.running + self.lost
         return self.lost * 100 // there if there else 0
 
 
 async def recurring_now(read: Reads) -> Mapping[Asset, Amount]:
-    """What one month brings, by currency, without test clocks."""
+    """Monthly recurring revenue by currency, without test clocks."""
     rows = await read.fetch(
         f"""
         select p.currency, p.exponent, round(sum({A_MONTH})) as minor
@@ -68,7 +68,7 @@ async def recurring_now(read: Reads) -> Mapping[Asset, Amount]:
 
 
 async def currencies(read: Reads) -> list[Asset]:
-    """In which plans are sold, the one with the most subscriptions first."""
+    """The currencies of the plans, the one with the most subscriptions first."""
     rows = await read.fetch(
         """
         select p.currency, p.exponent, count(s.id) from subscriptions.plans p
@@ -79,7 +79,7 @@ async def currencies(read: Reads) -> list[Asset]:
 
 
 async def running_month(read: Reads, asset: Asset) -> Month:
-    """The last of `counted`, from what runs now instead of from all invoices."""
+    """The last month of `count_months`, computed from current subscriptions instead of all invoices."""
     row = await read.fetchrow(
         f"""
         with first as (select date_trunc('month', payonce.due_now(), 'UTC') as begin_at),
@@ -100,8 +100,8 @@ async def running_month(read: Reads, asset: Asset) -> Month:
 
 
 async def count_months(read: Reads, count: int, asset: Asset, *, on_test_clocks: bool = False) -> list[Month]:
-    """The oldest first, the running one last; by UTC. Each invoice counts for the months at whose end it was the newest
-    of its subscription: its plan then, at the price of then. Reads every invoice of these months."""
+    """Oldest first, ending with the current month; in UTC. An invoice counts for the months at whose end it was the
+    newest of its subscription, with its plan and price at that time. Reads every invoice of these months."""
     wanted = min(count, MONTHS_MAX)
     rows = await read.fetch(
         f"""

@@ -1,5 +1,5 @@
-"""What people look for among invoices: the list by any filter, sums, one of them with its lines and credit notes; and
-what payments told of them."""
+"""Read models of invoices: filtered lists and totals, one invoice with lines and credit notes, and received payment
+events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +15,16 @@ from payonce.services.billing.wire import Action
 
 @dataclass(frozen=True)
 class InvoiceFilter:
-    """Filters; None leaves its field open."""
+    """Filters; None does not filter."""
 
     state: InvoiceState | None = None
     action: Action | None = None
     account_id: str | None = None
     reference: str | None = None
-    """An invoice's number or id, the id of its subscription or transaction, or how its customer's e-mail begins."""
+    """An invoice's number or id, the id of its subscription or transaction, or a prefix of its customer's e-mail
+    address."""
     failed: bool = False
-    """Only those that a charge failed for."""
+    """Only invoices with a failed charge."""
     since: datetime | None = None
     until: datetime | None = None
 
@@ -40,7 +41,7 @@ class SummaryLine:
 
 @dataclass(frozen=True)
 class InvoiceSummary:
-    """An invoice with the names that people know its customer and plan by."""
+    """An invoice with its customer's e-mail address and its plan's name."""
 
     id: str
     number: str
@@ -89,7 +90,7 @@ class CreditNoteSummary:
 
 @dataclass(frozen=True)
 class ReceivedEvent:
-    """What payments told, as it arrived here."""
+    """A payment event as received here."""
 
     event_id: str
     processed: bool
@@ -100,7 +101,7 @@ class ReceivedEvent:
 
 
 async def listed(read: Reads, wanted: InvoiceFilter, before: str | None, limit: int) -> list[InvoiceSummary]:
-    """The newest first; `before` is the last id of the previous page."""
+    """Newest first; `before` is the last id of the previous page."""
     where, values = _where(wanted)
     if before is not None:
         values.append(before)
@@ -113,7 +114,7 @@ async def listed(read: Reads, wanted: InvoiceFilter, before: str | None, limit: 
 
 
 async def sums(read: Reads, wanted: InvoiceFilter) -> list[InvoiceTotal]:
-    """By state, whatever state is wanted itself; states that are empty too."""
+    """By state, including empty ones; the state filter is ignored."""
     where, values = _where(replace(wanted, state=None))
     rows = await read.fetch(
         f"""
@@ -150,7 +151,7 @@ async def invoice(read: Reads, given: str) -> InvoiceSummary | None:
 
 
 async def owed(read: Reads, subscription_id: str) -> InvoiceSummary | None:
-    """The newest that is open, or was given up and may still be paid."""
+    """The newest invoice that is open, or uncollectible and still payable."""
     row = await read.fetchrow(
         f"""{_SELECT} where i.subscription_id = $1 and i.state in ('open', 'uncollectible')
         order by i.issued_at desc, i.id desc limit 1""",
@@ -176,7 +177,7 @@ async def credit_notes(read: Reads, found: InvoiceSummary) -> list[CreditNoteSum
 
 
 async def received(read: Reads, event_ids: Sequence[str]) -> dict[str, ReceivedEvent]:
-    """By event; one that never arrived is not among them."""
+    """By event id; events that never arrived are missing."""
     rows = await read.fetch(
         "select * from subscriptions.payment_webhook_requests where event_id = any($1::text[])", list(event_ids)
     )
@@ -209,7 +210,7 @@ _NAMED: Final = f"""i.id in (
 
 
 def _where(wanted: InvoiceFilter) -> tuple[str, list[Any]]:
-    """Only what is asked for stands in the statement, so that an index can lead to it."""
+    """Contains only the given filters, so that the statement can use an index."""
     asked = (
         ("i.action = {}", wanted.action),
         ("i.account_id = {}", wanted.account_id),
@@ -221,7 +222,7 @@ def _where(wanted: InvoiceFilter) -> tuple[str, list[Any]]:
     given = [(condition, value) for condition, value in asked if value is not None]
     parts = [condition.replace("{}", f"${number}") for number, (condition, _) in enumerate(given, start=1)]
     if wanted.state is not None:
-        # Written out, because an index of few states is chosen only when the planner sees which one is meant.
+        # As a literal, since the planner uses a partial index only if it sees the state.
         parts.append(f"i.state = '{wanted.state.value}'")
     return " and ".join(parts) or "true", [value for _, value in given]
 

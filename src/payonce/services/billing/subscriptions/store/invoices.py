@@ -1,4 +1,5 @@
-"""Invoices on record. Whoever writes one holds the lock of its subscription, so what is read behind that lock stays."""
+"""Invoices in the database. Every write happens under the lock of the invoice's subscription, so reads behind that lock
+are stable."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ INVOICE_SERIES: Final = "INV"
 
 
 async def find(read: Reader | Tx, invoice_id: str) -> Invoice | None:
-    """By its id or its number."""
+    """By id or number."""
     row = await read.fetchrow(f"{WITH_LINES} where i.id = $1 or i.number = $1", invoice_id)
     return None if row is None else invoice_from(row)
 
@@ -25,7 +26,7 @@ async def find(read: Reader | Tx, invoice_id: str) -> Invoice | None:
 async def of_account(
     read: Reader | Tx, account_id: str, after: str | None = None, limit: int = LISTED_MAX
 ) -> list[Invoice]:
-    """The newest first; `after` is the last id of the previous page."""
+    """Newest first; `after` is the last id of the previous page."""
     rows = await read.fetch(
         f"""
         {WITH_LINES} where i.account_id = $1 and ($2::text is null
@@ -41,7 +42,7 @@ async def of_account(
 
 
 async def unsettled(tx: Tx, subscription_id: str) -> list[Invoice]:
-    """Those that are open, and those whose revenue is not all counted; the oldest first."""
+    """Invoices that are open or have unrecognised revenue, oldest first."""
     rows = await tx.fetch(
         f"""
         {WITH_LINES} where i.subscription_id = $1 and (i.state = 'open' or i.earn_at is not null)
@@ -53,7 +54,7 @@ async def unsettled(tx: Tx, subscription_id: str) -> list[Invoice]:
 
 
 async def latest_owed(tx: Tx, subscription_id: str) -> Invoice | None:
-    """What a running subscription that is not paid up waits for: open, or given up and still to be paid."""
+    """The newest unpaid invoice of a period: open, or uncollectible and still payable."""
     row = await tx.fetchrow(
         f"""
         {WITH_LINES} where i.subscription_id = $1 and i.period is not null and i.state in ('open', 'uncollectible')
@@ -65,7 +66,7 @@ async def latest_owed(tx: Tx, subscription_id: str) -> Invoice | None:
 
 
 async def in_force(tx: Tx, subscription_id: str, at: datetime) -> list[tuple[Invoice, InvoiceLine]]:
-    """The lines that were paid for and whose time is not over: what a change of plan gives back, at its own price."""
+    """Paid lines whose service time is not over; a plan change credits them at their own price."""
     rows = await tx.fetch(
         f"""
         {WITH_LINES} where i.subscription_id = $1 and i.state = 'paid' and exists (
@@ -86,8 +87,8 @@ async def in_force(tx: Tx, subscription_id: str, at: datetime) -> list[tuple[Inv
 
 
 async def on_its_way_back(tx: Tx, invoice: Invoice) -> str | None:
-    """The payment that came for it, did not fit, and is not back with the customer yet. Who holds the lock of the
-    subscription and finds none may charge the invoice again."""
+    """The id of a payment for this invoice that did not match and is not refunded yet. If there is none, the holder of
+    the subscription's lock may charge the invoice again."""
     found: str | None = await tx.fetchval(
         """
         select transaction_id from subscriptions.unapplied_payments
@@ -99,7 +100,7 @@ async def on_its_way_back(tx: Tx, invoice: Invoice) -> str | None:
 
 
 async def insert(tx: Tx, new: Invoice, test_clock_id: str | None) -> Invoice:
-    """Takes the next number, whose series stays locked until this transaction ends: the last thing that it does."""
+    """Takes the next number, whose series stays locked until this transaction ends; therefore called last."""
     row = await tx.fetchrow(
         f"""
         with numbered as ({TAKE_NUMBER}), made as (
@@ -143,7 +144,8 @@ async def insert(tx: Tx, new: Invoice, test_clock_id: str | None) -> Invoice:
 
 
 async def begin_charge(tx: Tx, invoice: Invoice) -> Invoice:
-    """The next try: a new generation, so that no answer to an earlier one is taken for its own."""
+    """Starts the next attempt with a new generation, so that late answers to earlier ones are not mistaken for its
+    own."""
     return await _set(
         tx,
         invoice,
@@ -206,7 +208,7 @@ async def mark_failed(tx: Tx, invoice: Invoice, code: str | None, hard: bool, at
 
 
 async def mark_ended(tx: Tx, invoice: Invoice, state: InvoiceState) -> Invoice:
-    """Void or uncollectible: nothing more is charged, nothing more is earned."""
+    """Void or uncollectible: not charged or earned any further."""
     return await _set(
         tx,
         invoice,
@@ -241,8 +243,7 @@ async def mark_for_new_card(tx: Tx, invoice: Invoice) -> Invoice:
 async def write_lines(
     tx: Tx, invoice: Invoice, earned: Sequence[Amount], earn_at: datetime | None, closed_at: datetime | None
 ) -> Invoice:
-    """What was counted as revenue so far, line by line, and when it is counted next; with `closed_at` no line is in
-    force from then on."""
+    """Stores the recognised revenue of each line and the next recognition time; `closed_at` closes all lines."""
     await tx.execute(
         """
         with counted as (
@@ -270,7 +271,7 @@ async def reopen_lines(tx: Tx, invoice: Invoice) -> Invoice:
 
 
 async def close_lines(tx: Tx, lines: Sequence[tuple[Invoice, InvoiceLine]], at: datetime) -> None:
-    """The plan was left: a change that comes later gives back nothing of them."""
+    """Closes the lines of the old plan, so that later changes do not credit them."""
     await tx.execute(
         """
         update subscriptions.invoice_lines l set closed_at = $3
@@ -292,7 +293,7 @@ WITH_LINES: Final = """
 
 
 async def _set(tx: Tx, invoice: Invoice, setting: str, *arguments: Any, **changes: Any) -> Invoice:
-    """A compare-and-set on what tells one try of an invoice from another."""
+    """Compare-and-set on the fields that distinguish the attempts of an invoice."""
     changed = await tx.fetchval(
         f"""
         update subscriptions.invoices set {setting}, updated_at = payonce.due_now()
@@ -306,7 +307,7 @@ async def _set(tx: Tx, invoice: Invoice, setting: str, *arguments: Any, **change
         invoice.charging,
     )
     if changed is None:
-        raise Retry(f"invoice {invoice.id} is no longer as it was read")
+        raise Retry(f"invoice {invoice.id} was changed since it was read")
     return replace(invoice, **changes)
 
 

@@ -1,4 +1,4 @@
-"""Customers, subscriptions and invoices by whatever a person holds of them."""
+"""Customers, subscriptions and invoices by any id, number or address."""
 
 from typing import Final
 
@@ -12,8 +12,8 @@ INVOICES: Final = "/billing/invoices"
 
 
 async def find_subscriptions(read: Reads, what: str) -> list[LookupResult]:
-    """A customer by id, external id or e-mail address, a subscription by id, an invoice by id or number, also by that
-    of a credit note; the newest first within each kind."""
+    """A customer by id, external id or e-mail address, a subscription by id, an invoice by id or number, its own or a
+    credit note's; newest first within each kind."""
     if not await is_installed(read):
         return []
     rows = await read.fetch(

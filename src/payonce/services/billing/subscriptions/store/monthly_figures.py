@@ -1,6 +1,6 @@
-"""Figures of the months that are over, kept so that nobody has to read every invoice again; and the page's months.
+"""Stored figures of past months, which avoid reading every invoice again, and the months of the console page.
 
-A month is counted anew, once a day, while what becomes of its last invoices may still change: dunning takes 14 days.
+A month is recomputed daily while the outcome of its last invoices may still change: dunning takes 14 days.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from payonce.services.billing.subscriptions.store.figures import MONTHS_MAX, Mon
 
 KEEP: Final = "keep_figures"
 KEPT_MAX: Final = MONTHS_MAX - 1
-"""Months that are over; the running one is counted when it is looked at."""
+"""Past months; the current one is computed when it is shown."""
 COUNTED_ANEW: Final = 2
-"""The last months that are over: of older ones every invoice has ended."""
+"""The latest past months; all invoices of older ones have ended."""
 COUNTED_EVERY: Final = "interval '1 day'"
 LOOK_EVERY_S: Final = 3_600
 _OVER: Final = """
@@ -27,13 +27,14 @@ _OVER: Final = """
     where currency = $1 and exponent = $2 and begin_at < date_trunc('month', payonce.due_now(), 'UTC')
       and begin_at >= (date_trunc('month', payonce.due_now() at time zone 'UTC')
           - make_interval(months => $3::int)) at time zone 'UTC'"""
-"""So many months before the running one."""
+"""This number of months before the current one."""
 
 FIGURES_SCHEDULES: Final = (Schedule("billing-figures", BILLING_CLOCK, every=Every(LOOK_EVERY_S), action=KEEP),)
 
 
 async def months(read: Reads, count: int, asset: Asset, *, on_test_clocks: bool = False) -> list[Month]:
-    """The oldest first, the running one last. What is not kept yet, and test clocks, are counted from the invoices."""
+    """Oldest first, ending with the current month. Months that are not stored yet, and test clocks, are computed from
+    the invoices."""
     wanted = min(count, MONTHS_MAX)
     if not on_test_clocks:
         over = await kept(read, wanted - 1, asset)
@@ -43,7 +44,7 @@ async def months(read: Reads, count: int, asset: Asset, *, on_test_clocks: bool 
 
 
 async def kept(read: Reads, count: int, asset: Asset) -> list[Month]:
-    """Of the last months that are over those that are kept, the oldest first."""
+    """The stored ones of the latest past months, oldest first."""
     rows = await read.fetch(
         f"select begin_at, recurring_minor as minor, running, won, lost {_OVER} order by begin_at",
         asset.code,
@@ -55,7 +56,7 @@ async def kept(read: Reads, count: int, asset: Asset) -> list[Month]:
 
 @handles(BILLING_CLOCK, KEEP)
 async def keep_figures(work: Work) -> None:
-    """Counts outside the transaction: whoever comes twice writes the same."""
+    """Computes outside the transaction: a repetition writes the same figures."""
     read, found = work.read, dict[Asset, Sequence[Month]]()
     for asset in await figures.currencies(read):
         if count := await _to_count(read, asset):
@@ -66,7 +67,7 @@ async def keep_figures(work: Work) -> None:
 
 
 async def _to_count(read: Reads, asset: Asset) -> int:
-    """How many months back: all while one is missing, the last ones when a day has passed, else none."""
+    """How many months to recompute: all while one is missing, the latest ones once a day, otherwise none."""
     row = await read.fetchrow(
         f"""
         select count(*), coalesce(max(kept_at) > payonce.due_now() - {COUNTED_EVERY}, false) as fresh {_OVER}

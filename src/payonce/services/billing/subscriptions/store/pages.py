@@ -1,6 +1,7 @@
-"""Subscriptions and invoices page by page, of one account or of all.
+"""Pages of subscriptions and invoices, of one account or of all.
 
-A page begins after something of the same account: where another's thing stands in time is nobody else's to learn.
+A page starts after an object of the same account: its position must not reveal when another account's object was
+created.
 """
 
 from typing import Final
@@ -16,7 +17,7 @@ LISTED_MAX: Final = 500
 async def subscriptions(
     read: Reader | Tx, account_id: str | None, state: State | None, after: str | None, limit: int
 ) -> list[Subscription]:
-    """The newest first; `after` is the last id of the page before."""
+    """Newest first; `after` is the last id of the previous page."""
     rows = await read.fetch(
         """
         select * from subscriptions.subscriptions
@@ -41,7 +42,7 @@ async def invoices(
     after: str | None,
     limit: int,
 ) -> list[Invoice]:
-    """The newest first; `after` is the last id of the page before."""
+    """Newest first; `after` is the last id of the previous page."""
     rows = await read.fetch(
         f"""
         {WITH_LINES}

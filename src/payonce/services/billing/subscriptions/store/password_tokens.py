@@ -1,4 +1,4 @@
-"""Password tokens: with one of them a customer sets a password without knowing one, as after an invitation."""
+"""Password tokens: a customer sets a password with one, for example after an invitation."""
 
 import hashlib
 import secrets
@@ -32,13 +32,13 @@ TOKEN_MAX_CHARS: Final = 200
 @dataclass(frozen=True)
 class PasswordToken:
     token: str
-    """The store keeps only its digest."""
+    """The database stores only its digest."""
     expires_at: datetime
 
 
 async def create(tx: Tx, account_id: str, by: str) -> PasswordToken:
-    """Replaces the one that the customer had. Raises NotFound for accounts of operators, too: whoever sets their
-    password acts in their name."""
+    """Creates a token and replaces the customer's previous one. Raises NotFound for unknown customers and for
+    operators, whose password would allow acting in their name."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
     expires_at: datetime | None = await tx.fetchval(
         """
@@ -57,15 +57,15 @@ async def create(tx: Tx, account_id: str, by: str) -> PasswordToken:
     )
     if expires_at is None:
         raise NotFound(f"there is no customer {account_id!r}")
-    await note(tx.connection, LOCATION, account_id, "password token made", actor=by, severity=Severity.WARNING)
+    await note(tx.connection, LOCATION, account_id, "password token created", actor=by, severity=Severity.WARNING)
     return PasswordToken(token, expires_at)
 
 
 async def set_password(database: Database, begin: Begin, token: str, new: str) -> Account | None:
-    """Uses the token up, sets the password and ends every login. None for whatever is no token that is still good."""
+    """Uses up the token, sets the password and ends every login. None if the token is not valid."""
     check_password(new)
     digest = _digest(token)
-    # Before the hash, which costs more than finding out that there is no such token.
+    # Checked before hashing, which is more expensive than finding no token.
     if await database.work.fetchval(_GOOD, digest, CUSTOMER) is None:
         return None
     password_hash = await hash_password(new, LOGIN_ENDPOINT)
@@ -98,7 +98,7 @@ _GOOD: Final = """
       and not exists (
         select from subscriptions.customer_edits e
         where e.account_id = a.id and e.replaced_at >= t.created_at and e.email <> a.email)"""
-"""Who had the e-mail address before the merchant corrected it may have the token."""
+"""Excludes tokens from before a correction of the e-mail address: the earlier address's owner may have the token."""
 
 
 def _digest(token: str) -> bytes:

@@ -1,6 +1,6 @@
-"""Changes of plan on record: every one that was accepted is pending until it was applied, failed or was canceled.
+"""Plan changes in the database: an accepted change is pending until it is applied, fails or is canceled.
 
-Each end is in the subscription's events, and merchants' webhooks are told of it, in the commit that it follows from.
+Each end is recorded in the subscription's events and announced to merchants' webhooks, in the same commit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,9 +39,8 @@ async def request(
     notice: dict[str, Any] | None = None,
     not_before: datetime | None = None,
 ) -> PlanChangeRecord:
-    """Accepts a change of a subscription that this transaction has locked. Of each timing one may be pending. `notice`
-    is what merchants are told beside the change. A scheduled one is applied with the first period that ends at
-    `not_before` or later."""
+    """Accepts a change of a locked subscription. At most one change of each timing may be pending. `notice` is added to
+    the merchants' event. A scheduled change is applied at the first period end at or after `not_before`."""
     subscription = locked.subscription
     row = await tx.fetchrow(
         """
@@ -66,7 +65,7 @@ async def request(
 
 
 async def refuse(tx: Tx, locked: LockedSubscription, plan: Plan, change_id: str, reason: str) -> PlanChangeRecord:
-    """A change now that was asked for by its queue and cannot be: on record as failed, like one that was accepted."""
+    """Records an immediate change, requested by a raw message, as failed."""
     subscription = locked.subscription
     row = await tx.fetchrow(
         """
@@ -97,8 +96,8 @@ async def end(
     *,
     timeline: bool = True,
 ) -> PlanChangeRecord:
-    """Of one that is pending; a compare-and-set. `timeline` is False where the subscription's move records it, with the
-    event that merchants get."""
+    """Ends a pending change; a compare-and-set. `timeline` is False if the subscription's own move records and
+    announces it."""
     row = await tx.fetchrow(
         """
         update subscriptions.plan_changes
@@ -111,7 +110,7 @@ async def end(
         locked.now,
     )
     if row is None:
-        raise AssertionError(f"change {change.id} has ended before, behind the lock of its subscription")
+        raise AssertionError(f"change {change.id} has already ended, although its subscription is locked")
     ended = change_from(row)
     if timeline:
         await _announce(tx, locked, ended, _ENDED[state])
@@ -128,14 +127,14 @@ async def pending(tx: Reader | Tx, subscription_id: str) -> dict[ChangeTiming, P
 async def end_scheduled(
     tx: Tx, locked: LockedSubscription, state: ChangeState, reason: str | None = None, *, timeline: bool = True
 ) -> PlanChangeRecord | None:
-    """The change at the end of the period, if one is pending."""
+    """Ends the change scheduled for a period end, if one is pending."""
     found = (await pending(tx, locked.subscription.id)).get(ChangeTiming.PERIOD_END)
     return None if found is None else await end(tx, locked, found, state, reason, timeline=timeline)
 
 
 async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) -> PlanChangeRecord | None:
-    """The move of a subscription away from this version, or from a later one, that an operator ordered and has not
-    canceled. It is pending, or was replaced by a choice of the customer."""
+    """The active migration's change that moves a subscription away from this version or a later one. It is pending, or
+    was replaced by the customer's choice."""
     row = await read.fetchrow(
         """
         select c.* from subscriptions.plan_changes c
@@ -153,7 +152,7 @@ async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) 
 
 
 async def newest_of(read: Reader | Tx, subscription_id: str, migration_id: str) -> PlanChangeRecord | None:
-    """The last change of a subscription that this migration has scheduled."""
+    """The last change of a subscription that this migration scheduled."""
     row = await read.fetchrow(
         """
         select * from subscriptions.plan_changes where subscription_id = $1 and migration_id = $2
@@ -166,7 +165,7 @@ async def newest_of(read: Reader | Tx, subscription_id: str, migration_id: str) 
 
 
 async def fail_all(tx: Tx, locked: LockedSubscription, reason: str) -> None:
-    """The subscription has ended, and with it what was pending."""
+    """Fails all pending changes of an ended subscription."""
     for change in (await pending(tx, locked.subscription.id)).values():
         await end(tx, locked, change, ChangeState.FAILED, reason)
 
@@ -177,7 +176,7 @@ async def find(read: Reader | Tx, change_id: str) -> PlanChangeRecord | None:
 
 
 async def of_subscription(read: Reader | Tx, subscription_id: str, limit: int = LISTED_MAX) -> list[PlanChangeRecord]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         """
         select * from subscriptions.plan_changes where subscription_id = $1
@@ -190,7 +189,7 @@ async def of_subscription(read: Reader | Tx, subscription_id: str, limit: int = 
 
 
 async def shown(read: Reader | Tx, subscription_ids: Sequence[str]) -> dict[str, PlanChangeRecord]:
-    """By subscription: the change that is pending, the one that is to be now first, or the last that ended."""
+    """By subscription: the pending change, an immediate one first, or else the last one that ended."""
     rows = await read.fetch(
         """
         select c.* from unnest($1::text[]) s (id) cross join lateral (

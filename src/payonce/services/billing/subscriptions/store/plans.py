@@ -1,4 +1,4 @@
-"""Plans: what is for sale, at which price. A plan that was sold stays as it is; a change is a new version."""
+"""Plans and their versions. A sold version never changes; a new price is a new version."""
 
 import json
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ DAYS_OF: Final = {
     Unit.MONTH: Fraction(365, 12),
     Unit.YEAR: Fraction(365),
 }
-"""To tell which of two plans is the dearer one, and for nothing else."""
+"""Only used to compare the prices of two plans."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What an operator wants to sell."""
+    """A plan version to be sold."""
 
     code: str
     name: str
@@ -38,15 +38,15 @@ class Offer:
     interval: Interval
     features: Mapping[str, int | None] = field(default_factory=dict)
     allowance: Interval | None = None
-    """How often the limits begin anew; None for as often as in the version before, if that was billed as often, and
-    else with every billing period."""
+    """How often the limits reset. None keeps the previous version's interval if the billing interval is the same, and
+    otherwise means every billing period."""
     after_dunning: AfterDunning = AfterDunning.UNPAID
     trial_days: int | None = None
     renews_to: str | None = None
 
 
 async def for_sale(read: Reader | Tx) -> list[Plan]:
-    """Every current version, the cheapest first."""
+    """The current versions, cheapest first."""
     rows = await read.fetch(
         "select * from subscriptions.plans where retired_at is null order by price_minor, code limit $1", LISTED_MAX
     )
@@ -54,7 +54,7 @@ async def for_sale(read: Reader | Tx) -> list[Plan]:
 
 
 async def find(read: Reader | Tx, plan_id: str) -> Plan | None:
-    """By its id, or the current version by its code."""
+    """By the id of a version, or by a code for its current version."""
     row = await read.fetchrow(
         """
         select * from subscriptions.plans where id = $1 or (code = $1 and retired_at is null) order by id = $1 desc
@@ -66,8 +66,7 @@ async def find(read: Reader | Tx, plan_id: str) -> Plan | None:
 
 
 async def for_sale_at(read: Reader | Tx, code: str, at: datetime) -> Plan | None:
-    """The version of a plan, and not of a trial, that was for sale at a moment of the store's clock, or the next one
-    that was."""
+    """The non-trial version that was for sale at a time of the database's clock, or the next one."""
     row = await read.fetchrow(
         """
         select * from subscriptions.plans
@@ -81,7 +80,7 @@ async def for_sale_at(read: Reader | Tx, code: str, at: datetime) -> Plan | None
 
 
 async def plan(read: Reader | Tx, plan_id: str) -> Plan:
-    """One that is on record."""
+    """An existing version. Raises NotFound."""
     found = await find(read, plan_id)
     if found is None:
         raise NotFound(f"there is no plan {plan_id!r}; GET /v1/plans lists them")
@@ -89,7 +88,8 @@ async def plan(read: Reader | Tx, plan_id: str) -> Plan:
 
 
 async def plan_for_sale(read: Reader | Tx, plan_id: str, *, trial: bool = False) -> Plan:
-    """One that can be subscribed to now. A trial is begun as one, and leads to a plan that is none."""
+    """A version that can be subscribed to now. Raises NotFound, or Conflict for a retired one and for mixing up trials
+    and plans."""
     found = await plan(read, plan_id)
     if found.retired_at is not None:
         raise Conflict(f"plan {found.id} is no longer for sale; take the current version of {found.code}, if any")
@@ -101,7 +101,7 @@ async def plan_for_sale(read: Reader | Tx, plan_id: str, *, trial: bool = False)
 
 
 async def add_version(tx: Tx, offer: Offer) -> Plan:
-    """For sale from now on instead of the version before it, which those who have it keep."""
+    """Puts a version on sale and retires its predecessor, which existing subscriptions keep."""
     _check(offer)
     if offer.renews_to is not None:
         await plan_for_sale(tx, offer.renews_to)
@@ -135,12 +135,12 @@ async def add_version(tx: Tx, offer: Offer) -> Plan:
             None if limits is None else limits.count,
         )
     except asyncpg.CheckViolationError as error:
-        raise Invalid(f"the plan {offer.code!r} is not usable: {error.constraint_name} does not hold") from error
+        raise Invalid(f"the plan {offer.code!r} is invalid: {error.constraint_name} is violated") from error
     return plan_from(row)
 
 
 async def retire(tx: Tx, plan_id: str) -> Plan:
-    """No longer for sale. Who has it keeps it, and is renewed as before."""
+    """Stops selling a version. Existing subscriptions keep it and renew as before."""
     found = await plan(tx, plan_id)
     if found.retired_at is not None:
         return found
@@ -148,7 +148,9 @@ async def retire(tx: Tx, plan_id: str) -> Plan:
         "select code from subscriptions.plans where renews_to = $1 and retired_at is null limit 1", found.code
     )
     if waiting is not None:
-        raise Conflict(f"the trial {waiting} leads to {found.code}: retire that first, or give it another way on")
+        raise Conflict(
+            f"the trial {waiting} converts to {found.code}: retire that trial first, or let it convert to another plan"
+        )
     row = await tx.fetchrow(
         """
         update subscriptions.plans set retired_at = payonce.due_now() where id = $1 and retired_at is null returning *
@@ -159,19 +161,19 @@ async def retire(tx: Tx, plan_id: str) -> Plan:
 
 
 def is_dearer(plan: Plan, than: Plan) -> bool:
-    """By what a day costs: a year for the price of ten months is the cheaper one."""
+    """Compares the prices per day: a year for the price of ten months is cheaper."""
     return _per_day(plan) > _per_day(than)
 
 
 def interval_of(plan: Plan) -> Interval:
-    """How long its periods are; of a trial, the trial."""
+    """The length of its periods; for a trial, of the trial."""
     if plan.trial_days is not None:
         return Interval(Unit.DAY, plan.trial_days)
     return Interval(Unit(plan.interval_unit), plan.interval_count)
 
 
 def allowance_of(plan: Plan) -> Interval | None:
-    """How often its limits begin anew; None when they do so with every period."""
+    """How often its limits reset; None if at every period."""
     if plan.allowance_unit is None or plan.allowance_count is None:
         return None
     found = Interval(Unit(plan.allowance_unit), plan.allowance_count)
@@ -179,8 +181,8 @@ def allowance_of(plan: Plan) -> Interval | None:
 
 
 def terms_of(plan: Plan, than: Plan) -> dict[str, Any]:
-    """How often a version is billed and its limits begin anew, and those limits that another version does not have so;
-    a feature that is missing is not included, and one with null has no limit."""
+    """Billing interval, reset interval, and the limits that differ from another version's; a missing feature is not
+    included, and null is unlimited."""
     billed, allowed = interval_of(plan), allowance_of(plan) or interval_of(plan)
     return {
         "interval": billed.unit.value,
@@ -217,7 +219,7 @@ def plan_from(row: Any) -> Plan:
 
 
 async def _allowance_before(tx: Tx, offer: Offer) -> Interval | None:
-    """Whoever raises a price does not mean to make monthly limits yearly ones."""
+    """The previous version's reset interval: a new price must not turn monthly limits into yearly ones."""
     row = await tx.fetchrow(
         "select * from subscriptions.plans where code = $1 order by version desc limit 1", offer.code
     )
@@ -237,11 +239,11 @@ def _per_day(plan: Plan) -> Fraction:
 
 def _check(offer: Offer) -> None:
     if len(offer.features) > FEATURES_MAX:
-        raise Invalid(f"{len(offer.features)} features in one plan; name at most {FEATURES_MAX}")
+        raise Invalid(f"the plan has {len(offer.features)} features; name at most {FEATURES_MAX}")
     for name, limit in offer.features.items():
         if not 1 <= len(name) <= 100 or (limit is not None and (type(limit) is not int or limit < 0)):
             raise Invalid(f"the limit of feature {name[:100]!r} must be a whole number from 0, or null for none")
     if (offer.trial_days is None) != (offer.renews_to is None):
-        raise Invalid("a trial says how many days it lasts and which plan follows: give trial_days and renews_to")
+        raise Invalid("a trial needs its length and the plan that follows: give trial_days and renews_to")
     if offer.allowance is not None:
         allowance.check(_billed_every(offer), offer.allowance)

@@ -1,4 +1,4 @@
-"""What people look for among customers and their subscriptions: lists by any filter, one of them, who is past due."""
+"""Read models of customers and subscriptions: filtered lists, one of each, and overdue subscriptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,25 +12,25 @@ from payonce.services.billing.subscriptions.model import Due, State
 LISTED_MAX: Final = 200
 OVERDUE: Final = (State.PAST_DUE, State.UNPAID)
 LAST_LETTER: Final = "\U0010ffff"
-"""After every e-mail address that begins with what stands before it."""
+"""Sorts after every e-mail address with the preceding prefix."""
 
 
 @dataclass(frozen=True)
 class CustomerFilter:
-    """Filters; None leaves its field open."""
+    """Filters; None does not filter."""
 
     state: State | None = None
     plan: str | None = None
-    """A plan's code, whichever version."""
+    """A plan's code, for any version."""
     reference: str | None = None
-    """How an e-mail address begins, a customer's external id, the id of a customer, a subscription or an invoice, or an
-    invoice's number."""
+    """A prefix of an e-mail address, a customer's external id, the id of a customer, a subscription or an invoice, or
+    an invoice's number."""
     clock: str | None = None
 
 
 @dataclass(frozen=True)
 class SubscriptionSummary:
-    """A subscription as lists and its own page show it."""
+    """A subscription as shown in lists and on its page."""
 
     id: str
     account_id: str
@@ -43,7 +43,7 @@ class SubscriptionSummary:
     time_zone: str
     test_clock_id: str | None
     their_now: datetime
-    """What the customer's clock says."""
+    """The customer's current time."""
     period: int
     period_start: datetime | None
     period_end: datetime | None
@@ -72,7 +72,7 @@ class CustomerSummary:
     has_password: bool
     created_at: datetime
     subscription: SubscriptionSummary | None
-    """The newest, or the one that was looked for."""
+    """The newest subscription, or the one that matches the filter."""
 
     @property
     def cursor(self) -> str:
@@ -81,7 +81,7 @@ class CustomerSummary:
 
 @dataclass(frozen=True)
 class OverdueSubscription:
-    """A subscription that was not paid for, and what becomes of it."""
+    """An unpaid subscription with its invoice and dunning status."""
 
     subscription: SubscriptionSummary
     invoice_id: str
@@ -98,7 +98,7 @@ class OverdueSubscription:
 
 
 async def is_installed(read: Reads) -> bool:
-    """A database that no process with billing has migrated has none of its tables."""
+    """Whether a process with billing has migrated this database."""
     found: bool = await read.fetchval("select to_regclass('subscriptions.subscriptions') is not null")
     return found
 
@@ -112,8 +112,8 @@ async def is_used(read: Reads) -> bool:
 
 
 async def customers(read: Reads, wanted: CustomerFilter, before: str | None, limit: int) -> list[CustomerSummary]:
-    """The newest first, each once with its newest subscription; with a filter of those, once for each that fits.
-    `before` is the cursor of the last one of the previous page."""
+    """Newest first, each with its newest subscription; with a filter on subscriptions, one row for each match. `before`
+    is the cursor of the previous page's last row."""
     account_id, _, subscription_id = (before or "").partition("/")
     where, values = _where(wanted)
     if _of_subscriptions(wanted):
@@ -151,7 +151,7 @@ async def customers(read: Reads, wanted: CustomerFilter, before: str | None, lim
 
 
 async def totals(read: Reads, wanted: CustomerFilter) -> Mapping[State, int]:
-    """Subscriptions by state, whatever state is wanted itself; in the order of the flow, states that are empty too."""
+    """Subscriptions by state, in the order of the life cycle and including empty ones; the state filter is ignored."""
     where, values = _where(replace(wanted, state=None))
     rows = await read.fetch(
         f"select s.state, count(*) from subscriptions.subscriptions s {_JOINS} where {where} group by s.state"
@@ -164,7 +164,7 @@ async def totals(read: Reads, wanted: CustomerFilter) -> Mapping[State, int]:
 
 
 async def customer(read: Reads, account_id: str) -> CustomerSummary | None:
-    """By id or the whole e-mail address; with the newest subscription."""
+    """By id or complete e-mail address; with the newest subscription."""
     row = await read.fetchrow(
         f"""
         select {_COLUMNS}, {_ACCOUNT} from (
@@ -182,7 +182,7 @@ async def customer(read: Reads, account_id: str) -> CustomerSummary | None:
 
 
 async def credit(read: Reads, account_id: str) -> list[Amount]:
-    """What the customer is owed and uses up with the next invoices."""
+    """The customer's credit, which the next invoices use."""
     rows = await read.fetch(
         "select minor, currency, exponent from subscriptions.credits where account_id = $1 and minor > 0 order by 2",
         account_id,
@@ -191,7 +191,7 @@ async def credit(read: Reads, account_id: str) -> list[Amount]:
 
 
 async def subscriptions_of(read: Reads, account_id: str, limit: int = LISTED_MAX) -> list[SubscriptionSummary]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         f"""
         select {_COLUMNS}, a.email as email from subscriptions.subscriptions s {_JOINS}
@@ -212,7 +212,7 @@ async def subscription(read: Reads, subscription_id: str) -> SubscriptionSummary
 
 
 async def overdue_totals(read: Reads) -> Mapping[State, int]:
-    """How many `overdue` lists by state."""
+    """The number of subscriptions listed by `overdue`, by state."""
     rows = await read.fetch(
         f"""
         select s.state, count(*) from subscriptions.subscriptions s
@@ -225,7 +225,8 @@ async def overdue_totals(read: Reads) -> Mapping[State, int]:
 
 
 async def overdue(read: Reads, state: State | None, after: str | None, limit: int) -> list[OverdueSubscription]:
-    """Who is past due or unpaid with what is owed, the next try first; `after` is the previous page's last one."""
+    """Past due and unpaid subscriptions with the invoice owed, ordered by the next attempt; `after` is the previous
+    page's last one."""
     states = list(OVERDUE) if state is None else [state]
     rows = await read.fetch(
         f"""
@@ -260,7 +261,7 @@ async def overdue(read: Reads, state: State | None, after: str | None, limit: in
 
 
 async def overdue_declines(read: Reads, state: State | None) -> Mapping[str, int]:
-    """Why those that `overdue` lists have not paid, the most frequent reason first; they add up to its total."""
+    """The decline codes of the subscriptions listed by `overdue`, most frequent first; they add up to its total."""
     rows = await read.fetch(
         f"""
         select coalesce(i.decline_code, 'not declined') as code, count(*)
@@ -280,7 +281,7 @@ async def plan_codes(read: Reads) -> list[str]:
 
 _OWED: Final = """
     select * from subscriptions.invoices where subscription_id = s.id and state in ('open', 'uncollectible')"""
-"""What the subscription s has not been paid for."""
+"""The unpaid invoices of subscription s."""
 _JOINS: Final = """
     join subscriptions.accounts a on a.id = s.account_id
     join subscriptions.plans p on p.id = s.plan_id
@@ -310,7 +311,7 @@ def _of_subscriptions(wanted: CustomerFilter) -> bool:
 
 
 def _where(wanted: CustomerFilter) -> tuple[str, list[Any]]:
-    """Only what is asked for stands in the statement, so that an index can lead to it."""
+    """Contains only the given filters, so that the statement can use an index."""
     asked = (
         ("s.state = {}", wanted.state),
         ("p.code = {}", wanted.plan),

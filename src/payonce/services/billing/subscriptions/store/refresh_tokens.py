@@ -1,4 +1,4 @@
-"""What prolongs a login: refresh tokens, each good for one use. One that comes twice ends its whole family."""
+"""Refresh tokens, each valid for one use. Reusing a refresh token revokes its token family."""
 
 import hashlib
 import secrets
@@ -15,14 +15,14 @@ from payonce.services.billing.subscriptions.store.accounts import LOCATION, acco
 
 REFRESH_DAYS: Final = 30
 TOKENS_MAX: Final = 200
-"""Of one account within a quarter of an hour, by logins and by prolonging them: each is kept until it would end."""
+"""Per account within a quarter of an hour, by login and refresh: each row is kept until it expires."""
 TOKEN_BYTES: Final = 32
 TOKEN_MAX_CHARS: Final = 200
 
 
 @dataclass(frozen=True)
 class IssuedRefreshToken:
-    """The only time that anybody sees the token."""
+    """A new refresh token; the database stores only its digest."""
 
     token: str
     expires_at: datetime
@@ -33,10 +33,10 @@ async def begin_login(tx: Tx, account_id: str, days: int = REFRESH_DAYS) -> Issu
 
 
 async def rotate(tx: Tx, token: str, days: int = REFRESH_DAYS) -> tuple[Account, IssuedRefreshToken] | None:
-    """The account, and the token for the next time; None for whatever is no token of ours that is still good. To be
-    committed in either case: that a used one came again is written here."""
+    """The account and the next token; None if the token is not valid. Commit in either case, since a reuse is recorded
+    here."""
     digest = _digest(token)
-    # The account first, as a change of password has it: two who lock in another order wait for each other.
+    # Locks the account first, in the order of a password change; another order could deadlock.
     owner = await tx.fetchrow(
         """
         select * from subscriptions.accounts
@@ -63,7 +63,7 @@ async def rotate(tx: Tx, token: str, days: int = REFRESH_DAYS) -> tuple[Account,
 
 
 async def end_login(tx: Tx, token: str) -> None:
-    """With all that came of it. A token that is none ends nothing, and is answered the same."""
+    """Revokes the token's family. An unknown token changes nothing and gets the same response."""
     await tx.execute(
         """
         update subscriptions.refresh_tokens set revoked_at = payonce.due_now()
@@ -98,7 +98,7 @@ async def _end_family(tx: Tx, family: str, account_id: str) -> None:
         """,
         family,
     )
-    text = "a refresh token came a second time: somebody else may have it, so that login is over"
+    text = "a refresh token was reused: somebody else may have it, so that login was ended"
     await note(tx.connection, LOCATION, account_id, text, actor=account_id, severity=Severity.WARNING)
 
 

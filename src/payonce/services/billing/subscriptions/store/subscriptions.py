@@ -1,4 +1,4 @@
-"""Subscriptions on record: reading them, locking them, and moving them with an entry in their timeline."""
+"""Subscriptions in the database: reading, locking, and moving them with a timeline entry."""
 
 import json
 from dataclasses import dataclass, replace
@@ -19,25 +19,25 @@ REFERENCES: Final = {
     "billing_credit_entry": """
         select entry_key as id from subscriptions.credit_entries where entry_key = any($1::text[])""",
 }
-"""What postings refer to, and which of some ids are there."""
+"""Queries that return which of the given reference ids exist, by reference kind."""
 APART_REFERENCES: Final = {
     "billing_transaction": """
         select transaction_id as id from subscriptions.unapplied_payments where transaction_id = any($1::text[])""",
 }
-"""In a database without payments: our own postings about charges, which payments vouches for otherwise."""
+"""In a database without payments: references to charges in our own postings, which payments verifies otherwise."""
 NAMES: Final = """
     select id from subscriptions.subscriptions where id = $1
     union select subscription_id from subscriptions.invoices where id = $1 or number = upper($1)
     union select s.id from subscriptions.subscriptions s join subscriptions.accounts a on a.id = s.account_id
         where a.email = lower($1) or a.external_id = $1"""
-"""What messages are about, by the names that people have for a subscription: its id, an invoice, its customer's e-mail
-address or external id."""
+"""The correlation ids of a subscription, found by its id, an invoice, or its customer's e-mail address or external
+id."""
 LISTED_MAX: Final = 200
 
 
 @dataclass(frozen=True)
 class Subscriber:
-    """As far as a subscription begins with it."""
+    """The account data with which a subscription begins."""
 
     id: str
     time_zone: str
@@ -47,18 +47,18 @@ class Subscriber:
 
 @dataclass(frozen=True)
 class LockedSubscription:
-    """A subscription that is locked, with what decides its next step, all read behind the lock."""
+    """A locked subscription with the data that decides its next step, all read behind the lock."""
 
     subscription: Subscription
     plan: Plan
     now: datetime
-    """The customer's, cut to the second."""
+    """The customer's time, truncated to the second."""
     credit: Amount
-    """Owed to the customer in the plan's currency."""
+    """The customer's credit in the plan's currency."""
     open_invoice: str | None
-    """Waits for its payment or for the answer to a charge."""
+    """The invoice that awaits payment or the answer to a charge."""
     has_webhooks: bool = True
-    """Whether merchants' webhooks want to hear of anything: read here, so that no renewal asks again."""
+    """Whether any webhook endpoint exists; read here, so that renewals need no further query."""
 
 
 async def find(read: Reader | Tx, subscription_id: str) -> Subscription | None:
@@ -67,7 +67,7 @@ async def find(read: Reader | Tx, subscription_id: str) -> Subscription | None:
 
 
 async def of_account(read: Reader | Tx, account_id: str, limit: int = LISTED_MAX) -> list[Subscription]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         "select * from subscriptions.subscriptions where account_id = $1 order by created_at desc, id desc limit $2",
         account_id,
@@ -77,7 +77,7 @@ async def of_account(read: Reader | Tx, account_id: str, limit: int = LISTED_MAX
 
 
 async def running(read: Reader | Tx, account_id: str) -> Subscription | None:
-    """The one that has not ended, of which an account has at most one."""
+    """The account's subscription that has not ended; there is at most one."""
     row = await read.fetchrow(
         """
         select * from subscriptions.subscriptions
@@ -91,7 +91,7 @@ async def running(read: Reader | Tx, account_id: str) -> Subscription | None:
 async def events(
     read: Reader | Tx, subscription_id: str, after: int = 0, limit: int = LISTED_MAX
 ) -> list[dict[str, Any]]:
-    """Its timeline, in order; `after` is the id of the last one seen."""
+    """Its timeline in chronological order; `after` is the last id of the previous page."""
     rows = await read.fetch(
         """
         select id, kind, from_state, to_state, detail, at from subscriptions.subscription_events
@@ -105,7 +105,7 @@ async def events(
 
 
 async def subscriber(tx: Tx, account_id: str) -> Subscriber:
-    """Of whoever begins a subscription: until that is there, nobody puts them on a test clock."""
+    """Locks the account against being put on a test clock until its subscription exists."""
     row = await tx.fetchrow(
         """
         select id, time_zone, test_clock_id, subscriptions.time_of(test_clock_id) as now
@@ -119,8 +119,8 @@ async def subscriber(tx: Tx, account_id: str) -> Subscriber:
 
 
 async def locked(tx: Tx, subscription_id: str) -> LockedSubscription:
-    """Nobody else moves it until this transaction ends; usage is counted meanwhile. What else decides is read by a
-    statement of its own: one that waited for the lock would show it as it was before."""
+    """Locks the subscription until this transaction ends; usage can still be counted. Dependent data is read by a
+    second statement: the one that waited for the lock would return older data."""
     row = await tx.fetchrow(
         "select * from subscriptions.subscriptions where id = $1 for no key update", subscription_id
     )
@@ -130,7 +130,7 @@ async def locked(tx: Tx, subscription_id: str) -> LockedSubscription:
 
 
 async def locked_of_account(tx: Tx, account_id: str) -> LockedSubscription | None:
-    """The running one, locked."""
+    """The account's current subscription, locked."""
     row = await tx.fetchrow(
         """
         select * from subscriptions.subscriptions
@@ -142,7 +142,7 @@ async def locked_of_account(tx: Tx, account_id: str) -> LockedSubscription | Non
 
 
 async def read_locked(tx: Tx, subscription: Subscription) -> LockedSubscription:
-    """Of one that this transaction has locked or made."""
+    """For a subscription that this transaction has locked or created."""
     row = await tx.fetchrow(
         """
         select p.*, subscriptions.time_of($2) as now, coalesce(c.minor, 0) as credit_minor, (
@@ -165,12 +165,12 @@ async def read_locked(tx: Tx, subscription: Subscription) -> LockedSubscription:
 
 
 def with_subscription(locked: LockedSubscription, subscription: Subscription) -> LockedSubscription:
-    """After a move that leaves plan, credit and invoices as they are."""
+    """After a move that changes neither plan, credit nor invoices."""
     return replace(locked, subscription=subscription)
 
 
 async def insert(tx: Tx, new: Subscription, at: datetime) -> Subscription | None:
-    """None when the account has one already that has not ended."""
+    """None if the account already has a subscription that has not ended."""
     row = await tx.fetchrow(
         """
         with made as (
@@ -203,11 +203,11 @@ async def insert(tx: Tx, new: Subscription, at: datetime) -> Subscription | None
 async def move(
     tx: Tx, before: Subscription, kind: str, at: datetime, *, detail: dict[str, Any] | None = None, **changes: Any
 ) -> Subscription:
-    """Writes the changes and tells them as `kind` in its timeline: a compare-and-set, since nothing is written from a
-    stale read. A moment that falls due anew is put anew."""
+    """Writes the changes with a timeline entry `kind`; a compare-and-set, so that no stale read is written. A changed
+    due time is enqueued anew."""
     after = replace(before, **changes)
     if after.state is not before.state and after.state not in MOVES[before.state]:
-        raise AssertionError(f"a subscription does not go from {before.state} to {after.state}")
+        raise AssertionError(f"a subscription cannot go from {before.state} to {after.state}")
     row = await tx.fetchrow(
         """
         with moved as (
@@ -250,14 +250,14 @@ async def move(
         after.allowance_starts,
     )
     if row is None:
-        raise Retry(f"subscription {before.id} is no longer as it was read")
+        raise Retry(f"subscription {before.id} was changed since it was read")
     return subscription_from(row)
 
 
 async def add_timeline_entry(
     tx: Tx, subscription: Subscription, kind: str, at: datetime, detail: dict[str, Any]
 ) -> None:
-    """An entry in its timeline that changes nothing of itself."""
+    """A timeline entry without a change of the subscription."""
     await tx.execute(
         """
         insert into subscriptions.subscription_events
@@ -274,7 +274,7 @@ async def add_timeline_entry(
 
 
 async def put_again(tx: Tx, subscription: Subscription) -> None:
-    """What fell due could not be done yet: it is put anew when that may be."""
+    """Lets a due step that was not possible yet be enqueued again."""
     await tx.execute(
         """
         update subscriptions.subscriptions set put_for = null, revision = revision + 1, updated_at = payonce.due_now()

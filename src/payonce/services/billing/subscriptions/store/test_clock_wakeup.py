@@ -1,4 +1,4 @@
-"""A test clock waits for what its customers have under way: whoever ends the last such thing wakes it."""
+"""Wakes test clocks: whichever transaction ends the last work in progress of a clock's customers wakes it."""
 
 from typing import Final
 
@@ -9,8 +9,8 @@ MOVE: Final = "move_clock"
 
 
 async def wake(tx: Tx, test_clock_id: str | None) -> None:
-    """In the commit that ends it. Behind the clock's lock, since of two that end at the same moment each would take the
-    other for the last. Nothing for customers on the store's own clock."""
+    """Called in the commit that ends the work. It locks the clock: of two transactions that end at once, each would
+    otherwise take the other's work for unfinished. Does nothing for customers on real time."""
     if test_clock_id is None:
         return
     await tx.execute("select from subscriptions.test_clocks where id = $1 for update", test_clock_id)
@@ -19,7 +19,7 @@ async def wake(tx: Tx, test_clock_id: str | None) -> None:
 
 
 async def under_way(read: Reader | Tx, test_clock_id: str) -> str | None:
-    """The first thing that somebody works on, in words; None when there is nothing but what the clock itself does."""
+    """A description of the first work in progress; None if only the clock itself has work left."""
     found: str | None = await read.fetchval(_UNDER_WAY, test_clock_id, PLAN_CHANGE.queue)
     return found
 

@@ -1,4 +1,4 @@
-"""A subscription's own part of its timeline: what was decided, invoiced, told by payments, used and booked."""
+"""A subscription's own part of its timeline: events, invoices, credit notes, payment events, usage and postings."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,7 +18,8 @@ _SAID_ELSEWHERE: Final = frozenset({"subscription_id", "revision"})
 
 
 async def facts(read: Reads, of: SubscriptionSummary, event_ids: Sequence[str]) -> tuple[list[TimelineEntry], bool]:
-    """In time order, and whether the oldest were left out. `told` are the events that payments has about it."""
+    """In chronological order, and whether older entries were omitted. `event_ids` are the notifications that payments
+    sent about it."""
     events = await _events(read, of)
     invoices = await _invoices(read, of)
     posted = await _posted(read, of)
@@ -93,7 +94,7 @@ def _for_what(row: Any) -> str:
     if row["failures"]:
         why = row["decline_code"] or "no answer"
         title += f", not paid {counted(row['failures'], 'time', 'times')}, last because of {why}"
-    return title + (", a charge is under way" if row["charging"] else "")
+    return title + (", a charge is in progress" if row["charging"] else "")
 
 
 async def _credited(read: Reads, of: SubscriptionSummary) -> list[TimelineEntry]:
@@ -119,7 +120,7 @@ async def _credited(read: Reads, of: SubscriptionSummary) -> list[TimelineEntry]
 
 
 async def _received(read: Reads, events: Sequence[str]) -> list[TimelineEntry]:
-    """What payments told, as it was taken here."""
+    """Payment events as received here."""
     rows = await read.fetch(
         """
         select processed_at, created_at, payload->>'action' as action, payload->>'status' as status, error_message
@@ -131,7 +132,7 @@ async def _received(read: Reads, events: Sequence[str]) -> list[TimelineEntry]:
         TimelineEntry(
             row["processed_at"] or row["created_at"],
             "told",
-            f"payments told of {row['action']}: {row['status']}",
+            f"payment event {row['action']}: {row['status']}",
             "failed" if row["error_message"] else "success",
             row["error_message"],
         )

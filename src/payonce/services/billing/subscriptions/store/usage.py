@@ -1,7 +1,7 @@
-"""Usage: events are counted once, against what the plan of the account's subscription allows in its allowance window.
+"""Usage: events are counted once, against the plan's limits in the current allowance window.
 
-The window is the billing period, or a part of it where the plan says so (allowance.py). `period_start` and `period_end`
-in here are the window's.
+The window is the billing period, or a part of it if the plan says so (allowance.py). `period_start` and `period_end` in
+this module are the window's.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from payonce.kit.outcomes import PayonceError
 from payonce.services.billing.subscriptions.model import ENTITLED, State, Subscription
 
 DELTA_MAX: Final = 1_000_000_000
-"""Of one event, up or down: what a plan allows stays far from the end of what a counter holds."""
+"""Per event, in either direction: far below the range of a counter."""
 FEATURE_MAX_LENGTH: Final = 100
 EVENT_ID_MAX_LENGTH: Final = 200
 PERIODS_SHOWN_MAX: Final = 500
 
 
 class Reads(Protocol):
-    """A Reader, whose every statement is a commit of its own, or a Tx."""
+    """A Reader, whose statements each commit, or a Tx."""
 
     async def fetch(self, sql: str, /, *arguments: Any) -> list[Any]: ...
 
@@ -35,7 +35,7 @@ class Reads(Protocol):
 
 
 class UsageRefusal(StrEnum):
-    """Why an event is not counted; the store's words for it."""
+    """Why an event is not counted, in the database's terms."""
 
     REUSED = "reused"
     NO_SUBSCRIPTION = "no_subscription"
@@ -56,7 +56,7 @@ STATUS: Final = {
 
 
 class UsageRefused(PayonceError):
-    """An event that is not counted; nothing of it was written."""
+    """An event that is not counted; nothing was written."""
 
     def __init__(self, why: UsageRefusal, reason: str, used: int | None = None, limit: int | None = None) -> None:
         super().__init__(reason)
@@ -68,13 +68,13 @@ class UsageRefused(PayonceError):
 
 @dataclass(frozen=True)
 class CountedUsage:
-    """The answer to an event, the same for its repetitions."""
+    """The result of an event, the same for its repetitions."""
 
     feature: str
     event_id: str
     delta: int
     counted: int
-    """Less than the delta where more was given back than was used."""
+    """Less than the delta if more was returned than was used."""
     used: int
     limit: int | None
     period_start: datetime
@@ -98,7 +98,7 @@ class FeatureUse:
 
 @dataclass(frozen=True)
 class CurrentUsage:
-    """What an account may use, and has used in this allowance window."""
+    """An account's limits, and its usage in the current allowance window."""
 
     subscription_id: str
     plan_id: str
@@ -115,7 +115,7 @@ class CurrentUsage:
 
 @dataclass(frozen=True)
 class Entitlement:
-    """Whether one more would be counted now, and why not."""
+    """Whether one more use would be counted now, and otherwise why not."""
 
     feature: str
     entitled: bool
@@ -137,8 +137,8 @@ class PeriodTotal:
 
 
 async def use(to: Reads, account_id: str, feature: str, delta: int, event_id: str) -> CountedUsage:
-    """One call that commits by itself or with the caller's transaction. Whoever lost the answer asks again with the
-    same event and gets the first answer; NotCounted says what was refused."""
+    """Counts an event in one call, which commits by itself or with the caller's transaction. Repeating an event returns
+    the first result. Raises UsageRefused."""
     row = await to.fetchrow(
         """
         select outcome, counted, used, allowed, period_start, period_end, state
@@ -153,7 +153,7 @@ async def use(to: Reads, account_id: str, feature: str, delta: int, event_id: st
 
 
 def read_answer(row: Any, feature: str, delta: int, event_id: str) -> CountedUsage:
-    """What the store said of an event; raises NotCounted."""
+    """Converts a row of the database's answer; raises UsageRefused."""
     outcome = row["outcome"]
     if outcome not in ("counted", "repeated"):
         raise _refused(UsageRefusal(outcome), row, feature, delta, event_id)
@@ -170,7 +170,7 @@ def read_answer(row: Any, feature: str, delta: int, event_id: str) -> CountedUsa
 
 
 async def current_usage(read: Reads, account_id: str) -> CurrentUsage | None:
-    """None for an account without a subscription that has not ended."""
+    """None if the account has no subscription, or only ended ones."""
     rows = await read.fetch(
         """
         select s.id, s.plan_id, s.state, w.period_start, w.period_end, f.key as feature,
@@ -222,7 +222,7 @@ async def entitlement(read: Reads, account_id: str, feature: str) -> Entitlement
 
 
 async def is_known(read: Reads, feature: str) -> bool:
-    """Whether any plan, also one that is sold no more, has the feature."""
+    """Whether any plan version, including retired ones, has the feature."""
     known: bool = await read.fetchval(
         "select exists (select from subscriptions.plans p where p.features ? $1)", feature
     )
@@ -232,8 +232,8 @@ async def is_known(read: Reads, feature: str) -> bool:
 async def totals(
     read: Reads, account_id: str, feature: str | None = None, limit: int = PERIODS_SHOWN_MAX
 ) -> list[PeriodTotal]:
-    """Per subscription, feature and allowance window, the latest first. What is not rolled yet is added in the same
-    statement: the figures are exact at any moment."""
+    """Per subscription, feature and allowance window, latest first. Events that are not rolled up yet are added in the
+    same statement, so the totals are always exact."""
     rows = await read.fetch(
         """
         with mine as (select id from subscriptions.subscriptions where account_id = $1)
@@ -257,8 +257,8 @@ async def totals(
 
 
 async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: str) -> dict[str, int]:
-    """Makes the allowance of this window whole again, of one feature or of all: what each counter stood at. Events and
-    totals stay, for it was used; without anything used nothing changes."""
+    """Resets the counters of the current window, of one feature or of all, and returns their previous values. Events
+    and totals stay, since the usage happened; without usage nothing changes."""
     rows = await tx.fetch(
         """
         with standing as (
@@ -289,10 +289,10 @@ async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: s
 async def carry_over(
     tx: Tx, subscription: Subscription, left_at: datetime, begun_at: datetime, share: Fraction
 ) -> None:
-    """The window that began at `left_at` is left for one that begins at `begun_at`: this share of its use goes along,
-    as it goes back of the price. Otherwise whoever changes between a month and a year would begin at zero whenever they
-    like. Moved by two events, so that the totals of both windows together stay what was used; and every counter is
-    moved, so that whoever counts at this moment finds that they read the subscription before the change."""
+    """Carries a share of the usage from the window that began at `left_at` into the one that begins at `begun_at`, in
+    proportion to the credited price. Otherwise switching between monthly and annual plans would reset the counters at
+    will. Two events move the usage, so the sum of both totals stays the same; every counter is moved, so that a
+    concurrent count detects that it read the subscription before the change."""
     await tx.execute(
         """
         with standing as (
@@ -326,13 +326,13 @@ async def carry_over(
         share.numerator,
         share.denominator,
         subscription.account_id,
-        # Nobody could have used it before for an event of their own.
+        # A new id, which no customer can have used for an event.
         str(new_id()),
     )
 
 
 def left(limit: int | None, used: int) -> int | None:
-    """None is without end. After a change to a smaller plan more may be used than it allows."""
+    """None is unlimited. After a downgrade more may be used than the plan allows."""
     return None if limit is None else max(0, limit - used)
 
 
@@ -342,15 +342,15 @@ def _refused(why: UsageRefusal, row: Any, feature: str, delta: int, event_id: st
         until = row["period_end"].isoformat()
         return UsageRefused(
             why,
-            f"{feature}: {used} of {limit} are used, {left(limit, used)} are left and {delta} were asked for; "
-            f"the allowance begins anew at {until}, a larger plan's at once",
+            f"{feature}: {used} of {limit} are used, {left(limit, used)} are left and {delta} were requested; the "
+            f"limit resets at {until}, and a larger plan applies at once",
             used,
             limit,
         )
     sentences = {
-        UsageRefusal.REUSED: f"event_id {event_id!r} was another event; every event has an id of its own",
+        UsageRefusal.REUSED: f"event_id {event_id!r} belongs to another event; use a new id for every event",
         UsageRefusal.NO_SUBSCRIPTION: "this account has no subscription; create one first",
-        UsageRefusal.NOT_ENTITLED: f"the subscription is {row['state']}; nothing can be used until it runs again",
+        UsageRefusal.NOT_ENTITLED: f"the subscription is {row['state']}; nothing can be used until it is active again",
         UsageRefusal.UNKNOWN_FEATURE: f"no plan has a feature {feature!r}",
         UsageRefusal.NOT_INCLUDED: f"the plan does not include {feature!r}; change to one that does",
     }
