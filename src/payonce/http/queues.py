@@ -285,15 +285,15 @@ async def _previewed(context: AppContext, queue: str, which: Filter) -> RedriveP
     preview = await context.admin.preview(queue, State.PARKED, which)
     async with context.begin() as tx:
         asked = await redrive_request(tx, context.admin, queue, which)
-        weighed = await context.actions["redrive"].weigh(tx, asked)
-        because = await needs_second_person(tx, weighed)
+        assessment = await context.actions["redrive"].assess(tx, asked)
+        because = await needs_second_person(tx, assessment)
     return RedrivePreview(
         queue=queue,
         matching=asked.count,
         in_review=preview.in_review,
         unreadable=preview.unreadable,
-        amounts=[Money.of(amount) for amount in weighed.amounts],
-        unknown_amounts=weighed.unknown,
+        amounts=[Money.of(amount) for amount in assessment.amounts],
+        unknown_amounts=assessment.unknown,
         second_person=because or None,
         messages=_shown([each for each in preview.samples if each.readable]),
     )

@@ -99,7 +99,7 @@ async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) ->
             "check_change.html",
             "Ask for less?",
             crumbs=[("Approvals", "/approvals")],
-            sentences=[f"You want to {seen.weighed.text}."],
+            sentences=[f"You want to {seen.assessment.text}."],
             amounts=(),
             because=seen.because,
             document=None,

@@ -124,7 +124,7 @@ async def _check(visit: Visit, found: EffectDetails, given: ReviewAnswer) -> Res
         f"{label}?",
         crumbs=[("Effects", "/effects"), (found.listed.effect.label, path)],
         sentences=[found.question, consequence],
-        amounts=seen.weighed.amounts,
+        amounts=seen.assessment.amounts,
         because=seen.because,
         document=given.outcome,
         note=given.note,

@@ -38,15 +38,15 @@ async def ask_redrive(visit: Visit) -> Response:
     preview = await admin.preview(queue, State.PARKED, which)
     async with visit.context.begin() as tx:
         asked = await redrive_request(tx, admin, queue, which)
-        weighed = await visit.context.actions["redrive"].weigh(tx, asked)
-        because = await needs_second_person(tx, weighed)
+        assessment = await visit.context.actions["redrive"].assess(tx, asked)
+        because = await needs_second_person(tx, assessment)
     return visit.page(
         "redrive.html",
         f"Redrive messages of {queue}",
         queue=queue,
         asked=asked,
         pinned=msgspec.json.encode(asked).decode(),
-        weighed=weighed,
+        assessment=assessment,
         because=because,
         samples=[each for each in preview.samples if each.readable],
         unreadable=preview.unreadable,

@@ -90,7 +90,7 @@ async def _check(visit: Visit, item: Item, given: WriteOff) -> Response:
         "Write it off?",
         crumbs=[("Reconciliation", "/reconcile"), (describe(item), path)],
         sentences=said,
-        amounts=seen.weighed.amounts,
+        amounts=seen.assessment.amounts,
         because=seen.because,
         document=None,
         note=given.note,

@@ -113,7 +113,7 @@ def describe_consequence(answered: Mapping[str, Any]) -> str:
 
 
 def redrive_action(admin: Admin) -> Action[Redrive]:
-    async def weigh(tx: Tx, request: Redrive) -> Assessment:
+    async def assess(tx: Tx, request: Redrive) -> Assessment:
         if request.in_batches:
             return await _assess_in_batches(tx, request)
         ids = await selected_ids(tx, admin, request)
@@ -142,7 +142,7 @@ def redrive_action(admin: Admin) -> Action[Redrive]:
         tx.sent_to.add(request.queue)
         return {"queue": request.queue, "redriven": redriven}
 
-    return Action("redrive", Redrive, weigh, execute, _parked_messages)
+    return Action("redrive", Redrive, assess, execute, _parked_messages)
 
 
 def _parked_messages(subject: str) -> Link:

@@ -68,7 +68,7 @@ class Link:
 class Action(Generic[Argument]):
     name: str
     argument_type: type[Argument]
-    weigh: Callable[[Tx, Argument], Awaitable[Assessment]]
+    assess: Callable[[Tx, Argument], Awaitable[Assessment]]
     execute: Callable[[Tx, Argument, str], Awaitable[Any]]
     """Carries it out in the name of the requester and the approver. The result is stored as JSON. Raises Stale or
     Invalid when the request no longer applies."""
@@ -114,23 +114,23 @@ class Executed:
 class Preview:
     """What a request would lead to."""
 
-    weighed: Assessment
+    assessment: Assessment
     because: str
     """Why a second person is needed; empty if it would be carried out at once."""
 
 
 async def preview(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> Preview:
     """Tries the action and rolls it back, so that the requester sees errors before submitting."""
-    weighed = await action.weigh(tx, argument)
+    assessment = await action.assess(tx, argument)
     await _try_and_roll_back(tx, action, argument, texts.name(by, "by"))
-    return Preview(weighed, await needs_second_person(tx, weighed))
+    return Preview(assessment, await needs_second_person(tx, assessment))
 
 
-async def needs_second_person(read: Reader | Tx, weighed: Assessment) -> str:
+async def needs_second_person(read: Reader | Tx, assessment: Assessment) -> str:
     """The reason, as the first half of a sentence; empty when nobody else is needed."""
-    if weighed.because:
-        return weighed.because
-    too_much = await above_threshold(read, weighed.amounts)
+    if assessment.because:
+        return assessment.because
+    too_much = await above_threshold(read, assessment.amounts)
     return "" if too_much is None else f"{too_much} is above the threshold"
 
 
@@ -140,18 +140,18 @@ async def submit(
     """Carries the action out at once, or leaves it to a second person. Submitting the same request again returns the
     waiting one."""
     by, why = texts.name(by, "by"), texts.reason(why, "the note")
-    weighed = await action.weigh(tx, argument)
-    if not (because := await needs_second_person(tx, weighed)):
+    assessment = await action.assess(tx, argument)
+    if not (because := await needs_second_person(tx, assessment)):
         result = await action.execute(tx, argument, by)
-        await note(tx.connection, f"brakes.{action.name}", weighed.subject, f"{weighed.text}: {why}", actor=by)
+        await note(tx.connection, f"brakes.{action.name}", assessment.subject, f"{assessment.text}: {why}", actor=by)
         return Executed(_plain(result))
     document = encode(argument, action.argument_type, f"the argument of {action.name}")
     await _try_and_roll_back(tx, action, argument, by)
-    row = await _insert(tx, action.name, weighed, document, by, why, lifetime_s)
+    row = await _insert(tx, action.name, assessment, document, by, why, lifetime_s)
     if row is None:
-        return await _existing_request(tx, action.name, weighed.subject, document)
-    text = f"requested to {weighed.text}, which needs a second person ({because}): {why}"
-    await note(tx.connection, f"brakes.{action.name}", weighed.subject, text, actor=by, severity=Severity.WARNING)
+        return await _existing_request(tx, action.name, assessment.subject, document)
+    text = f"requested to {assessment.text}, which needs a second person ({because}): {why}"
+    await note(tx.connection, f"brakes.{action.name}", assessment.subject, text, actor=by, severity=Severity.WARNING)
     return _as_approval(row)
 
 
@@ -265,7 +265,9 @@ async def _try_and_roll_back(tx: Tx, action: Action[Argument], argument: Argumen
         pass
 
 
-async def _insert(tx: Tx, action: str, weighed: Assessment, document: str, by: str, why: str, lifetime_s: float) -> Any:
+async def _insert(
+    tx: Tx, action: str, assessment: Assessment, document: str, by: str, why: str, lifetime_s: float
+) -> Any:
     """None when a request already waits about the subject."""
     if not 0 < lifetime_s <= LIFETIME_MAX_S:
         raise Invalid(
@@ -277,7 +279,7 @@ async def _insert(tx: Tx, action: str, weighed: Assessment, document: str, by: s
         where action = $1 and subject = $2 and state = 'waiting' and expires_at <= payonce.due_now()
         """,
         action,
-        weighed.subject,
+        assessment.subject,
     )
     return await tx.fetchrow(
         f"""
@@ -288,10 +290,10 @@ async def _insert(tx: Tx, action: str, weighed: Assessment, document: str, by: s
         returning {_COLUMNS}
         """,
         action,
-        weighed.subject,
+        assessment.subject,
         document,
-        weighed.text,
-        _encoded_amounts(weighed.amounts),
+        assessment.text,
+        _encoded_amounts(assessment.amounts),
         why,
         by,
         lifetime_s,

@@ -107,7 +107,7 @@ class Notifier:
                 raise
 
     async def _send_rest(self) -> None:
-        """Sends what is pending before a short-lived process ends."""
+        """Sends pending names before a short-lived process ends."""
         if self._pending:
             with suppress(Exception):
                 connection = await self._database.connect(synchronous_commit="off")

@@ -43,7 +43,7 @@ _writing: Final[set[asyncio.Task[Any]]] = set()
 
 @dataclass(frozen=True)
 class Sending:
-    """What is about to be sent, for the checks that may forbid it."""
+    """The send that is about to begin, for the checks that may forbid it."""
 
     kind: str
     vendor: str

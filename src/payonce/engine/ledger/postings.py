@@ -24,7 +24,7 @@ async def post(within: Connection | OpenTransaction, posting: Posting, trace_id:
     """Writes the posting, or returns the id it already has: the same key, reference and lines are the same posting.
 
     Accounts are opened by their first posting. Guarded accounts are locked, in the order of their ids, until the
-    transaction ends. Two postings of one transaction lock one after the other, so put what belongs together into one
+    transaction ends. Two postings of one transaction lock one after the other, so put related lines into one
     posting. After a refusal (Invalid, Overdrawn) the transaction cannot continue, so nothing of it is written.
     """
     [posting_id] = await post_all(within, [posting], trace_id)
@@ -113,7 +113,7 @@ async def guard(
 ) -> None:
     """Opens an account whose balance never goes below `minimum` nor above `maximum`, or changes its limits.
 
-    Without any limit, the balance stays at zero or more. What others owe us is positive, what we owe them negative: a
+    Without any limit, the balance stays at zero or more. Claims on others are positive, our debts to them negative: a
     customer's credit is kept at or below zero by `maximum`.
     """
     connection = _inside_a_transaction(within)

@@ -19,7 +19,7 @@ class Role(StrEnum):
     OPERATOR = "operator"
     """Makes changes: pauses, redrives, answers, freezes."""
     APPROVER = "approver"
-    """Also approves, as the second person, what others requested."""
+    """Also approves requests of others, as the second person."""
 
     def may(self, needed: "Role") -> bool:
         order = list(Role)

@@ -2,7 +2,7 @@
 
 registry            endpoints and their secrets
 events              publishing an event, in the transaction that it follows from
-delivery_attempt    one attempt, and what follows from it
+delivery_attempt    one attempt, its result and the next step
 replays             sending an event again
 queries             pages for people
 receiver            incoming webhooks

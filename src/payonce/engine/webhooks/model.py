@@ -155,7 +155,7 @@ def checked_url(url: str, *, allow_private: bool) -> str:
         return url
     if target.scheme != "https":
         raise Invalid(
-            f"{target.origin} is not https: what is announced could be read on its way; use https, or set "
+            f"{target.origin} is not https: events could be read in transit; use https, or set "
             "PAYONCE_WEBHOOK_PRIVATE=true where receivers are on your own network"
         )
     target.must_be_public()

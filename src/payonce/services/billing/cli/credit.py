@@ -158,7 +158,7 @@ def _change(
             )
             async with app.begin() as tx:
                 found = await preview(tx, app.actions[ACTION], asked, operator_name(by))
-            confirm("a change of credit", f"{found.weighed.text}: proceed?", yes=yes, as_json=as_json)
+            confirm("a change of credit", f"{found.assessment.text}: proceed?", yes=yes, as_json=as_json)
             async with app.begin() as tx:
                 end = await submit(tx, app.actions[ACTION], asked, operator_name(by), why)
         _show_result(end, wanted, as_json)

@@ -104,7 +104,7 @@ async def _check(visit: Visit, seen: SubscriptionSummary, given: SubscriptionDec
         f"{label}?",
         crumbs=[("Customers", "/billing/customers"), (seen.email, path)],
         sentences=[consequence],
-        amounts=found.weighed.amounts,
+        amounts=found.assessment.amounts,
         because=found.because,
         document=None,
         note=given.note,

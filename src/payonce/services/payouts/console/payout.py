@@ -141,7 +141,7 @@ async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
         f"{label}?",
         crumbs=[("Payouts", "/payouts"), (payout.unique_id, path)],
         sentences=[consequence, *where],
-        amounts=seen.weighed.amounts,
+        amounts=seen.assessment.amounts,
         because=seen.because,
         document=None,
         note=given.note,

@@ -47,7 +47,7 @@ async def change_limits(visit: Visit) -> Response:
             "check_change.html",
             "Change the wallet's limits?",
             crumbs=[("Vendors", "/vendors")],
-            sentences=[f"You want to {seen.weighed.text}."],
+            sentences=[f"You want to {seen.assessment.text}."],
             amounts=(),
             because=seen.because,
             document=None,
