@@ -104,7 +104,7 @@ async def open_office(
         southbank.close_account("shut")
         doors = [Faulty(northbank, at_northbank or Script([])), Faulty(southbank, at_southbank or Script([]))]
         async with s.begin() as tx:
-            await store.post_opening(tx.connection, OPENING)
+            await store.post_opening(tx.post, OPENING)
         async with (
             HttpClient("northbank", "https://northbank.example", transport=doors[0]) as north,
             HttpClient("southbank", "https://southbank.example", transport=doors[1]) as south,

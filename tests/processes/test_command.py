@@ -10,6 +10,7 @@ from payonce.engine.database.migrate import migrate
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.transaction import Reader, begin
 from payonce.examples.tally import CHANGES, INVARIANTS, store
+from payonce.examples.tally.model import Change
 from payonce.queues.postgres import PostgresFeed
 from payonce.testing import ScratchDatabase, eventually
 from payonce.testing.processes import Processes
@@ -52,7 +53,7 @@ async def ask_for_changes(database: Database, feed: PostgresFeed) -> None:
     async with begin(database, feed) as tx:
         await store.add_rows(tx, list(range(CHANGES_ASKED)))
         for row_id in range(CHANGES_ASKED):
-            await tx.send(CHANGES, {"row_id": row_id, "takes_ms": 1_000 if row_id % 3 else 300})
+            await tx.send(CHANGES, Change(row_id=row_id, takes_ms=1_000 if row_id % 3 else 300))
 
 
 async def nothing_left(read: Reader) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import asyncpg
 
@@ -27,6 +27,15 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 
 log = get_logger(__name__)
+
+
+class Statements(Protocol):
+    """An open transaction, as the driver or `Tx` offers it."""
+
+    async def execute(self, sql: str, /, *arguments: Any) -> str: ...
+
+    async def fetchval(self, sql: str, /, *arguments: Any) -> Any: ...
+
 
 ENGINE_POOL_SIZE: Final = 8
 """For claims, settles, heartbeats and janitors; separate from the handlers' pool, which handlers may exhaust."""

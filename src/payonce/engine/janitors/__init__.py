@@ -105,13 +105,7 @@ async def run_janitors(
     ]
     async with AsyncExitStack() as stack:
         leadership = await stack.enter_async_context(Leadership.open(database, leader, holder, ttl_s))
-        scheduling = []
-        for service, its in (schedules or {}).items():
-            leads = await stack.enter_async_context(
-                Leadership.open(database, f"{SCHEDULES_LEADER} {service}", holder, ttl_s)
-            )
-            tick = while_leading(leads, Scheduler(database, feed, its).tick)
-            scheduling.append(Janitor(f"schedule {service}", SCHEDULE_EVERY_S, tick))
+        scheduling = await _scheduling(stack, database, feed, schedules or {}, holder, ttl_s)
         await run_ticks(
             [
                 Janitor("prune", PRUNE_EVERY_S, while_leading(leadership, lambda _: prune.tick())),
@@ -146,6 +140,24 @@ async def run_janitors(
             ],
             notifier,
         )
+
+
+async def _scheduling(
+    stack: AsyncExitStack,
+    database: Database,
+    feed: NotifyingFeed,
+    schedules: Mapping[str, Sequence[Schedule]],
+    holder: str,
+    ttl_s: float,
+) -> list[Janitor]:
+    found = []
+    for service, its in schedules.items():
+        leadership = await stack.enter_async_context(
+            Leadership.open(database, f"{SCHEDULES_LEADER} {service}", holder, ttl_s)
+        )
+        tick = while_leading(leadership, Scheduler(database, feed, its).tick)
+        found.append(Janitor(f"schedule {service}", SCHEDULE_EVERY_S, tick))
+    return found
 
 
 async def _sample(database: Database, admin: Admin) -> None:

@@ -29,6 +29,20 @@ def read_payload(kind: Payload, payload: Mapping[str, Any]) -> Any:
         raise Invalid(f"the payload is not a {kind.__name__}: {error}") from None
 
 
+def struct_of(kind: type, queue: str) -> Payload:
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        raise Invalid(f"{queue}: the payload {kind!r} must be a msgspec.Struct")
+    return kind
+
+
+def plain_payload(payload: object) -> dict[str, Any]:
+    """A struct or a mapping as the JSON object that is stored. Raises Invalid for anything else."""
+    plain: object = msgspec.to_builtins(payload, str_keys=True) if isinstance(payload, msgspec.Struct) else payload
+    if not isinstance(plain, Mapping):
+        raise Invalid(f"a payload is a struct or a mapping, and this is {type(payload).__name__}")
+    return dict(plain)
+
+
 @dataclass(frozen=True)
 class Contract:
     """Payload types by action; the first that fits applies. A message without an action has the empty action."""

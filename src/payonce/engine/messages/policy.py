@@ -6,10 +6,12 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal
 from uuid import UUID
 
-from payonce.engine.messages.contract import Contract
+from typing_extensions import TypeVar
+
+from payonce.engine.messages.contract import Contract, struct_of
 from payonce.engine.messages.model import ATTEMPTS_MAX, DELAY_MAX_S, NAME_MAX_LENGTH, Ending, Message
 from payonce.kit.outcomes import Invalid
 
@@ -71,11 +73,15 @@ _MOST: Final = {
     "burst": 1_000_000,
 }
 
+PayloadT = TypeVar("PayloadT", default=Any)
 GiveUp = Callable[[Any], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(Generic[PayloadT]):
+    """A queue. `Policy("pay", payload=PayOrder)` declares what its messages carry: `work.payload` is a PayOrder, and
+    `tx.send` takes nothing else."""
+
     queue: str
     max_attempts: int | None = 6
     """Executions, the first included; None: unlimited."""
@@ -98,10 +104,18 @@ class Policy:
     """Claim round-robin over the messages' lanes, so that one tenant cannot delay the others."""
     log: Literal["all", "failures"] = "all"
     on_give_up: Literal["park"] | GiveUp = "park"
+    payload: type[PayloadT] | None = field(default=None, compare=False, kw_only=True)
+    """The msgspec struct of every message, for a queue without actions: short for a contract of one type."""
     contract: Contract | None = field(default=None, compare=False)
     """The messages that the queue accepts; others are parked before a handler sees them. None accepts everything."""
 
     def __post_init__(self) -> None:
+        if self.payload is not None:
+            contract = Contract({"": struct_of(self.payload, self.queue)})
+            # A copy made with dataclasses.replace has both.
+            if self.contract not in (None, contract):
+                raise Invalid(f"{self.queue}: give payload or contract, not both; a contract types each action")
+            object.__setattr__(self, "contract", contract)
         _check(self)
 
     @property
@@ -118,7 +132,9 @@ class Policy:
 
     def described(self) -> dict[str, object]:
         """Plain values, for people and for other processes."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "contract"}
+        plain = {
+            item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("contract", "payload")
+        }
         plain["backoff"] = {item.name: getattr(self.backoff, item.name) for item in fields(self.backoff)}
         if callable(self.on_give_up):
             plain["on_give_up"] = getattr(self.on_give_up, "__qualname__", "handler")

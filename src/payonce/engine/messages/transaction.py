@@ -9,12 +9,15 @@ from uuid import UUID
 
 import asyncpg
 
+from payonce.engine.audit.log import Severity, note
 from payonce.engine.database.commits import settled_transaction, transaction_of
 from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.leases import fence
 from payonce.engine.ledger import Posting, PostingId, post, post_all
+from payonce.engine.messages.contract import plain_payload
 from payonce.engine.messages.declarations import pause_loudly
-from payonce.engine.messages.model import Message
-from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.model import Lease, Message
+from payonce.engine.messages.policy import PayloadT, Policy
 from payonce.engine.messages.ports import Feed
 from payonce.engine.outbox.entries import put_out
 from payonce.engine.outbox.model import EVENTS, wake_name
@@ -115,6 +118,35 @@ class Tx:
         with self._noticing_errors():
             return await self._connection.fetchval(sql, *arguments)
 
+    async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        _refuse_ends(sql)
+        with self._noticing_errors():
+            await self._connection.executemany(sql, rows)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """An error that leaves the block undoes only the block, and is raised again."""
+        async with self._connection.transaction():
+            failed = self._failed
+            try:
+                yield
+            except BaseException:
+                self._failed = failed
+                raise
+
+    async def fence(self, lease: Lease) -> None:
+        """Raises Stale unless the lease is held; nobody can take it over before this transaction ends."""
+        with self._noticing_errors():
+            await fence(self._connection, lease)
+
+    async def audit(
+        self, location: str, reference: str, text: str, *, actor: str, severity: Severity = Severity.INFO
+    ) -> None:
+        """Adds an entry to the audit log, if and only if this transaction commits. `location` names the place in the
+        service, such as `giftcards.refunds`; `reference` is the id of the object."""
+        with self._noticing_errors():
+            await note(self._connection, location, reference, text, actor=actor, severity=severity)
+
     async def post(self, posting: Posting) -> PostingId:
         """Writes to the ledger, if and only if this transaction commits."""
         with self._noticing_errors():
@@ -157,8 +189,8 @@ class Tx:
 
     async def send(
         self,
-        to: Policy,
-        payload: dict[str, Any],
+        to: Policy[PayloadT],
+        payload: PayloadT,
         *,
         action: str = "",
         key: str | None = None,
@@ -173,7 +205,7 @@ class Tx:
         message = Message(
             queue=to.queue,
             action=action,
-            payload=payload,
+            payload=plain_payload(payload),
             idempotency_key=key,
             correlation_id=correlation_id,
             trace_id=trace_id or self._trace_id,

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Concatenate, Final, Generic, ParamSpec, cast, get_args, get_type_hints
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from payonce.engine.effects.send import Run as EffectRun
 from payonce.engine.effects.wakeup import answered_since, may_be_answered
 from payonce.engine.messages.declarations import pause_loudly
 from payonce.engine.messages.model import Claim, Ending, Message, Settlement
-from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.policy import PayloadT, Policy
 from payonce.engine.messages.ports import PullQueue
 from payonce.engine.messages.transaction import NotifyingFeed, Reader, Tx
 from payonce.kit.log import get_logger
@@ -32,11 +32,12 @@ FIRST_TOKEN: Final = 1
 is held."""
 
 Function = Callable[..., Awaitable[None]]
+Needs = ParamSpec("Needs")
 
 log = get_logger(__name__)
 
 
-class Work:
+class Work(Generic[PayloadT]):
     """One run of one message."""
 
     __slots__ = (
@@ -74,7 +75,7 @@ class Work:
         self._service = service
         self._checks = checks
         self.read = read
-        self.payload: Any = None
+        self.payload: PayloadT = cast(PayloadT, None)
         """An instance of the type that the queue's contract declares for the message's action."""
         self.settlement: Settlement | None = None
         """How the run ended, once a transaction of its own has committed that."""
@@ -311,10 +312,12 @@ class Handler:
         return bound
 
 
-def handles(policy: Policy, action: str | None = None) -> Callable[[Function], Handler]:
+def handles(
+    policy: Policy[PayloadT], action: str | None = None
+) -> Callable[[Callable[Concatenate[Work[PayloadT], Needs], Awaitable[None]]], Handler]:
     """Declares a function as the handler of a queue's messages, or of one action among them."""
 
-    def declare(function: Function) -> Handler:
+    def declare(function: Callable[Concatenate[Work[PayloadT], Needs], Awaitable[None]]) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise Invalid(f"handler {function.__qualname__} must be an async function")
         parameters = list(inspect.signature(function).parameters)

@@ -16,7 +16,7 @@ from typing import Final
 
 import asyncpg
 
-from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.connections import Connection, Database, Statements
 from payonce.kit.networks import network_of
 from payonce.kit.outcomes import PayonceError
 
@@ -102,7 +102,7 @@ async def count_attempt(database: Database, name: str, address: str, endpoint: s
     return attempt
 
 
-async def forget_guesses(connection: Connection, name: str) -> None:
+async def forget_guesses(connection: Statements, name: str) -> None:
     """At every endpoint, because the guessed password has been changed."""
     await connection.execute("delete from payonce.login_failures where name = $1", _digest(name))
 
@@ -127,7 +127,7 @@ async def remove_attempt(connection: Connection | asyncpg.Pool, attempt: int) ->
     await connection.execute("delete from payonce.login_failures where id = $1", attempt)
 
 
-async def count_action(connection: Connection, what: str, whose: str, most: int) -> None:
+async def count_action(connection: Statements, what: str, whose: str, most: int) -> None:
     """Counts one more of the actions that somebody may do `most` times within the window, in the caller's transaction.
     Raises TooManyAttempts; then nothing is counted. Actions and guesses do not count for each other: no network
     contains a blank, and no digest is empty."""

@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.connections import Connection, Database, Statements
 from payonce.engine.messages.idempotency import first_ids, take_keys
 from payonce.engine.messages.job_log import insert_runs
 from payonce.engine.messages.model import Claim, Message, Settlement
@@ -153,7 +153,7 @@ async def accept_without_entry(connection: Connection, relay: str, message: Mess
     return SettleOutcome.GONE if await settled_before(connection, [message]) else SettleOutcome.STALE
 
 
-async def end_durable(connection: Connection, queue: str, correlation_id: str, info: str) -> int:
+async def end_durable(connection: Statements, queue: str, correlation_id: str, info: str) -> int:
     """Ends messages of a queue that were handled elsewhere, logging them as successes with this remark; messages of
     running runs are left alone. Returns the number of messages."""
     ended: int = await connection.fetchval(

@@ -11,9 +11,9 @@ from payonce.examples.tally.policies import CHANGES
 
 
 @handles(CHANGES)
-async def apply_change(work: Work) -> None:
+async def apply_change(work: Work[Change]) -> None:
     """Add one to a row. Running twice is harmless: the commit holds only while the message is still ours."""
-    change: Change = work.payload
+    change = work.payload
     if not await store.row_exists(work.read, change.row_id):
         raise Retry(f"row {change.row_id} is not there yet")
     await ask_outside(change)

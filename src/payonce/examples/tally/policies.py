@@ -1,6 +1,6 @@
 """The queue of the example and its policy."""
 
-from payonce import Contract, Exponential, Policy
+from payonce import Exponential, Policy
 from payonce.examples.tally.model import Change
 
 CHANGES = Policy(
@@ -10,5 +10,5 @@ CHANGES = Policy(
     # Short, so that the work of a killed worker is taken over while one watches.
     lease_s=2.0,
     run_limit_s=10.0,
-    contract=Contract({"": Change}),
+    payload=Change,
 )

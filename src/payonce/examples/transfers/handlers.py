@@ -1,16 +1,16 @@
 """One verb per step: order at the bank, then commit what it came to, with the next step."""
 
-from payonce import Refused, Unprocessable, Work, handles
+from payonce import NoPayload, Refused, Unprocessable, Work, handles
 from payonce.examples.transfers import store
 from payonce.examples.transfers.effects import PayIn, Refund, Withdraw
-from payonce.examples.transfers.model import BadOrder, State
+from payonce.examples.transfers.model import BadOrder, Order, State
 from payonce.examples.transfers.policies import PAY_IN, REFUND, REQUESTS, WITHDRAW
 from payonce.vendors.northbank.port import Northbank
 from payonce.vendors.southbank.port import Southbank
 
 
 @handles(REQUESTS)
-async def accept_transfer(work: Work) -> None:
+async def accept_transfer(work: Work[Order]) -> None:
     """Take an order in. The same id again is the same transfer."""
     try:
         async with work.commit() as tx:
@@ -20,7 +20,7 @@ async def accept_transfer(work: Work) -> None:
 
 
 @handles(WITHDRAW)
-async def withdraw(work: Work, northbank: Northbank) -> None:
+async def withdraw(work: Work[NoPayload], northbank: Northbank) -> None:
     """Take the money from the customer's account at Northbank."""
     transfer = await store.transfer(work.read, work.message.correlation_id)
     if transfer.state not in (State.REQUESTED, State.WITHDRAWING):
@@ -39,11 +39,13 @@ async def withdraw(work: Work, northbank: Northbank) -> None:
     async with work.commit() as tx:
         await store.move(tx, transfer.id, State.WITHDRAWING, State.WITHDRAWN, withdrawal_id=receipt.id)
         await tx.post(transfer.withdrawn())
-        await tx.send(PAY_IN, {}, key=f"pay-in:{transfer.id}", correlation_id=transfer.id, lane=transfer.tenant)
+        await tx.send(
+            PAY_IN, NoPayload(), key=f"pay-in:{transfer.id}", correlation_id=transfer.id, lane=transfer.tenant
+        )
 
 
 @handles(PAY_IN)
-async def pay_in(work: Work, southbank: Southbank) -> None:
+async def pay_in(work: Work[NoPayload], southbank: Southbank) -> None:
     """Pay it to the customer's account at Southbank; a definite no sends it back."""
     transfer = await store.transfer(work.read, work.message.correlation_id)
     if transfer.state not in (State.WITHDRAWN, State.PAYING):
@@ -58,7 +60,9 @@ async def pay_in(work: Work, southbank: Southbank) -> None:
     except Refused as no:
         async with work.commit(rejected=no.reason) as tx:
             await store.move(tx, transfer.id, State.PAYING, State.BOUNCED, reason=no.reason)
-            await tx.send(REFUND, {}, key=f"refund:{transfer.id}", correlation_id=transfer.id, lane=transfer.tenant)
+            await tx.send(
+                REFUND, NoPayload(), key=f"refund:{transfer.id}", correlation_id=transfer.id, lane=transfer.tenant
+            )
         return
     async with work.commit() as tx:
         await store.move(tx, transfer.id, State.PAYING, State.PAID, payment_id=receipt.payment_id)
@@ -66,7 +70,7 @@ async def pay_in(work: Work, southbank: Southbank) -> None:
 
 
 @handles(REFUND)
-async def refund(work: Work, northbank: Northbank) -> None:
+async def refund(work: Work[NoPayload], northbank: Northbank) -> None:
     """Give it back to where it came from; where that is impossible it is held for a person."""
     transfer = await store.transfer(work.read, work.message.correlation_id)
     if transfer.state not in (State.BOUNCED, State.REFUNDING):

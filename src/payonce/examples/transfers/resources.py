@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from payonce import Amount, Database, Settings, SharedBudget, call_observer, get_logger, well_known
+from payonce import Amount, Database, Settings, SharedBudget, call_observer, get_logger, post, well_known
 from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
 from payonce.examples.transfers.settings import TransfersSettings
 from payonce.examples.transfers.store import post_opening
@@ -36,7 +37,7 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
         southbank = await stack.enter_async_context(_bank("southbank", banks.southbank_url, settings))
         if banks.southbank_url is None:
             async with database.transaction() as connection:
-                await post_opening(connection, OPENING)
+                await post_opening(partial(post, connection), OPENING)
         yield [
             client(
                 http, SharedBudget(database, name, BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S), watch=call_observer(name)

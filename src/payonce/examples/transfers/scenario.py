@@ -75,7 +75,7 @@ class TransfersScenario:
         return ()
 
     async def set_up(self, tx: Tx) -> None:
-        await store.post_opening(tx.connection, [OPENING])
+        await store.post_opening(tx.post, [OPENING])
         for order in ORDERS:
             await store.request(tx, order)
 

@@ -1,11 +1,11 @@
 """Transfers on record, each function with its SQL beside it."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from payonce import Amount, Connection, Posting, Reader, Reference, Retry, Tx, Unprocessable, moved, post
+from payonce import Amount, NoPayload, Posting, Reader, Reference, Retry, Tx, Unprocessable, moved
 from payonce.examples.transfers.model import (
     AT_SOUTHBANK,
     TRANSITIONS,
@@ -55,7 +55,7 @@ async def request(tx: Tx, order: Order, tenant: str | None = None, trace_id: str
     )
     if row is not None:
         # The lane is the tenant: freezes know it by that.
-        await tx.send(WITHDRAW, {}, key=f"withdraw:{wanted.id}", correlation_id=wanted.id, lane=tenant)
+        await tx.send(WITHDRAW, NoPayload(), key=f"withdraw:{wanted.id}", correlation_id=wanted.id, lane=tenant)
         return transfer_from(row)
     known = transfer_from(await tx.fetchrow("select * from transfers.transfers where id = $1", wanted.id))
     same = (known.source, known.target, known.amount, known.tenant)
@@ -64,11 +64,11 @@ async def request(tx: Tx, order: Order, tenant: str | None = None, trace_id: str
     return known
 
 
-async def post_opening(connection: Connection, amounts: Iterable[Amount]) -> None:
+async def post_opening(post: Callable[[Posting], Awaitable[object]], amounts: Iterable[Amount]) -> None:
     """What we have at Southbank before the first transfer; entered once."""
     for amount in amounts:
         lines = moved(amount, "equity/opening", AT_SOUTHBANK)
-        await post(connection, Posting(f"opening:{amount.asset.code}", Reference(OPENING, AT_SOUTHBANK), lines))
+        await post(Posting(f"opening:{amount.asset.code}", Reference(OPENING, AT_SOUTHBANK), lines))
 
 
 async def transfer(read: Reader, transfer_id: str | None) -> Transfer:

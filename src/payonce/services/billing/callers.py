@@ -138,7 +138,7 @@ async def limit_attempts(tx: Tx, caller: BillingCaller) -> None:
     if caller.operator or caller.account_id is None:
         return
     try:
-        await count_action(tx.connection, "cards and payments of this account", caller.account_id, ATTEMPTS_MAX)
+        await count_action(tx, "cards and payments of this account", caller.account_id, ATTEMPTS_MAX)
     except TooManyAttempts as refusal:
         raise too_many(refusal) from refusal
 

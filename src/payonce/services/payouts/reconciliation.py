@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.work import Work, handles
 from payonce.engine.reconcile import Entry, Flow, StatementSource
@@ -102,8 +102,7 @@ async def compare_exchanges(work: Work, changenow: ChangeNow) -> None:
     async with work.commit() as tx:
         for row, why in wrong:
             log.error("exchange_disagrees", swap=row["id"], exchange=row["cn_api_id"], why=why)
-            await note(
-                tx.connection,
+            await tx.audit(
                 "payouts.exchanges",
                 row["id"],
                 f"exchange {row['cn_api_id']}: {why}",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.janitors import Every, Schedule
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
@@ -68,8 +68,7 @@ async def put_back_payouts(work: Work) -> None:
             payout = await payouts.locked(tx, row["id"])
             await next_messages.resume(tx, payout)
             log.warning("payout_put_back", payout=payout.id, state=payout.state.value)
-            await note(
-                tx.connection,
+            await tx.audit(
                 "payouts.put_back",
                 payout.id,
                 f"it was {payout.state} and had no message",
@@ -102,8 +101,7 @@ async def _follow_paid_swaps(tx: Tx) -> None:
         lead = await payouts.payout_by_unique_id(tx, swap.unique_id)
         await next_messages.send_follow_up(tx, lead, swap)
         log.warning("payout_put_back", payout=lead.id, swap=swap.id)
-        await note(
-            tx.connection,
+        await tx.audit(
             "payouts.put_back",
             lead.id,
             f"swap {swap.id} was {swap.state} and had no message",

@@ -111,4 +111,4 @@ async def _put(app: "App", changes: list["Change"]) -> None:
     async with app.begin() as tx:
         await store.add_rows(tx, [change.row_id for change in changes])
         payloads = [msgspec.to_builtins(change) for change in changes]
-        await app.feed.put([Message(queue=CHANGES.queue, payload=payload) for payload in payloads], tx.connection)
+        await tx.send_all([Message(queue=CHANGES.queue, payload=payload) for payload in payloads])

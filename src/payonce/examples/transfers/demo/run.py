@@ -144,7 +144,7 @@ async def _put(app: "App", orders: list["Order"], banks: "Banks") -> None:
     from payonce.examples.transfers import store
 
     async with app.begin() as tx:
-        await store.post_opening(tx.connection, banks.opening)
+        await store.post_opening(tx.post, banks.opening)
     for start in range(0, len(orders), PUT_AT_ONCE):
         async with app.begin() as tx:
             for order in orders[start : start + PUT_AT_ONCE]:

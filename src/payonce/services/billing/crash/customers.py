@@ -63,7 +63,7 @@ CARRIED_OUT: Final = (pay_out, expire, change, cancel)
 async def _carry_out(work: Work, act: Callable[[Tx, Any], Awaitable[object]]) -> None:
     async with work.commit() as tx:
         with suppress(Conflict, Invalid):
-            async with tx.connection.transaction():
+            async with tx.savepoint():
                 await act(tx, work.message.payload)
 
 

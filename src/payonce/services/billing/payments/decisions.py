@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.audit import note
 from payonce.engine.controls import Action, Assessment, Link
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
@@ -63,7 +62,7 @@ async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:
         key=f"resend:{event_id}:{row['attempts']}",
         correlation_id=row["account_id"],
     )
-    await note(tx.connection, "billing.notifications", event_id, f"sent again: {why}", actor=by)
+    await tx.audit("billing.notifications", event_id, f"sent again: {why}", actor=by)
 
 
 async def _weigh(tx: Tx, asked: RefundDecision) -> Assessment:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.janitors import Daily, Every, Schedule
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
@@ -123,4 +123,4 @@ async def _put_back_notifications(tx: Tx) -> None:
 
 async def _record(tx: Tx, reference: str, text: str) -> None:
     log.warning("payment_put_back", what=reference, why=text)
-    await note(tx.connection, "billing.put_back", reference, text, actor="billing.payments", severity=Severity.WARNING)
+    await tx.audit("billing.put_back", reference, text, actor="billing.payments", severity=Severity.WARNING)

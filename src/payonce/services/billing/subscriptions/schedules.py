@@ -4,7 +4,7 @@ messages."""
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.janitors import Daily, Every, Schedule
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
@@ -275,9 +275,9 @@ async def _record_repeat(tx: Tx, message_id: UUID, subscription_id: str, what: s
     log.info("billing_asked_again", subscription=subscription_id, why=why)
     said = "select exists (select from payonce.audit_log where reference = $1 and location = $2 and text = $3)"
     if not await tx.fetchval(said, subscription_id, PUT_BACK_NOTES, why):
-        await note(tx.connection, PUT_BACK_NOTES, subscription_id, why, actor="billing")
+        await tx.audit(PUT_BACK_NOTES, subscription_id, why, actor="billing")
 
 
 async def _record(tx: Tx, subscription_id: str, why: str) -> None:
     log.warning("billing_put_back", subscription=subscription_id, why=why)
-    await note(tx.connection, PUT_BACK_NOTES, subscription_id, why, actor="billing", severity=Severity.WARNING)
+    await tx.audit(PUT_BACK_NOTES, subscription_id, why, actor="billing", severity=Severity.WARNING)

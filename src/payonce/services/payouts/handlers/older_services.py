@@ -89,7 +89,7 @@ async def find_requested_payout(work: Work, told: hops.EstimateResponse) -> Payo
 async def end_requests(tx: Tx, work: Work, payout: Payout) -> None:
     """An older estimator answers and settles nothing here: without this it would be asked again every minute."""
     if is_from_older_service(work):
-        await end_durable(tx.connection, ESTIMATE.queue, payout.id, "an older service has answered it")
+        await end_durable(tx, ESTIMATE.queue, payout.id, "an older service has answered it")
 
 
 def _order_from(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> webhook.PayoutOrder:

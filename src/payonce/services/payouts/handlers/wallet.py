@@ -75,7 +75,7 @@ class HostWallet:
     async def fence(self, tx: Tx, lease: Lease) -> None:
         """Nobody takes the wallet over until this transaction has ended."""
         try:
-            await leases.fence(tx.connection, lease)
+            await tx.fence(lease)
         except Stale as error:
             self._lease = None
             raise Held(str(error), LEASE_TTL_S) from error

@@ -69,7 +69,7 @@ async def replace_currencies(tx: Tx, found: Sequence[Currency]) -> None:
     # Two at the same moment would each miss what the other one writes.
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts currencies', 0))")
     await tx.execute("delete from payouts.currencies")
-    await tx.connection.executemany(
+    await tx.execute_many(
         """
         insert into payouts.currencies (ticker, network, name, has_extra_id, decimals, payable)
         values ($1, $2, $3, $4, $5, $6)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
@@ -152,8 +152,7 @@ async def _on_record(tx: Tx, asked: PayoutOrder, unique_id: str) -> Payout:
     row = await tx.fetchrow("select * from payouts.payouts where payment_id = $1", asked.payment_id)
     if row is None:
         log.error("unique_id_taken", unique_id=unique_id)
-        await note(
-            tx.connection,
+        await tx.audit(
             "payouts.intake",
             unique_id,
             "two payments have the same unique_id; the later one was refused and needs another payment_id",

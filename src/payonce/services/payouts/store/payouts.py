@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.messages.work import Work
 from payonce.engine.webhooks import announce
@@ -145,8 +145,7 @@ async def hold_payout(
     )
     if row is None:
         raise Retry(f"payout {payout.id} is no longer {payout.state}")
-    await note(
-        tx.connection,
+    await tx.audit(
         "payouts.held",
         payout.id,
         f"{as_state} at {payout.standing}, {hold}: {reason}",

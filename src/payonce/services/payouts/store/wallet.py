@@ -83,7 +83,7 @@ async def sign_payment(tx: Tx, wallet: Wallet, request: PayRequest) -> Signed:
     signed = wallet.sign(request.payment, nonce, request.fees)
     if nonce < counted:
         text = f"nonce {nonce} was never used, and payments behind it waited: {request.swap_id} takes it"
-        await note(tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING)
+        await tx.audit("payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING)
     await _insert_payment(tx, wallet.address, request, signed)
     return signed
 

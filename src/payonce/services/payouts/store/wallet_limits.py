@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.controls import Action, Assessment, Link, submit, withdraw
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx
@@ -71,7 +71,7 @@ async def set_wallet_limit(
         by,
     )
     text = f"the wallet pays {asset}: {per_payment or 'any amount'} at once, {per_day or 'any amount'} a day"
-    await note(tx.connection, "payouts.wallet_limit", asset.code, text, actor=by, severity=Severity.WARNING)
+    await tx.audit("payouts.wallet_limit", asset.code, text, actor=by, severity=Severity.WARNING)
 
 
 async def limit_of(read: Reader | Tx, asset: Asset) -> WalletLimit | None:

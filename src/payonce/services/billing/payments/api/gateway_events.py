@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.reconcile.source import split_reference
@@ -60,9 +60,7 @@ async def apply_event(tx: Tx, received: Received) -> EventOutcome:
         subject = event.data
         text = f"{event.type} {subject.id} of {subject.amount} {subject.currency}, {subject.reference!r:.220}: {wrong}"
         log.error("gateway_disagrees", said=received.id, charge=subject.id, why=wrong)
-        await note(
-            tx.connection, "billing.gateway", subject.id, text, actor="billing.payments", severity=Severity.ERROR
-        )
+        await tx.audit("billing.gateway", subject.id, text, actor="billing.payments", severity=Severity.ERROR)
     return EventOutcome.PROCESSED
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import Amount
@@ -47,8 +47,7 @@ async def process_credit_confirmation(work: Work) -> None:
             if charge is not None and both:
                 # An earlier version issued the change without a hold, and a refund came in between.
                 twice = Amount(both, charge.amount.asset)
-                await note(
-                    tx.connection,
+                await tx.audit(
                     "billing.refunds",
                     charge.id,
                     f"{twice} was returned both as money and as credit; an operator may reclaim it",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.log import get_logger
@@ -170,8 +170,7 @@ async def _record_returned_credit(work: Work, returned: ReturnedCredit) -> None:
         after = await transactions.record_credit(tx, before, returned.credited_minor)
         if after.credited_minor > max(before.credited_minor, before.left.minor):
             # The refund was in progress when an earlier version changed the plan.
-            await note(
-                tx.connection,
+            await tx.audit(
                 "billing.refunds",
                 after.id,
                 f"{after.credited - after.left} was returned both as money and as credit; an operator may reclaim it",
@@ -200,8 +199,7 @@ async def _fail(
     log.error("refund_failed", refund=refund.id, transaction=transaction.id, reason=failure)
     async with work.commit(rejected=failure) as tx:
         await refunds.end(tx, refund, RefundState.FAILED, notice, failure=failure)
-        await note(
-            tx.connection,
+        await tx.audit(
             "billing.refunds",
             refund.id,
             f"{refund.amount} was not refunded: {failure}",

@@ -5,7 +5,6 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from payonce.engine.audit import note
 from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
@@ -94,7 +93,7 @@ def plan_routes() -> APIRouter:
         async def act(tx: Tx) -> PlanDocument:
             made = await plans.add_version(tx, _offer(body))
             text = f"for sale at {made.price.to_text()} {made.price.asset}"
-            await note(tx.connection, "billing.plans", made.id, text, actor=caller_of(once).holder)
+            await tx.audit("billing.plans", made.id, text, actor=caller_of(once).holder)
             return PlanDocument.of(made)
 
         return await once.answer(refusing(act), status=201, location=lambda made: f"{PREFIX}/{made.id}")
@@ -107,7 +106,7 @@ def plan_routes() -> APIRouter:
         with refusals():
             async with context.begin(trace) as tx:
                 retired = await plans.retire(tx, plan_id)
-                await note(tx.connection, "billing.plans", retired.id, "no longer for sale", actor=caller.holder)
+                await tx.audit("billing.plans", retired.id, "no longer for sale", actor=caller.holder)
         return PlanDocument.of(retired)
 
     return routes

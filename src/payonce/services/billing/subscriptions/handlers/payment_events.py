@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
@@ -65,9 +65,7 @@ async def apply(tx: Tx, notification: Notification) -> Applied:
             problem,
         )
         log.error("payment_event_does_not_fit", event_id=notification.event_id, problem=problem)
-        await note(
-            tx.connection, "billing.unapplied", notification.event_id, problem, actor="billing", severity=Severity.ERROR
-        )
+        await tx.audit("billing.unapplied", notification.event_id, problem, actor="billing", severity=Severity.ERROR)
     return Applied(PROCESSED, problem)
 
 

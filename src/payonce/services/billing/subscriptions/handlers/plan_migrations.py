@@ -13,7 +13,6 @@ from typing import Final
 
 import asyncpg
 
-from payonce.engine.audit import note
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.ids import new_id
@@ -98,7 +97,7 @@ async def start(
     older, newer = await _versions(tx, from_plan_id, to_plan_id)
     _check_notice(notice_days)
     try:
-        async with tx.connection.transaction():
+        async with tx.savepoint():
             row = await tx.fetchrow(
                 """
                 insert into subscriptions.plan_migrations
@@ -119,7 +118,7 @@ async def start(
         f"subscriptions of {older.id} at {older.price} move to {newer.id} at {newer.price} at their renewal, with "
         f"{notice_days} days' notice: {why}"
     )
-    await note(tx.connection, "billing.plan_migrations", migration.id, text, actor=by)
+    await tx.audit("billing.plan_migrations", migration.id, text, actor=by)
     await send_step(tx, migration.id)
     return migration
 
@@ -130,7 +129,7 @@ async def cancel(tx: Tx, migration_id: str, by: str, why: str) -> PlanMigration:
     if migration.state in (MigrationState.CANCELING, MigrationState.CANCELED):
         return migration
     try:
-        async with tx.connection.transaction():
+        async with tx.savepoint():
             row = await tx.fetchrow(
                 """
                 update subscriptions.plan_migrations set state = 'canceling', updated_at = payonce.due_now()
@@ -143,7 +142,7 @@ async def cancel(tx: Tx, migration_id: str, by: str, why: str) -> PlanMigration:
         raise Conflict(f"another migration from {migration.from_plan_id} is in progress; wait for its end") from error
     assert row is not None
     text = f"canceled the migration from {migration.from_plan_id} to {migration.to_plan_id}: {why}"
-    await note(tx.connection, "billing.plan_migrations", migration.id, text, actor=by)
+    await tx.audit("billing.plan_migrations", migration.id, text, actor=by)
     if migration.state is MigrationState.DONE:
         await send_step(tx, migration.id)
     return migration_from(row)

@@ -163,7 +163,7 @@ async def set_role(tx: Tx, account_id: str, role: str, by: str) -> Account:
     if row is None:
         raise NotFound(f"there is no account {account_id!r}")
     await revoke_refresh_tokens(tx, account_id)
-    await note(tx.connection, LOCATION, account_id, f"is now {role}", actor=by, severity=Severity.WARNING)
+    await tx.audit(LOCATION, account_id, f"is now {role}", actor=by, severity=Severity.WARNING)
     return account_from(row)
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import asyncpg
 
-from payonce.engine.audit import note
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
@@ -76,7 +75,7 @@ async def create(tx: Tx, new: NewCustomer, by: str) -> Account:
     if row is None:
         raise await _taken(tx, email, new.external_id)
     created = account_from(row)
-    await note(tx.connection, LOCATION, created.id, "customer created", actor=by)
+    await tx.audit(LOCATION, created.id, "customer created", actor=by)
     await announce_customer(tx, "created", created)
     return created
 
@@ -109,7 +108,7 @@ async def edit(tx: Tx, account_id: str, revision: int, changes: Mapping[str, Any
         row["name"],
         row["locale"],
     )
-    await note(tx.connection, LOCATION, account_id, f"customer edited: {', '.join(changed)}", actor=by)
+    await tx.audit(LOCATION, account_id, f"customer edited: {', '.join(changed)}", actor=by)
     await announce_customer(tx, "updated", edited)
     return edited
 
@@ -167,7 +166,7 @@ def _check_revision(account_id: str, read: int, current: int) -> None:
 async def _update(tx: Tx, account_id: str, revision: int, wanted: Mapping[str, Any]) -> Account:
     try:
         # In a nested transaction, so that the cause of a violation can be looked up.
-        async with tx.connection.transaction():
+        async with tx.savepoint():
             row = await tx.fetchrow(
                 """
                 update subscriptions.accounts

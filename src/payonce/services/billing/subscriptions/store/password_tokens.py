@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.operators.login_limits import forget_guesses
@@ -57,7 +57,7 @@ async def create(tx: Tx, account_id: str, by: str) -> PasswordToken:
     )
     if expires_at is None:
         raise NotFound(f"there is no customer {account_id!r}")
-    await note(tx.connection, LOCATION, account_id, "password token created", actor=by, severity=Severity.WARNING)
+    await tx.audit(LOCATION, account_id, "password token created", actor=by, severity=Severity.WARNING)
     return PasswordToken(token, expires_at)
 
 
@@ -85,9 +85,9 @@ async def set_password(database: Database, begin: Begin, token: str, new: str) -
         )
         changed = account_from(row)
         await revoke_refresh_tokens(tx, account_id)
-        await forget_guesses(tx.connection, guess_key(changed.email))
+        await forget_guesses(tx, guess_key(changed.email))
         text = "password set by a password token"
-        await note(tx.connection, LOCATION, account_id, text, actor=account_id, severity=Severity.WARNING)
+        await tx.audit(LOCATION, account_id, text, actor=account_id, severity=Severity.WARNING)
         await announce_customer(tx, "updated", changed)
     return changed
 

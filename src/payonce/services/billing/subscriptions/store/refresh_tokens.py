@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.audit import Severity
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.operators.login_limits import count_action
 from payonce.kit.ids import new_id
@@ -75,7 +75,7 @@ async def end_login(tx: Tx, token: str) -> None:
 
 
 async def _issue(tx: Tx, account_id: str, family: str, days: int) -> IssuedRefreshToken:
-    await count_action(tx.connection, "logins of this account", account_id, TOKENS_MAX)
+    await count_action(tx, "logins of this account", account_id, TOKENS_MAX)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     expires_at: datetime = await tx.fetchval(
         """
@@ -99,7 +99,7 @@ async def _end_family(tx: Tx, family: str, account_id: str) -> None:
         family,
     )
     text = "a refresh token was reused: somebody else may have it, so that login was ended"
-    await note(tx.connection, LOCATION, account_id, text, actor=account_id, severity=Severity.WARNING)
+    await tx.audit(LOCATION, account_id, text, actor=account_id, severity=Severity.WARNING)
 
 
 def _digest(token: str) -> bytes:

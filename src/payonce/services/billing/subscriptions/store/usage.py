@@ -11,7 +11,6 @@ from fractions import Fraction
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from payonce.engine.audit import note
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import PayonceError
@@ -282,7 +281,7 @@ async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: s
     given = {row["feature"]: row["used"] for row in sorted(rows, key=lambda row: str(row["feature"]))}
     if given:
         resets = ", ".join(f"{each} from {used}" for each, used in given.items())
-        await note(tx.connection, "billing.usage_reset", account_id, f"{resets} to 0: {reason}", actor=by)
+        await tx.audit("billing.usage_reset", account_id, f"{resets} to 0: {reason}", actor=by)
     return given
 
 
