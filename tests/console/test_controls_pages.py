@@ -17,7 +17,7 @@ from payonce.testing import OpenStage
 from tests.console.visitor import Visitor, console, notes_of, visiting
 from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch
 from tests.engine.controls_stage import Till, euros, open_till
-from tests.engine.outbox_stage import NAME, AppContext, open_desk
+from tests.engine.outbox_stage import NAME, AppContext, open_context
 
 PAY = Policy("pay")
 SOMEBODY = "operator@localhost"
@@ -157,7 +157,7 @@ async def parked(context: AppContext, count: int) -> list[str]:
 
 
 async def test_parked_entries_are_shown_with_their_reason_and_the_ticked_ones_redriven(stage: OpenStage) -> None:
-    async with open_desk(stage) as context, console(context.s) as address, visiting(address) as visitor:
+    async with open_context(stage) as context, console(context.s) as address, visiting(address) as visitor:
         first, second = await parked(context, 2)
         page = await visitor.get(f"/outbox/{NAME}")
         assert "refused 3 times: no such topic" in page.words
@@ -176,7 +176,7 @@ async def test_parked_entries_are_shown_with_their_reason_and_the_ticked_ones_re
 
 
 async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) -> None:
-    async with open_desk(stage) as context, console(context.s) as address, visiting(address) as visitor:
+    async with open_context(stage) as context, console(context.s) as address, visiting(address) as visitor:
         path = f"/outbox/{NAME}/redrive"
         await parked(context, 3)
         check = await visitor.submit(await visitor.get(f"/outbox/{NAME}"), path, all="yes")
@@ -197,7 +197,7 @@ async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) ->
 
 
 async def test_entries_are_discarded_one_by_one_for_a_reason(stage: OpenStage) -> None:
-    async with open_desk(stage) as context, console(context.s) as address, visiting(address) as visitor:
+    async with open_context(stage) as context, console(context.s) as address, visiting(address) as visitor:
         first, second = await parked(context, 2)
         page = await visitor.get(f"/outbox/{NAME}")
         check = await visitor.submit(page, f"/outbox/{NAME}/discard", id=first)
@@ -211,7 +211,7 @@ async def test_entries_are_discarded_one_by_one_for_a_reason(stage: OpenStage) -
 
 
 async def test_a_relay_is_paused_and_resumed(stage: OpenStage) -> None:
-    async with open_desk(stage) as context, console(context.s) as address, visiting(address) as visitor:
+    async with open_context(stage) as context, console(context.s) as address, visiting(address) as visitor:
         page = await visitor.get(f"/outbox/{NAME}")
         page = await visitor.submit(page, f"/outbox/{NAME}/pause", why="the broker moves")
         assert "Paused: the broker moves" in page.words

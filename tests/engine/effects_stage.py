@@ -206,7 +206,7 @@ class AppContext:
 
 
 @asynccontextmanager
-async def open_desk(
+async def open_context(
     stage: OpenStage, safety: Safety, *faults: str, honours_keys: bool = False
 ) -> AsyncIterator[AppContext]:
     async with stage() as s:

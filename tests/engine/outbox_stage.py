@@ -18,7 +18,7 @@ from payonce.testing import OpenStage, Stage
 NAME = "broker"
 BACKOFF_S = 10.0
 LEASE_S = 30.0
-TERMS = RelayConfig(batch=10, timeout_s=20.0, lease_s=LEASE_S, refusals_max=3, backoff=Fixed(BACKOFF_S))
+CONFIG = RelayConfig(batch=10, timeout_s=20.0, lease_s=LEASE_S, refusals_max=3, backoff=Fixed(BACKOFF_S))
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Broker:
     """Its books are the oracle: whatever is in `received` was delivered, as often as it is there."""
 
     name: str = NAME
-    config: RelayConfig = TERMS
+    config: RelayConfig = CONFIG
     received: list[Entry] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     faults: dict[UUID, Answer | Exception] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class AppContext:
 
 
 @asynccontextmanager
-async def open_desk(stage: OpenStage, config: RelayConfig = TERMS) -> AsyncIterator[AppContext]:
+async def open_context(stage: OpenStage, config: RelayConfig = CONFIG) -> AsyncIterator[AppContext]:
     async with stage() as s:
         await s.clock.freeze()
         await s.owner.execute("create table if not exists business (id text); grant all on business to payonce_service")

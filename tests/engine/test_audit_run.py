@@ -17,7 +17,7 @@ from payonce.engine.ledger.audit import CHECKS
 from payonce.engine.messages.transaction import Reader
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage
-from tests.engine.effects_stage import open_desk
+from tests.engine.effects_stage import open_context
 from tests.engine.ledger_books import eth, posted, transfer, unprotected
 from tests.engine.test_orphans import KEYED, left_unknown, park
 
@@ -87,7 +87,7 @@ async def with_payouts(s: Stage, *ids: str) -> None:
 
 
 async def test_a_sound_database_has_no_findings(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         await context.pay(work)
         await with_payouts(context.s, "17")
@@ -101,7 +101,7 @@ async def test_a_sound_database_has_no_findings(stage: OpenStage) -> None:
 @pytest.mark.parametrize("name", DAMAGE)
 async def test_damage_to_the_engines_rows_is_found_and_named(stage: OpenStage, name: str) -> None:
     damage, sentence = DAMAGE[name]
-    async with open_desk(stage, KEYED, "lost after") as context:
+    async with open_context(stage, KEYED, "lost after") as context:
         await left_unknown(context)
         assert (await audited(context.s)).ok
         async with unprotected(context.s.scratch) as superuser:
@@ -117,7 +117,7 @@ def test_every_invariant_is_proven_able_to_find_something() -> None:
 
 
 async def test_an_orphan_is_a_finding_until_it_is_reviewed(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "lost after") as context:
+    async with open_context(stage, KEYED, "lost after") as context:
         await left_unknown(context)
         await park(context)
         assert not (await audited(context.s)).ok

@@ -15,11 +15,11 @@ from payonce.engine.database import rate_limits
 from payonce.engine.database.rate_limits import (
     PENALTY_MAX_S,
     SharedBudget,
+    budget_share,
     declare_budget,
     late_max_s,
     penalise,
     take_turn,
-    turns_of,
 )
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.budget import Budget
@@ -286,7 +286,7 @@ async def test_a_store_that_takes_its_time_with_every_answer_keeps_nobody_back_f
 @pytest.mark.parametrize("port", [changenow, gateway])
 def test_calls_that_were_held_up_are_still_within_what_the_vendor_allows(port: Any, allowed_per_s: int) -> None:
     """In any second: the calls with turns in it, and the calls that were due earlier and could not be sent."""
-    rate_per_s, burst = turns_of(port, allowed_per_s)
+    rate_per_s, burst = budget_share(port, allowed_per_s)
     assert math.floor(rate_per_s * (1 + late_max_s(rate_per_s))) + burst <= allowed_per_s
 
 

@@ -15,7 +15,7 @@ from payonce.engine.messages.process import Worker
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Retry, Stale, Unknown
 from payonce.testing import OpenStage, Stage, eventually
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, open_context
 
 HOUR_S = 3_600.0
 TTL_S = 30.0
@@ -154,7 +154,7 @@ async def test_a_step_forward_lets_the_next_leader_in_and_the_former_one_writes_
 
 async def test_an_effect_in_doubt_waits_after_a_step_back_until_the_clock_has_caught_up(stage: OpenStage) -> None:
     """Whether its send has ended is unknown: it is not sent twice, and waits no longer than the step."""
-    async with open_desk(stage, Findable(HORIZON_S), "lost after") as context:
+    async with open_context(stage, Findable(HORIZON_S), "lost after") as context:
         await context.s.clock.freeze()
         work = await context.claim()
         with pytest.raises(Unknown):

@@ -11,7 +11,7 @@ from payonce.engine.effects import Blind, Findable, Harmless, Keyed, Rebroadcast
 from payonce.engine.messages.transaction import begin
 from payonce.kit.outcomes import Refused, Retry, Unknown
 from payonce.testing import OpenStage
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Order, Receipt, Unasked, Vendor, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Order, Receipt, Unasked, Vendor, open_context
 
 KEYED = Keyed(VALID_FOR_S)
 FENCED = Findable(HORIZON_S, Vendor().forget)
@@ -30,7 +30,7 @@ def honours_keys(safety: Safety) -> bool:
 async def test_an_effect_happens_once_and_is_answered_from_the_record_afterwards(
     stage: OpenStage, safety: Safety
 ) -> None:
-    async with open_desk(stage, safety) as context:
+    async with open_context(stage, safety) as context:
         work = await context.claim()
         assert await context.pay(work) == PAID
         assert await context.pay(work) == PAID
@@ -43,7 +43,7 @@ async def test_an_effect_happens_once_and_is_answered_from_the_record_afterwards
 
 @every_kind
 async def test_a_refusal_is_definite_and_the_vendor_is_not_asked_again(stage: OpenStage, safety: Safety) -> None:
-    async with open_desk(stage, safety, "refuse") as context:
+    async with open_context(stage, safety, "refuse") as context:
         work = await context.claim()
         for _ in range(2):
             with pytest.raises(Refused, match="card declined"):
@@ -56,7 +56,7 @@ async def test_a_refusal_is_definite_and_the_vendor_is_not_asked_again(stage: Op
 
 @every_kind
 async def test_what_was_not_sent_is_sent_by_the_next_run(stage: OpenStage, safety: Safety) -> None:
-    async with open_desk(stage, safety, "not sent", "not sent") as context:
+    async with open_context(stage, safety, "not sent", "not sent") as context:
         work = await context.claim()
         for _ in range(2):
             with pytest.raises(Retry, match="not sent"):
@@ -70,7 +70,7 @@ async def test_what_was_not_sent_is_sent_by_the_next_run(stage: OpenStage, safet
 @every_kind
 @pytest.mark.parametrize("fault", ["stop before", "stop after"])
 async def test_nobody_touches_a_live_attempt(stage: OpenStage, safety: Safety, fault: str) -> None:
-    async with open_desk(stage, safety) as context:
+    async with open_context(stage, safety) as context:
         await context.s.clock.freeze()
         await context.stop_in_the_vendor(await context.claim(), fault)
         successor = await context.take_over()
@@ -83,7 +83,7 @@ async def test_nobody_touches_a_live_attempt(stage: OpenStage, safety: Safety, f
 @pytest.mark.parametrize("fault", ["stop before", "stop after"])
 @pytest.mark.parametrize("safety", [KEYED, Rebroadcast()], ids=["keyed", "rebroadcast"])
 async def test_after_a_crash_the_exact_request_is_replayed(stage: OpenStage, safety: Safety, fault: str) -> None:
-    async with open_desk(stage, safety, honours_keys=True) as context:
+    async with open_context(stage, safety, honours_keys=True) as context:
         await context.stop_in_the_vendor(await context.claim(), fault)
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -95,7 +95,7 @@ async def test_after_a_crash_the_exact_request_is_replayed(stage: OpenStage, saf
 
 
 async def test_a_keyed_effect_is_not_replayed_once_the_vendor_forgot_the_key(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, honours_keys=True) as context:
+    async with open_context(stage, KEYED, honours_keys=True) as context:
         await context.stop_in_the_vendor(await context.claim(), "stop after")
         successor = await context.take_over()
         # The replay would end after the key expired.
@@ -109,7 +109,7 @@ async def test_a_keyed_effect_is_not_replayed_once_the_vendor_forgot_the_key(sta
 async def test_a_forgotten_key_that_the_vendor_does_not_show_is_for_a_person(
     stage: OpenStage, can_be_asked: bool
 ) -> None:
-    async with open_desk(stage, KEYED, "lost before") as context:
+    async with open_context(stage, KEYED, "lost before") as context:
         if not can_be_asked:
             context.effect_type = Unasked
         work = await context.claim()
@@ -123,7 +123,7 @@ async def test_a_forgotten_key_that_the_vendor_does_not_show_is_for_a_person(
 
 
 async def test_a_findable_effect_is_found_after_a_crash(stage: OpenStage) -> None:
-    async with open_desk(stage, UNFENCED) as context:
+    async with open_context(stage, UNFENCED) as context:
         await context.stop_in_the_vendor(await context.claim(), "stop after")
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -133,7 +133,7 @@ async def test_a_findable_effect_is_found_after_a_crash(stage: OpenStage) -> Non
 
 async def test_a_vendors_silence_proves_nothing_before_the_horizon(stage: OpenStage) -> None:
     """The vendor shows a payment only after a while: believing it sooner means paying twice."""
-    async with open_desk(stage, FENCED) as context:
+    async with open_context(stage, FENCED) as context:
         await context.s.clock.freeze()
         await context.stop_in_the_vendor(await context.claim(), "stop after")
         context.vendor.shows_nothing = True
@@ -149,7 +149,7 @@ async def test_a_vendors_silence_proves_nothing_before_the_horizon(stage: OpenSt
 
 
 async def test_a_findable_effect_is_sent_again_only_behind_the_vendors_fence(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED) as context:
+    async with open_context(stage, FENCED) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), "stop before")
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
@@ -163,7 +163,7 @@ async def test_a_findable_effect_is_sent_again_only_behind_the_vendors_fence(sta
 
 
 async def test_what_landed_before_the_fence_is_found_and_not_sent_again(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED, "lost before") as context:
+    async with open_context(stage, FENCED, "lost before") as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work)
@@ -174,7 +174,7 @@ async def test_what_landed_before_the_fence_is_found_and_not_sent_again(stage: O
 
 
 async def test_without_a_fence_a_person_decides_about_sending_again(stage: OpenStage) -> None:
-    async with open_desk(stage, UNFENCED) as context:
+    async with open_context(stage, UNFENCED) as context:
         await context.stop_in_the_vendor(await context.claim(), "stop before")
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
@@ -185,7 +185,7 @@ async def test_without_a_fence_a_person_decides_about_sending_again(stage: OpenS
 
 
 async def test_a_fence_that_fails_sends_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED, "lost before") as context:
+    async with open_context(stage, FENCED, "lost before") as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work)
@@ -198,7 +198,7 @@ async def test_a_fence_that_fails_sends_nothing(stage: OpenStage) -> None:
 
 
 async def test_two_runs_that_miss_it_at_once_fence_and_send_once(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED, "lost before") as context:
+    async with open_context(stage, FENCED, "lost before") as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work)
@@ -215,7 +215,7 @@ async def test_two_runs_that_miss_it_at_once_fence_and_send_once(stage: OpenStag
 
 
 async def test_what_was_given_up_during_the_fence_is_not_sent(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED, "lost before") as context:
+    async with open_context(stage, FENCED, "lost before") as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work)
@@ -232,7 +232,7 @@ async def test_what_was_given_up_during_the_fence_is_not_sent(stage: OpenStage) 
 
 
 async def test_a_vendor_that_cannot_tell_leaves_it_unknown(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED, "lost after") as context:
+    async with open_context(stage, FENCED, "lost after") as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work)
@@ -248,7 +248,7 @@ async def test_a_vendor_that_cannot_tell_leaves_it_unknown(stage: OpenStage) -> 
 
 @pytest.mark.parametrize("fault", ["stop before", "stop after"])
 async def test_a_harmless_effect_is_abandoned_and_done_in_the_next_generation(stage: OpenStage, fault: str) -> None:
-    async with open_desk(stage, Harmless()) as context:
+    async with open_context(stage, Harmless()) as context:
         await context.stop_in_the_vendor(await context.claim(), fault)
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -260,7 +260,7 @@ async def test_a_harmless_effect_is_abandoned_and_done_in_the_next_generation(st
 
 @pytest.mark.parametrize("fault", ["stop before", "stop after"])
 async def test_a_blind_effect_is_tried_once_and_then_a_persons(stage: OpenStage, fault: str) -> None:
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         await context.stop_in_the_vendor(await context.claim(), fault)
         successor = await context.take_over()
         await context.s.clock.advance(10 * VALID_FOR_S)
@@ -275,7 +275,7 @@ async def test_a_blind_effect_is_tried_once_and_then_a_persons(stage: OpenStage,
 @pytest.mark.parametrize("fault", ["lost before", "lost after"])
 async def test_no_fault_pays_twice(stage: OpenStage, safety: Safety, fault: str) -> None:
     """Whatever the kind does next, the vendor's books have each key and generation at most once."""
-    async with open_desk(stage, safety, fault, fault, honours_keys=honours_keys(safety)) as context:
+    async with open_context(stage, safety, fault, fault, honours_keys=honours_keys(safety)) as context:
         work = await context.claim()
         with pytest.raises(Unknown, match="reset by peer"):
             await context.pay(work)
@@ -293,7 +293,7 @@ async def test_no_fault_pays_twice(stage: OpenStage, safety: Safety, fault: str)
 @every_kind
 async def test_two_runs_at_once_perform_once(stage: OpenStage, safety: Safety) -> None:
     """Two messages about one object: the second finds the first one's intent."""
-    async with open_desk(stage, safety) as context:
+    async with open_context(stage, safety) as context:
         work = await context.claim()
         results = await asyncio.gather(*(context.pay(work) for _ in range(5)), return_exceptions=True)
         assert PAID in results

@@ -11,7 +11,7 @@ from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Refused, Unknown
 from payonce.testing import OpenStage
-from tests.engine.effects_stage import TIMEOUT_S, VALID_FOR_S, AppContext, Receipt, open_desk
+from tests.engine.effects_stage import TIMEOUT_S, VALID_FOR_S, AppContext, Receipt, open_context
 
 KEYED = Keyed(VALID_FOR_S)
 
@@ -44,7 +44,7 @@ async def answer(context: AppContext, how: Answer, outcome: object = None) -> No
 
 
 async def test_the_intent_of_an_adopted_effect_runs_once_before_its_outcome(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         receipt, work = await adopted(context), await context.claim()
         for _ in range(2):
             assert await context.pay(work) == receipt
@@ -54,14 +54,14 @@ async def test_the_intent_of_an_adopted_effect_runs_once_before_its_outcome(stag
 
 
 async def test_two_runs_at_once_run_the_intent_of_an_adopted_effect_once(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         receipt, work = await adopted(context), await context.claim()
         assert set(await asyncio.gather(context.pay(work), context.pay(work))) == {receipt}
         assert await context.business() == 1
 
 
 async def test_an_intent_that_fails_is_run_again(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         receipt, work = await adopted(context), await context.claim()
         await context.s.owner.execute("alter table business rename to elsewhere")
         with pytest.raises(Exception, match="business"):
@@ -72,7 +72,7 @@ async def test_an_intent_that_fails_is_run_again(stage: OpenStage) -> None:
 
 
 async def test_an_outcome_that_a_person_states_comes_after_the_intent(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         receipt, work = await adopted(context, outcome=False), await context.claim()
         await answer(context, Answer.HAPPENED, receipt)
         assert await context.pay(work) == receipt
@@ -80,7 +80,7 @@ async def test_an_outcome_that_a_person_states_comes_after_the_intent(stage: Ope
 
 
 async def test_a_refusal_of_an_adopted_effect_comes_after_the_intent(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         await adopted(context)
         await context.s.owner.execute("update payonce.effects set state = 'review', review_cause = 'not_on_statement'")
         await answer(context, Answer.DID_NOT)
@@ -92,7 +92,7 @@ async def test_a_refusal_of_an_adopted_effect_comes_after_the_intent(stage: Open
 
 
 async def test_an_intent_that_ran_with_an_earlier_generation_is_not_repeated(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "lost before") as context:
+    async with open_context(stage, KEYED, "lost before") as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work)
@@ -104,7 +104,7 @@ async def test_an_intent_that_ran_with_an_earlier_generation_is_not_repeated(sta
 
 
 async def test_the_intent_of_a_generation_that_was_asked_for_and_forgotten_runs(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "refuse") as context:
+    async with open_context(stage, KEYED, "refuse") as context:
         work = await context.claim()
         with pytest.raises(Refused):
             await context.pay(work)

@@ -5,7 +5,7 @@ import pytest
 from payonce.engine.effects import Findable
 from payonce.kit.outcomes import Refused, Retry, Unknown
 from payonce.testing import OpenStage
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, AppContext, Order, Receipt, Vendor, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, AppContext, Order, Receipt, Vendor, open_context
 
 
 class Burning(Vendor):
@@ -38,7 +38,7 @@ async def after_the_horizon(context: AppContext) -> None:
 
 
 async def test_after_a_burning_fence_the_next_generation_goes_out_under_its_own_reference(stage: OpenStage) -> None:
-    async with open_desk(stage, Findable(HORIZON_S)) as context:
+    async with open_context(stage, Findable(HORIZON_S)) as context:
         vendor = at_the_burning_vendor(context, "lost before")
         work = await context.claim()
         with pytest.raises(Unknown):
@@ -52,7 +52,7 @@ async def test_after_a_burning_fence_the_next_generation_goes_out_under_its_own_
 
 
 async def test_without_burning_the_burnt_reference_would_be_sent_again_in_vain(stage: OpenStage) -> None:
-    async with open_desk(stage, Findable(HORIZON_S)) as context:
+    async with open_context(stage, Findable(HORIZON_S)) as context:
         at_the_burning_vendor(context, "lost before", burns=False)
         work = await context.claim()
         with pytest.raises(Unknown):
@@ -63,7 +63,7 @@ async def test_without_burning_the_burnt_reference_would_be_sent_again_in_vain(s
 
 
 async def test_a_payment_that_lands_before_the_fence_keeps_it_from_burning(stage: OpenStage) -> None:
-    async with open_desk(stage, Findable(HORIZON_S)) as context:
+    async with open_context(stage, Findable(HORIZON_S)) as context:
         vendor = at_the_burning_vendor(context, "lost after")
         vendor.shows_nothing = True
         work = await context.claim()
@@ -79,7 +79,7 @@ async def test_a_payment_that_lands_before_the_fence_keeps_it_from_burning(stage
 
 
 async def test_a_crash_after_the_fence_burns_again_and_begins_one_generation(stage: OpenStage) -> None:
-    async with open_desk(stage, Findable(HORIZON_S)) as context:
+    async with open_context(stage, Findable(HORIZON_S)) as context:
         vendor = at_the_burning_vendor(context, "lost before")
         work = await context.claim()
         with pytest.raises(Unknown):
@@ -92,7 +92,7 @@ async def test_a_crash_after_the_fence_burns_again_and_begins_one_generation(sta
 
 
 async def test_a_burnt_generation_that_the_vendor_charged_after_all_opens_a_review(stage: OpenStage) -> None:
-    async with open_desk(stage, Findable(HORIZON_S)) as context:
+    async with open_context(stage, Findable(HORIZON_S)) as context:
         vendor = at_the_burning_vendor(context)
         first = await context.stop_in_the_vendor(await context.claim(), "stop before")
         second = await context.take_over()

@@ -29,12 +29,12 @@ from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
 from payonce.testing import OpenStage
-from tests.engine.effects_stage import HORIZON_S, PAY, TIMEOUT_S, Order, Pay, Receipt, open_desk
+from tests.engine.effects_stage import HORIZON_S, PAY, TIMEOUT_S, Order, Pay, Receipt, open_context
 from tests.engine.test_effects import FENCED, KEYED, PAID
 
 
 async def test_a_stale_run_records_and_sends_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         stale = await context.claim()
         await context.take_over()
         with pytest.raises(Stale):
@@ -45,7 +45,7 @@ async def test_a_stale_run_records_and_sends_nothing(stage: OpenStage) -> None:
 
 
 async def test_a_run_whose_lease_ended_sends_nothing_even_if_nobody_took_over(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         await context.s.clock.advance_leases(PAY.lease_s)
         with pytest.raises(Stale):
@@ -54,7 +54,7 @@ async def test_a_run_whose_lease_ended_sends_nothing_even_if_nobody_took_over(st
 
 
 async def test_take_over_waits_for_an_intent_that_is_being_committed(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
 
         async def move_slowly(tx: Tx) -> None:
@@ -65,7 +65,7 @@ async def test_take_over_waits_for_an_intent_that_is_being_committed(stage: Open
 
 
 async def test_an_intent_that_fails_leaves_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
 
         async def fail(tx: Tx) -> None:
@@ -87,7 +87,7 @@ async def test_a_check_in_the_intent_transaction_keeps_it_from_being_sent(stage:
         raise no
 
     check: IntentCheck = frozen
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim((check,))
         with pytest.raises(type(no)):
             await context.pay(work, scope="payout 1")
@@ -103,7 +103,7 @@ async def test_a_replay_is_checked_too(stage: OpenStage) -> None:
     async def note(tx: Tx, sending: Sending) -> None:
         again.append(sending.again)
 
-    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
+    async with open_context(stage, KEYED, "lost after", honours_keys=True) as context:
         work = await context.claim((note,))
         with pytest.raises(Unknown):
             await context.pay(work)
@@ -115,7 +115,7 @@ async def test_a_run_that_was_held_up_before_sending_does_not_send(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is stopped after its intent and wakes up later checks its own clock first."""
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         work = await context.claim()
         with monkeypatch.context() as patch:
             patch.setattr(send, "time", Ahead(TIMEOUT_S))
@@ -140,7 +140,7 @@ async def test_a_process_stopped_before_its_send_that_wakes_after_another_finish
             patch.setattr(send, "time", Ahead(TIMEOUT_S + HORIZON_S))
             return await send.send(*arguments)
 
-    async with open_desk(stage, safety) as context:
+    async with open_context(stage, safety) as context:
         monkeypatch.setattr(run_module, "send", stand_still_once)
         stale = asyncio.create_task(context.pay(await context.claim()))
         await committed.wait()
@@ -164,7 +164,7 @@ async def test_two_runs_that_find_it_unknown_at_once_replay_it_once(stage: OpenS
             await both_have_looked.wait()
         return await send.send_again(*arguments)
 
-    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
+    async with open_context(stage, KEYED, "lost after", honours_keys=True) as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work)
@@ -176,7 +176,7 @@ async def test_two_runs_that_find_it_unknown_at_once_replay_it_once(stage: OpenS
 
 
 async def test_a_cancelled_run_leaves_it_unknown(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         run = await context.stop_in_the_vendor(await context.claim(), "stop before")
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -186,7 +186,7 @@ async def test_a_cancelled_run_leaves_it_unknown(stage: OpenStage) -> None:
 
 
 async def test_a_late_answer_is_appended_and_the_same_answer_changes_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, honours_keys=True) as context:
+    async with open_context(stage, KEYED, honours_keys=True) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), "stop after")
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -199,7 +199,7 @@ async def test_a_late_answer_is_appended_and_the_same_answer_changes_nothing(sta
 
 async def test_a_late_answer_alone_is_enough(stage: OpenStage) -> None:
     """Nobody resolved it meanwhile: the stale run's outcome is the truth."""
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), "stop before")
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -213,7 +213,7 @@ async def test_a_late_answer_alone_is_enough(stage: OpenStage) -> None:
 
 @pytest.mark.parametrize("late", ["refuse late", "stop after"])
 async def test_a_late_answer_that_contradicts_the_record_opens_a_review(stage: OpenStage, late: str) -> None:
-    async with open_desk(stage, KEYED, honours_keys=True) as context:
+    async with open_context(stage, KEYED, honours_keys=True) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), late)
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -228,7 +228,7 @@ async def test_a_late_answer_that_contradicts_the_record_opens_a_review(stage: O
 
 
 async def test_a_late_charge_after_a_recorded_refusal_opens_a_review(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, honours_keys=True) as context:
+    async with open_context(stage, KEYED, honours_keys=True) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), "stop after")
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -242,7 +242,7 @@ async def test_a_late_charge_after_a_recorded_refusal_opens_a_review(stage: Open
 
 
 async def test_a_late_outcome_of_an_abandoned_harmless_generation_is_only_noted(stage: OpenStage) -> None:
-    async with open_desk(stage, Harmless()) as context:
+    async with open_context(stage, Harmless()) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), "stop before")
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -258,7 +258,7 @@ async def test_a_late_outcome_of_an_abandoned_harmless_generation_is_only_noted(
 async def test_a_try_that_ends_after_a_person_ruled_it_out_opens_the_question_again(
     stage: OpenStage, late: str
 ) -> None:
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), late)
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -278,7 +278,7 @@ async def test_a_try_that_ends_after_a_person_ruled_it_out_opens_the_question_ag
 
 
 async def test_a_vendor_reference_that_another_effect_has_opens_a_review(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "other receipt", "other receipt") as context:
+    async with open_context(stage, KEYED, "other receipt", "other receipt") as context:
         work = await context.claim()
         assert (await context.pay(work, "p-1")).number == "n-other"
         with pytest.raises(Retry, match="same_reference"):
@@ -288,7 +288,7 @@ async def test_a_vendor_reference_that_another_effect_has_opens_a_review(stage: 
 
 
 async def test_of_one_scope_only_one_effect_is_open(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
+    async with open_context(stage, KEYED, "lost after", honours_keys=True) as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work, "p-1", "cart 7")
@@ -300,7 +300,7 @@ async def test_of_one_scope_only_one_effect_is_open(stage: OpenStage) -> None:
 
 
 async def test_an_answer_that_cannot_be_stored_is_unknown_and_not_lost(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED, "garbage") as context:
+    async with open_context(stage, FENCED, "garbage") as context:
         work = await context.claim()
         with pytest.raises(Unknown, match="cannot be stored"):
             await context.pay(work)
@@ -322,7 +322,7 @@ async def test_an_outcome_whose_record_was_not_confirmed_is_on_record_once(
 
     monkeypatch.setattr(store, "record_performed", unconfirmed)
     monkeypatch.setattr(send, "RECORD_WAIT_S", 0.0)
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         assert await context.pay(await context.claim()) == PAID
         rows = await context.s.owner.fetch("select event from payonce.effect_attempts order by id")
         assert [row["event"] for row in rows] == ["started", "performed"]
@@ -338,14 +338,14 @@ async def test_an_outcome_waits_for_a_store_that_is_away(stage: OpenStage, monke
 
     monkeypatch.setattr(store, "record_performed", fail_once)
     monkeypatch.setattr(send, "RECORD_WAIT_S", 0.0)
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         assert await context.pay(await context.claim()) == PAID
         assert not failures
         assert await context.state() == [(1, "performed")]
 
 
 async def test_an_outcome_that_the_store_refuses_is_left_to_the_next_run(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         run = await context.stop_in_the_vendor(await context.claim(), "stop before")
         await context.s.owner.execute(
             "alter table payonce.effect_attempts add constraint away check (event <> 'performed') not valid"
@@ -361,7 +361,7 @@ async def test_an_outcome_that_the_store_refuses_is_left_to_the_next_run(stage: 
 
 
 async def test_attempts_are_append_only(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         await context.pay(await context.claim())
         for statement in ("update payonce.effect_attempts set detail = ''", "delete from payonce.effect_attempts"):
             for session in (context.s.owner, context.s.database.work):
@@ -378,7 +378,7 @@ async def test_a_timeout_that_the_lease_or_a_quarantine_does_not_cover_is_refuse
     class Slow(Pay):
         timeout_s = min(lease_s, SEND_MAX_S + 1)
 
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         context.queue.policy = replace(PAY, lease_s=lease_s)
         with pytest.raises(Invalid, match=why):
@@ -389,7 +389,7 @@ async def test_a_request_of_a_newer_version_is_left_to_a_newer_worker(stage: Ope
     class Newer(Pay):
         version = 2
 
-    async with open_desk(stage, Keyed(10), "not sent") as context:
+    async with open_context(stage, Keyed(10), "not sent") as context:
         work = await context.claim()
         with pytest.raises(Retry):
             await work.effect(Newer(context.vendor, context.safety), key="p-1")

@@ -5,7 +5,7 @@ import pytest
 from payonce.engine.effects import Blind
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage
-from tests.engine.effects_stage import open_desk
+from tests.engine.effects_stage import open_context
 
 FORGET = """
     alter table payonce.effect_attempts disable trigger user;
@@ -21,7 +21,7 @@ async def test_what_the_vendor_said_of_a_forgotten_effect_is_in_the_audit_log(
     stage: OpenStage, fault: str, event: str
 ) -> None:
     """Guards the audit note: without it only the vendor knows of the payment."""
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         run = await context.stop_in_the_vendor(await context.claim(), fault)
         await context.s.owner.execute(FORGET)
         context.vendor.resume.set()

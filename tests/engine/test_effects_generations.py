@@ -23,7 +23,7 @@ from payonce.engine.messages.transaction import Reader, begin
 from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Refused, Retry, Unknown
 from payonce.testing import OpenStage
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, AppContext, Receipt, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, AppContext, Receipt, open_context
 from tests.engine.test_effects_burnt import after_the_horizon, at_the_burning_vendor
 
 FIRST, SECOND = Receipt("n-p-1:1", "p-1:1"), Receipt("n-p-1:2", "p-1:2")
@@ -67,7 +67,7 @@ async def shown_after_all(context: AppContext) -> EffectRecord:
 async def test_a_superseded_generation_that_is_before_a_person_again_keeps_the_next_one_from_going_out(
     stage: OpenStage,
 ) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         work = await ruled_out(context)
         assert (await shown_after_all(context)).state is State.REVIEW
         with pytest.raises(Retry, match="p-1:1 waits for a person: contradiction"):
@@ -79,7 +79,7 @@ async def test_a_superseded_generation_that_is_before_a_person_again_keeps_the_n
 
 
 async def test_a_superseded_generation_that_happened_after_all_is_the_answer(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         work = await ruled_out(context)
         await shown_after_all(context)
         await answer(context, Answer.HAPPENED)
@@ -93,7 +93,7 @@ async def test_a_superseded_generation_that_happened_after_all_is_the_answer(sta
 async def test_an_unsent_generation_is_abandoned_when_the_one_before_happened_after_all(
     stage: OpenStage, safety: Safety
 ) -> None:
-    async with open_desk(stage, Blind(), "lost after", "not sent") as context:
+    async with open_context(stage, Blind(), "lost after", "not sent") as context:
         work = await ruled_out(context)
         context.safety = safety
         with pytest.raises(Retry, match="429"):
@@ -110,7 +110,7 @@ async def test_an_unsent_generation_is_abandoned_when_the_one_before_happened_af
 
 
 async def test_an_unsent_generation_goes_out_once_the_one_before_is_ruled_out_again(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost before", "not sent") as context:
+    async with open_context(stage, Blind(), "lost before", "not sent") as context:
         work = await ruled_out(context)
         with pytest.raises(Retry, match="429"):
             await context.pay(work)
@@ -121,7 +121,7 @@ async def test_an_unsent_generation_goes_out_once_the_one_before_is_ruled_out_ag
 
 
 async def test_of_two_generations_that_may_both_have_happened_a_person_tells(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after", "lost before") as context:
+    async with open_context(stage, Blind(), "lost after", "lost before") as context:
         work = await ruled_out(context)
         context.safety = Keyed(VALID_FOR_S)
         with pytest.raises(Unknown):
@@ -136,7 +136,7 @@ async def test_of_two_generations_that_may_both_have_happened_a_person_tells(sta
 
 
 async def test_a_refused_generation_is_no_end_while_an_earlier_one_may_have_happened(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after", "refuse") as context:
+    async with open_context(stage, Blind(), "lost after", "refuse") as context:
         work = await ruled_out(context)
         with pytest.raises(Refused):
             await context.pay(work)
@@ -161,7 +161,7 @@ async def once_unsent(context: AppContext, work: Work) -> None:
 async def test_a_generation_that_turns_up_before_the_intent_keeps_the_next_one_back(
     stage: OpenStage, so_far: Callable[[AppContext, Work], Awaitable[None]]
 ) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         work = await ruled_out(context)
         await so_far(context, work)
         calls, look = len(context.vendor.calls), store.generations
@@ -180,7 +180,7 @@ async def test_a_generation_that_turns_up_before_the_intent_keeps_the_next_one_b
 
 async def test_a_burnt_generation_whose_end_stays_unknown_holds_nothing_up(stage: OpenStage) -> None:
     """The vendor no longer accepts its reference, so its lost answer changes nothing."""
-    async with open_desk(stage, Findable(HORIZON_S)) as context:
+    async with open_context(stage, Findable(HORIZON_S)) as context:
         vendor = at_the_burning_vendor(context)
         stopped = await context.stop_in_the_vendor(await context.claim(), "lost late")
         work = await context.take_over()

@@ -16,7 +16,7 @@ from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Held, Refused, Retry, Unknown
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage
-from tests.engine.effects_stage import Order, Pay, Receipt, Vendor, open_desk
+from tests.engine.effects_stage import Order, Pay, Receipt, Vendor, open_context
 
 KEYED = Keyed(valid_for_s=86_400)
 
@@ -166,7 +166,7 @@ async def test_a_handler_may_end_its_message_on_a_definite_refusal(stage: OpenSt
 
 
 async def test_a_second_effect_that_ends_does_not_hide_the_first(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await context.pay(work, "p-1")
@@ -179,7 +179,7 @@ async def test_a_second_effect_that_ends_does_not_hide_the_first(stage: OpenStag
 
 @pytest.mark.parametrize("fault", ["stop before", "stop after"])
 async def test_a_refusal_does_not_hide_an_effect_that_is_under_way(stage: OpenStage, fault: str) -> None:
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         work = await context.claim()
         await context.stop_in_the_vendor(work, fault)
         context.vendor.faults.insert(0, "refuse")
@@ -199,7 +199,7 @@ async def test_a_run_does_not_end_while_an_effect_of_it_is_still_being_prepared(
             await self.vendor._stop()
             return await super().prepare()
 
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         context.effect_type = Slow
         work = await context.claim()
         paying = await context.stop_in_the_vendor(work, "")

@@ -14,7 +14,17 @@ from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, KeyReused, Refused, Retry, Unknown
 from payonce.testing import OpenStage, Stage
-from tests.engine.effects_stage import HORIZON_S, PAY, VALID_FOR_S, AppContext, Order, Pay, Receipt, Vendor, open_desk
+from tests.engine.effects_stage import (
+    HORIZON_S,
+    PAY,
+    VALID_FOR_S,
+    AppContext,
+    Order,
+    Pay,
+    Receipt,
+    Vendor,
+    open_context,
+)
 
 EUR, USD = Asset("EUR", 2), Asset("USD", 2)
 KEYED = Keyed(VALID_FOR_S)
@@ -87,7 +97,7 @@ async def test_the_same_key_with_another_request_or_amount_is_an_error_that_name
     stage: OpenStage, first: dict[str, Any], second: dict[str, Any], named: list[str], fault: str
 ) -> None:
     """Whether it was performed, refused, lost on the way or never sent."""
-    async with open_desk(stage, KEYED, fault) as context:
+    async with open_context(stage, KEYED, fault) as context:
         work = await context.claim()
         try:
             await ask(work, Transfer(context.vendor, **first))
@@ -103,7 +113,7 @@ async def test_the_same_key_with_another_request_or_amount_is_an_error_that_name
 
 
 async def test_the_same_key_of_another_service_is_an_error_that_names_both(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         await ask(work, Transfer(context.vendor))
         others = Work(
@@ -115,7 +125,7 @@ async def test_the_same_key_of_another_service_is_an_error_that_names_both(stage
 
 @pytest.mark.parametrize("effect", [Transfer, Quoted])
 async def test_the_same_request_is_answered_from_the_record(stage: OpenStage, effect: type[Transfer]) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         paid = await ask(work, effect(context.vendor, amount=EURO))
         again = effect(context.vendor, amount=EURO)
@@ -125,7 +135,7 @@ async def test_the_same_request_is_answered_from_the_record(stage: OpenStage, ef
 
 async def test_what_an_effect_declares_is_compared_without_preparing_again(stage: OpenStage) -> None:
     """Preparing may query the vendor, but a recorded answer needs no query."""
-    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as context:
+    async with open_context(stage, KEYED, "lost after", honours_keys=True) as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await ask(work, Quoted(context.vendor, amount=EURO))
@@ -145,7 +155,7 @@ async def test_a_secret_is_not_told_with_what_differs(stage: OpenStage) -> None:
         def identity(self) -> object:
             return {"card_token": f"tok-{self.minor}-abcdefgh"}
 
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         await ask(work, Secret(context.vendor))
         with pytest.raises(KeyReused) as told:
@@ -157,7 +167,7 @@ async def test_a_secret_is_not_told_with_what_differs(stage: OpenStage) -> None:
 async def test_a_doubtful_effect_is_neither_resolved_nor_made_anew_for_another_request(
     stage: OpenStage, safety: Safety
 ) -> None:
-    async with open_desk(stage, safety, "lost before") as context:
+    async with open_context(stage, safety, "lost before") as context:
         work = await context.claim()
         with pytest.raises(Unknown):
             await ask(work, Transfer(context.vendor, safety))
@@ -169,7 +179,7 @@ async def test_a_doubtful_effect_is_neither_resolved_nor_made_anew_for_another_r
 
 async def test_the_next_generation_after_a_refusal_may_ask_otherwise(stage: OpenStage) -> None:
     """Like the next attempt of a charge with another card."""
-    async with open_desk(stage, KEYED, "refuse") as context:
+    async with open_context(stage, KEYED, "refuse") as context:
         work = await context.claim()
         with pytest.raises(Refused):
             await ask(work, Transfer(context.vendor, note=b"card 1", amount=EURO))
@@ -185,7 +195,7 @@ async def test_the_next_generation_after_a_refusal_may_ask_otherwise(stage: Open
 async def test_an_earlier_generation_that_happened_after_all_answers_for_the_same_amount_alone(
     stage: OpenStage,
 ) -> None:
-    async with open_desk(stage, KEYED, "refuse") as context:
+    async with open_context(stage, KEYED, "refuse") as context:
         work = await context.claim()
         with pytest.raises(Refused):
             await ask(work, Transfer(context.vendor, note=b"card 1", amount=EURO))
@@ -203,7 +213,7 @@ async def test_an_earlier_generation_that_happened_after_all_answers_for_the_sam
 
 
 async def test_rows_from_before_the_comparison_keep_answering(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         paid = await ask(work, Transfer(context.vendor))
         await context.s.owner.execute("update payonce.effects set identity = null")
@@ -211,7 +221,7 @@ async def test_rows_from_before_the_comparison_keep_answering(stage: OpenStage) 
 
 
 async def test_a_request_of_an_older_version_is_compared_by_its_amount_alone(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         paid = await ask(work, Transfer(context.vendor, note=b"as it was", amount=EURO))
         newer = Transfer(context.vendor, note=b"with a word more", amount=EURO, version=2)
@@ -222,7 +232,7 @@ async def test_a_request_of_an_older_version_is_compared_by_its_amount_alone(sta
 
 async def test_an_effect_that_declares_its_identity_since_goes_on_from_its_record(stage: OpenStage) -> None:
     """The remedy for an effect that turned out to prepare different requests."""
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         paid = await ask(work, Transfer(context.vendor, amount=EURO))
         assert await ask(work, Quoted(context.vendor, amount=EURO)) == paid
@@ -244,7 +254,7 @@ async def test_a_request_that_would_differ_in_the_next_run_is_refused_in_the_fir
         def identity(self) -> object:
             return next(self.numbers)
 
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         work = await context.claim()
         for effect, why in (
             (

@@ -27,7 +27,7 @@ from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.testing import OpenStage, Stage
 from tests.engine.bank import Order, open_branch
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, AppContext, Pay, Receipt, Vendor, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, AppContext, Pay, Receipt, Vendor, open_context
 from tests.engine.test_effects_giving_up import effect_states, paying, put, step, why_it_waits
 from tests.locks import waits_or_ended
 
@@ -106,7 +106,7 @@ async def test_a_late_answer_that_leaves_the_question_open_leaves_the_message_pa
 
 @pytest.mark.parametrize("how", [Answer.HAPPENED, Answer.DID_NOT, Answer.LOOK_AGAIN, Answer.SEND_AGAIN])
 async def test_an_answer_that_comes_after_the_runs_last_look_is_acted_on(stage: OpenStage, how: Answer) -> None:
-    async with open_desk(stage, Findable(HORIZON_S, None), "lost after") as context:
+    async with open_context(stage, Findable(HORIZON_S, None), "lost after") as context:
         work = await context.claim()
         review = await in_review(context, work)
         with pytest.raises(Retry, match="waits for a person"):
@@ -121,7 +121,7 @@ async def test_an_answer_that_comes_after_the_runs_last_look_is_acted_on(stage: 
 
 
 async def test_an_answer_is_waited_for_once_and_not_for_ever(stage: OpenStage) -> None:
-    async with open_desk(stage, Findable(HORIZON_S, None), "lost after") as context:
+    async with open_context(stage, Findable(HORIZON_S, None), "lost after") as context:
         work = await context.claim()
         context.vendor.blind_for_questions = True
         await answer(context.s, await in_review(context, work), Answer.LOOK_AGAIN)
@@ -173,7 +173,7 @@ async def test_an_object_does_not_come_to_its_end_on_an_answer_that_nobody_has_s
 
 async def test_an_answer_given_while_the_message_is_being_parked_wakes_it(stage: OpenStage) -> None:
     """An answer given now waits for the parking, and then sees it."""
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         work = await context.claim()
         review = await in_review(context, work)
         settle_within = context.queue.settle_within
@@ -236,7 +236,7 @@ async def test_answers_of_two_tries_that_come_in_the_same_moment_are_held_agains
     def said(number: str) -> Result:
         return Result(Event.PERFORMED, outcome=encode(Receipt(number, "p-1:1"), Receipt, "it"), vendor_ref=number)
 
-    async with open_desk(stage, Keyed(VALID_FOR_S), "not sent") as context:
+    async with open_context(stage, Keyed(VALID_FOR_S), "not sent") as context:
         work, pool = await context.claim(), context.s.database.work
         with pytest.raises(Retry):
             await context.pay(work)

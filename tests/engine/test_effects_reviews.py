@@ -24,7 +24,7 @@ from payonce.engine.messages.transaction import Reader, begin
 from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
 from payonce.testing import OpenStage
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, AppContext, Pay, Receipt, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, AppContext, Pay, Receipt, open_context
 from tests.engine.test_effects import FENCED, KEYED, PAID, UNFENCED, honours_keys
 
 BOTH = {Answer.HAPPENED, Answer.DID_NOT}
@@ -70,7 +70,7 @@ async def answer(context: AppContext, review: Review, how: Answer, **more: objec
 async def test_giving_up_an_unknown_effect_asks_a_person_with_only_the_safe_answers(
     stage: OpenStage, safety: Safety, allowed: set[Answer]
 ) -> None:
-    async with open_desk(stage, safety, "lost after") as context:
+    async with open_context(stage, safety, "lost after") as context:
         review = await given_up(context)
         assert review.allowed == allowed
         assert review.question.startswith("Did test.pay for p-1 (generation 1) happen? Open because its message was")
@@ -83,7 +83,7 @@ async def test_giving_up_an_unknown_effect_asks_a_person_with_only_the_safe_answ
 
 
 async def test_what_provably_never_left_may_be_sent_again_even_if_blind(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "not sent") as context:
+    async with open_context(stage, Blind(), "not sent") as context:
         review = await given_up(context)
         assert Answer.SEND_AGAIN in review.allowed
         assert await answer(context, review, Answer.SEND_AGAIN) is State.INTENDED
@@ -92,7 +92,7 @@ async def test_what_provably_never_left_may_be_sent_again_even_if_blind(stage: O
 
 
 async def test_it_happened_is_what_the_handler_gets(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         review = await given_up(context)
         with pytest.raises(Invalid, match="which outcome"):
             await answer(context, review, Answer.HAPPENED)
@@ -115,7 +115,7 @@ async def test_it_happened_is_what_the_handler_gets(stage: OpenStage) -> None:
 async def test_an_outcome_that_the_handler_could_not_read_is_refused_with_the_fields(
     stage: OpenStage, slip: object, said: str
 ) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         review = await given_up(context)
         with pytest.raises(Invalid) as refused:
             await answer(context, review, Answer.HAPPENED, outcome=slip)
@@ -127,14 +127,14 @@ async def test_an_outcome_that_the_handler_could_not_read_is_refused_with_the_fi
 
 
 async def test_an_outcome_of_a_kind_that_this_process_does_not_know_is_taken_as_it_is(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         review = await given_up(context)
         await context.s.owner.execute("update payonce.effects set kind = 'elsewhere.pay'")
         assert await answer(context, review, Answer.HAPPENED, outcome={"anything": 7}) is State.PERFORMED
 
 
 async def test_it_did_not_is_a_refusal_to_the_handler_with_who_said_so(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost before") as context:
+    async with open_context(stage, Blind(), "lost before") as context:
         review = await given_up(context)
         assert await answer(context, review, Answer.DID_NOT) is State.ABANDONED
         with pytest.raises(Refused, match="by ada: looked at the vendor"):
@@ -144,7 +144,7 @@ async def test_it_did_not_is_a_refusal_to_the_handler_with_who_said_so(stage: Op
 
 @pytest.mark.parametrize("safety", [KEYED, UNFENCED, Rebroadcast(), Harmless()], ids=lambda kind: type(kind).__name__)
 async def test_sending_again_by_a_persons_word_pays_once(stage: OpenStage, safety: Safety) -> None:
-    async with open_desk(stage, safety, "lost before", honours_keys=honours_keys(safety)) as context:
+    async with open_context(stage, safety, "lost before", honours_keys=honours_keys(safety)) as context:
         await given_up(context)
         await context.s.clock.advance(TIMEOUT_S + HORIZON_S)
         [review] = await reviews(Reader(context.s.database))
@@ -167,7 +167,7 @@ async def stopped_and_given_up(context: AppContext, late: str = "stop before") -
 async def test_nobody_can_say_that_it_did_not_happen_before_the_vendor_would_show_it(
     stage: OpenStage, safety: Safety
 ) -> None:
-    async with open_desk(stage, safety) as context:
+    async with open_context(stage, safety) as context:
         await stopped_and_given_up(context)
         for seconds in (0.0, TIMEOUT_S, HORIZON_S - 1):
             await context.s.clock.advance(seconds)
@@ -181,7 +181,7 @@ async def test_nobody_can_say_that_it_did_not_happen_before_the_vendor_would_sho
 
 
 async def test_a_persons_send_again_goes_through_the_vendors_fence(stage: OpenStage) -> None:
-    async with open_desk(stage, FENCED) as context:
+    async with open_context(stage, FENCED) as context:
         stopped, successor = await stopped_and_given_up(context)
         await context.s.clock.advance(TIMEOUT_S + HORIZON_S)
         [review] = await reviews(Reader(context.s.database))
@@ -195,7 +195,7 @@ async def test_a_persons_send_again_goes_through_the_vendors_fence(stage: OpenSt
 
 
 async def test_a_persons_send_again_asks_the_vendor_first(stage: OpenStage) -> None:
-    async with open_desk(stage, UNFENCED) as context:
+    async with open_context(stage, UNFENCED) as context:
         _, successor = await stopped_and_given_up(context, "stop after")
         await context.s.clock.advance(TIMEOUT_S + HORIZON_S)
         [review] = await reviews(Reader(context.s.database))
@@ -205,7 +205,7 @@ async def test_a_persons_send_again_asks_the_vendor_first(stage: OpenStage) -> N
 
 
 async def test_a_send_again_is_void_once_a_try_ends_that_the_person_did_not_know_of(stage: OpenStage) -> None:
-    async with open_desk(stage, UNFENCED) as context:
+    async with open_context(stage, UNFENCED) as context:
         stopped, successor = await stopped_and_given_up(context, "stop before, lost after")
         await context.s.clock.advance(TIMEOUT_S + HORIZON_S)
         [review] = await reviews(Reader(context.s.database))
@@ -220,7 +220,7 @@ async def test_a_send_again_is_void_once_a_try_ends_that_the_person_did_not_know
 
 
 async def test_looking_again_finds_it(stage: OpenStage) -> None:
-    async with open_desk(stage, UNFENCED, "lost after") as context:
+    async with open_context(stage, UNFENCED, "lost after") as context:
         review = await given_up(context)
         assert await answer(context, review, Answer.LOOK_AGAIN) is State.UNKNOWN
         assert await context.pay(await context.take_over()) == PAID
@@ -228,7 +228,7 @@ async def test_looking_again_finds_it(stage: OpenStage) -> None:
 
 
 async def test_an_answer_to_what_has_changed_since_is_refused(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         review = await given_up(context)
         results = await asyncio.gather(
             answer(context, review, Answer.DID_NOT),
@@ -241,7 +241,7 @@ async def test_an_answer_to_what_has_changed_since_is_refused(stage: OpenStage) 
 
 
 async def test_a_contradiction_allows_no_sending_again(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, honours_keys=True) as context:
+    async with open_context(stage, KEYED, honours_keys=True) as context:
         stale = await context.stop_in_the_vendor(await context.claim(), "refuse late")
         successor = await context.take_over()
         await context.s.clock.advance(TIMEOUT_S + 1)
@@ -258,7 +258,7 @@ async def test_a_contradiction_allows_no_sending_again(stage: OpenStage) -> None
 
 
 async def test_a_late_answer_settles_a_review_that_waited_for_it(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         work = await context.claim()
         stale = await context.stop_in_the_vendor(work, "stop before")
         async with begin(context.s.database, context.s.feed) as tx:
@@ -272,7 +272,7 @@ async def test_a_late_answer_settles_a_review_that_waited_for_it(stage: OpenStag
 
 
 async def test_reviews_come_in_pages(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), *["lost after"] * 5) as context:
+    async with open_context(stage, Blind(), *["lost after"] * 5) as context:
         work = await context.claim()
         for number in range(5):
             with pytest.raises(Unknown):
@@ -287,7 +287,7 @@ async def test_reviews_come_in_pages(stage: OpenStage) -> None:
 
 
 async def test_what_a_message_left_open_is_found_however_many_of_its_effects_ended(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind(), "lost after") as context:
+    async with open_context(stage, Blind(), "lost after") as context:
         work, read = await context.claim(), Reader(context.s.database)
         assert await left_open(read, work.message.id) is None
         with pytest.raises(Unknown):
@@ -300,7 +300,7 @@ async def test_what_a_message_left_open_is_found_however_many_of_its_effects_end
 
 
 async def test_a_refused_key_gets_a_next_generation_only_when_asked_for(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "refuse") as context:
+    async with open_context(stage, KEYED, "refuse") as context:
         work = await context.claim()
         for _ in range(2):
             with pytest.raises(Refused):
@@ -315,7 +315,7 @@ async def test_a_refused_key_gets_a_next_generation_only_when_asked_for(stage: O
 
 @pytest.mark.parametrize("fault", ["", "lost after", "not sent"])
 async def test_nothing_else_makes_a_generation_grow(stage: OpenStage, fault: str) -> None:
-    async with open_desk(stage, KEYED, fault) as context:
+    async with open_context(stage, KEYED, fault) as context:
         await asyncio.gather(context.pay(await context.claim()), return_exceptions=True)
         for generation in (1, 2):
             with pytest.raises(Invalid, match="needs a refusal or an abandonment"):

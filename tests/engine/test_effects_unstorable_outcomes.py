@@ -13,7 +13,7 @@ from payonce.engine.effects.send import Run
 from payonce.engine.messages.transaction import Reader
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage, eventually
-from tests.engine.effects_stage import VALID_FOR_S, AppContext, Pay, Receipt, open_desk
+from tests.engine.effects_stage import VALID_FOR_S, AppContext, Pay, Receipt, open_context
 
 LONG = "".join(random.Random(1).choices(string.ascii_lowercase + string.digits, k=8_000))
 
@@ -30,7 +30,7 @@ class NamedAtLength(Pay):
 
 @pytest.mark.parametrize("named", [NamedWithNul, NamedAtLength])
 async def test_an_outcome_is_kept_whatever_the_vendor_names_it(stage: OpenStage, named: type[Pay]) -> None:
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         context.effect_type = named
         work = await context.claim()
         with suppress(Retry):
@@ -48,7 +48,7 @@ async def test_two_effects_with_one_long_name_are_told_to_a_person(stage: OpenSt
         def vendor_ref(self, outcome: Receipt) -> str:
             return LONG
 
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         context.effect_type = Same
         work = await context.claim()
         await context.pay(work)
@@ -73,7 +73,7 @@ async def test_that_it_happened_is_on_record_even_if_the_store_refuses_the_answe
     async def broken(run: Run, stored: object, result: Result) -> object:
         return await record(run, stored, Result(result.event, None, "{no json", result.vendor_ref))  # type: ignore[arg-type]
 
-    async with open_desk(stage, Keyed(VALID_FOR_S)) as context:
+    async with open_context(stage, Keyed(VALID_FOR_S)) as context:
         work = await context.claim()
         monkeypatch.setattr(Run, "record", broken)
         with pytest.raises(Retry, match="outcome_not_kept"):
@@ -103,7 +103,7 @@ async def cancelled_while_writing(context: AppContext, times: int) -> asyncio.Ta
 async def test_a_run_ends_after_its_outcome_is_written_however_often_it_is_cancelled(
     stage: OpenStage, times: int
 ) -> None:
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         run = await cancelled_while_writing(context, times)
         with pytest.raises(asyncio.CancelledError):
             await run
@@ -111,7 +111,7 @@ async def test_a_run_ends_after_its_outcome_is_written_however_often_it_is_cance
 
 
 async def test_a_process_waits_for_outcomes_of_runs_that_it_abandoned(stage: OpenStage) -> None:
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         await cancelled_while_writing(context, 2)
         await send.outcomes_written()
         assert await context.state() == [(1, State.PERFORMED)]

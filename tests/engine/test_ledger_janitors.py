@@ -12,7 +12,7 @@ from payonce.engine.janitors.snapshots import Snapshots
 from payonce.engine.ledger import snapshots
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.audit_notes import noted, verified
-from tests.engine.effects_stage import open_desk
+from tests.engine.effects_stage import open_context
 from tests.engine.ledger_books import posted, transfer
 from tests.engine.ledger_chain import verified_ledger
 from tests.engine.test_orphans import KEYED, left_unknown, park
@@ -25,7 +25,7 @@ async def test_a_leader_seals_anchors_and_reviews_by_itself(
 ) -> None:
     for interval in ("SEAL_EVERY_S", "ORPHANS_EVERY_S", "SNAPSHOTS_EVERY_S"):
         monkeypatch.setattr(janitors, interval, OFTEN_S)
-    async with open_desk(stage, KEYED, "lost after") as context:
+    async with open_context(stage, KEYED, "lost after") as context:
         s = context.s
         await left_unknown(context)
         await park(context)

@@ -51,7 +51,7 @@ async def test_a_password_opens_a_session_of_its_person(stage: OpenStage) -> Non
         await add(s)
         token = await enter(s, " Ann ")
         known = await session_status(s.read, token)
-        assert known.anybody
+        assert known.has_people
         assert known.session is not None
         assert known.session.person == Person("ann", Role.OPERATOR)
 
@@ -142,7 +142,7 @@ async def test_logout_a_new_password_and_removal_end_sessions(stage: OpenStage) 
         async with s.begin() as tx:
             await remove_person(tx, "ann", by="root")
         assert (await session_status(s.read, removed)).session is None
-        assert not (await session_status(s.read, removed)).anybody
+        assert not (await session_status(s.read, removed)).has_people
 
 
 async def test_a_role_changes_what_an_open_session_may_do(stage: OpenStage) -> None:

@@ -13,7 +13,7 @@ from payonce.engine.messages.ports import Filter
 from payonce.engine.messages.transaction import Reader, begin
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.testing import OpenStage, eventually
-from tests.engine.effects_stage import PAY, TIMEOUT_S, VALID_FOR_S, AppContext, open_desk
+from tests.engine.effects_stage import PAY, TIMEOUT_S, VALID_FOR_S, AppContext, open_context
 from tests.locks import waits_for_a_lock
 
 KEYED: Safety = Keyed(VALID_FOR_S)
@@ -34,7 +34,7 @@ async def left_unknown(context: AppContext) -> None:
 
 
 async def test_the_effect_of_a_parked_message_goes_before_a_person(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "lost after") as context:
+    async with open_context(stage, KEYED, "lost after") as context:
         await left_unknown(context)
         await park(context)
         assert await review_orphans(context.s.database) == 1
@@ -48,7 +48,7 @@ async def test_the_effect_of_a_parked_message_goes_before_a_person(stage: OpenSt
 
 async def test_a_message_that_died_alone_leaves_its_effect_to_a_person(stage: OpenStage) -> None:
     """The reaper parks without a handler that could give the effect up."""
-    async with open_desk(stage, Blind()) as context:
+    async with open_context(stage, Blind()) as context:
         work = await context.claim()
         await context.stop_in_the_vendor(work, "stop after")
         await context.s.owner.execute("update payonce.messages set running_alone = true")
@@ -66,7 +66,7 @@ async def test_a_message_that_died_alone_leaves_its_effect_to_a_person(stage: Op
 
 
 async def test_a_message_deleted_by_hand_leaves_its_effect_to_a_person(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "lost after") as context:
+    async with open_context(stage, KEYED, "lost after") as context:
         await left_unknown(context)
         await park(context)
         assert await context.s.admin.purge("pay", MessageState.PARKED, Filter(), "tester") == 0, "a purge keeps it"
@@ -77,7 +77,7 @@ async def test_a_message_deleted_by_hand_leaves_its_effect_to_a_person(stage: Op
 
 
 async def test_an_effect_that_was_never_sent_is_not_forgotten_either(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "not sent") as context:
+    async with open_context(stage, KEYED, "not sent") as context:
         work = await context.claim()
         with pytest.raises(Retry):
             await context.pay(work)
@@ -90,7 +90,7 @@ async def test_an_effect_that_was_never_sent_is_not_forgotten_either(stage: Open
 
 @pytest.mark.parametrize("state", ["ready", "alone", "leased"])
 async def test_effects_whose_message_lives_are_left_alone(stage: OpenStage, state: str) -> None:
-    async with open_desk(stage, KEYED, "lost after") as context:
+    async with open_context(stage, KEYED, "lost after") as context:
         await left_unknown(context)
         if state != "leased":
             await context.s.owner.execute("update payonce.messages set state = $1, lease_until = null", state)
@@ -103,7 +103,7 @@ async def test_effects_whose_message_lives_are_left_alone(stage: OpenStage, stat
 async def test_a_message_that_lives_in_a_queue_elsewhere_looks_after_its_effect(
     stage: OpenStage, state: str, reviewed: int
 ) -> None:
-    async with open_desk(stage, KEYED, "lost after") as context:
+    async with open_context(stage, KEYED, "lost after") as context:
         await left_unknown(context)
         await context.s.owner.execute(
             f"""
@@ -122,7 +122,7 @@ async def test_a_message_that_lives_in_a_queue_elsewhere_looks_after_its_effect(
 
 
 async def test_a_try_that_may_still_be_under_way_is_left_alone(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED) as context:
+    async with open_context(stage, KEYED) as context:
         await context.stop_in_the_vendor(await context.claim(), "stop before")
         await park(context)
         assert await review_orphans(context.s.database) == 0
@@ -131,7 +131,7 @@ async def test_a_try_that_may_still_be_under_way_is_left_alone(stage: OpenStage)
 
 
 async def test_an_effect_that_a_run_is_writing_to_is_not_waited_for(stage: OpenStage) -> None:
-    async with open_desk(stage, KEYED, "lost after") as context:
+    async with open_context(stage, KEYED, "lost after") as context:
         await left_unknown(context)
         await park(context)
         async with context.s.owner.transaction():
@@ -145,7 +145,7 @@ async def test_a_message_redriven_after_the_first_look_keeps_its_effect(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The redriven run is inside the vendor's call when the janitor, which saw a parked message, gets to the effect."""
-    async with open_desk(stage, KEYED, "lost before") as context:
+    async with open_context(stage, KEYED, "lost before") as context:
         await left_unknown(context)
         await park(context)
 
@@ -164,7 +164,7 @@ async def test_a_message_redriven_after_the_first_look_keeps_its_effect(
 
 async def test_a_run_that_decided_before_the_review_sends_nothing(stage: OpenStage) -> None:
     """The other order: the run has read the effect, and the janitor is faster. The revision shows it."""
-    async with open_desk(stage, KEYED, "lost before") as context:
+    async with open_context(stage, KEYED, "lost before") as context:
         await left_unknown(context)
         await park(context)
         await context.s.admin.redrive("pay", Filter())
@@ -185,7 +185,7 @@ async def test_a_run_that_decided_before_the_review_sends_nothing(stage: OpenSta
 
 
 async def test_who_answered_has_time_to_redrive(stage: OpenStage) -> None:
-    async with open_desk(stage, Findable(60.0), "lost after") as context:
+    async with open_context(stage, Findable(60.0), "lost after") as context:
         await left_unknown(context)
         await park(context)
         assert await review_orphans(context.s.database) == 1
@@ -200,7 +200,7 @@ async def test_who_answered_has_time_to_redrive(stage: OpenStage) -> None:
 
 
 async def test_many_orphans_are_taken_in_batches(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_desk(stage, KEYED, *["lost after"] * 5) as context:
+    async with open_context(stage, KEYED, *["lost after"] * 5) as context:
         work = await context.claim()
         for number in range(5):
             with pytest.raises(Unknown):

@@ -27,14 +27,14 @@ from payonce.engine.outbox import (
 from payonce.engine.outbox.model import DELAY_LEAST_S, TRANSITIONS, Claimed, decide
 from payonce.kit.outcomes import Invalid, NotSent, Unavailable
 from payonce.testing import OpenStage
-from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, AppContext, Broker, open_desk
+from tests.engine.outbox_stage import BACKOFF_S, CONFIG, NAME, AppContext, Broker, open_context
 from tests.plans import EMPTY, index_entries_read, plan_while_empty
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def test_what_was_put_is_delivered_once_and_gone(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         ids = await context.put(25)
         while await context.step():
             pass
@@ -44,7 +44,7 @@ async def test_what_was_put_is_delivered_once_and_gone(stage: OpenStage) -> None
 
 
 async def test_what_was_rolled_back_is_never_delivered(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         async with context.s.database.work.acquire() as connection:
             transaction = connection.transaction()
             await transaction.start()
@@ -55,7 +55,7 @@ async def test_what_was_rolled_back_is_never_delivered(stage: OpenStage) -> None
 
 async def test_an_uncommitted_entry_holds_up_no_later_one(stage: OpenStage) -> None:
     """There is no cursor that could pass it: it is delivered when it commits, however late."""
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         async with begin(context.s.database, context.s.feed) as tx:
             early = await tx.publish("payments", {}, to=NAME)
             [late] = await context.put()
@@ -66,7 +66,7 @@ async def test_an_uncommitted_entry_holds_up_no_later_one(stage: OpenStage) -> N
 
 
 async def test_an_event_carries_its_envelope_and_the_trace_of_its_transaction(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         async with begin(context.s.database, context.s.feed, "t-1") as tx:
             payload = {"wei": 123456789012345678901234567890, "ö": [None, True]}
             sent = await tx.publish("payments", payload, to=NAME, action="paid", key="k", correlation_id="c", lane="x")
@@ -79,7 +79,7 @@ async def test_an_event_carries_its_envelope_and_the_trace_of_its_transaction(st
 
 
 async def test_a_whole_envelope_survives(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         now = await context.s.clock.now()
         message = Message(queue="payments", created_at=now, attempts=3, max_attempts=9, extra={"schema_version": 1})
         async with begin(context.s.database, context.s.feed) as tx:
@@ -89,7 +89,7 @@ async def test_a_whole_envelope_survives(stage: OpenStage) -> None:
 
 
 async def test_an_entry_for_a_relay_that_nobody_declared_is_refused(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         with pytest.raises(Invalid, match="there is no relay 'brokr'; known are: broker"):
             async with begin(context.s.database, context.s.feed) as tx:
                 await tx.publish("payments", {}, to="brokr")
@@ -97,7 +97,7 @@ async def test_an_entry_for_a_relay_that_nobody_declared_is_refused(stage: OpenS
 
 
 async def test_one_message_goes_to_two_relays_and_twice_to_neither(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         other = Broker("other")
         await declare_relays(context.s.database, [other])
         message = Message(queue="payments")
@@ -110,7 +110,7 @@ async def test_one_message_goes_to_two_relays_and_twice_to_neither(stage: OpenSt
 
 
 async def test_nothing_is_delivered_before_it_falls_due(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.put(delay_s=60)
         await context.s.clock.advance(59)
         assert await context.step() == 0
@@ -120,7 +120,7 @@ async def test_nothing_is_delivered_before_it_falls_due(stage: OpenStage) -> Non
 
 
 async def test_a_relay_that_keeps_delays_is_given_them_ahead(stage: OpenStage) -> None:
-    async with open_desk(stage, replace(TERMS, ahead_s=3_600)) as context:
+    async with open_context(stage, replace(CONFIG, ahead_s=3_600)) as context:
         now = await context.s.clock.now()
         await context.put(delay_s=3_000)
         await context.put(delay_s=4_000)
@@ -131,10 +131,10 @@ async def test_a_relay_that_keeps_delays_is_given_them_ahead(stage: OpenStage) -
 
 
 async def test_being_put_off_backs_off_and_has_no_limit(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         [put_off] = await context.put()
         context.broker.faults[put_off] = Deferred("busy, api_key=abcdef123456")
-        for tries in range(1, 3 * TERMS.refusals_max):
+        for tries in range(1, 3 * CONFIG.refusals_max):
             assert await context.step() == 1
             assert await context.step() == 0
             row = await context.row(put_off)
@@ -152,10 +152,10 @@ async def test_being_put_off_backs_off_and_has_no_limit(stage: OpenStage) -> Non
 
 
 async def test_a_refused_entry_is_parked_after_its_attempts_and_holds_up_no_other(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         refused, *others = await context.put(5)
         context.broker.faults[refused] = Refusal("too large, password=hunter22")
-        for tries in range(TERMS.refusals_max):
+        for tries in range(CONFIG.refusals_max):
             assert await context.states() == {"waiting": 5 if tries == 0 else 1}
             await context.step()
             await context.s.clock.advance(BACKOFF_S)
@@ -167,11 +167,11 @@ async def test_a_refused_entry_is_parked_after_its_attempts_and_holds_up_no_othe
 
 
 async def test_an_entry_that_breaks_its_batch_is_found_and_parked_alone(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         ids = await context.put(5)
         poison = ids[2]
         context.broker.faults[poison] = KeyError("amount")
-        for _ in range(TERMS.refusals_max + 1):
+        for _ in range(CONFIG.refusals_max + 1):
             await context.step()
             await context.s.clock.advance(BACKOFF_S)
         # The first two of the failed batch were received before it failed: at least once.
@@ -182,7 +182,7 @@ async def test_an_entry_that_breaks_its_batch_is_found_and_parked_alone(stage: O
 
 
 async def test_suspects_do_not_hold_up_those_that_come_after_them(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         ids = await context.put(10)
         context.broker.faults[ids[0]] = KeyError("amount")
         await context.step()
@@ -194,10 +194,10 @@ async def test_suspects_do_not_hold_up_those_that_come_after_them(stage: OpenSta
 
 @pytest.mark.parametrize("error", [ConnectionResetError("reset"), Unavailable("away"), NotSent("429"), TimeoutError()])
 async def test_a_broker_that_is_away_makes_nobody_suspect_and_parks_nothing(stage: OpenStage, error: Exception) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         ids = await context.put(5)
         context.broker.away = error
-        for _ in range(3 * TERMS.refusals_max):
+        for _ in range(3 * CONFIG.refusals_max):
             assert await context.step() == 5
             await context.s.clock.advance(BACKOFF_S)
         context.broker.away = None
@@ -210,7 +210,7 @@ async def test_a_relay_that_answers_for_too_few_is_not_believed(stage: OpenStage
         async def deliver(self, entries: object) -> list[Delivered]:
             return [Delivered()]
 
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         context.broker = Short()
         await context.put(3)
         await context.step()
@@ -218,7 +218,7 @@ async def test_a_relay_that_answers_for_too_few_is_not_believed(stage: OpenStage
 
 
 async def test_a_delivery_that_hangs_is_broken_off_within_the_lease(stage: OpenStage) -> None:
-    async with open_desk(stage, replace(TERMS, timeout_s=0.01)) as context:
+    async with open_context(stage, replace(CONFIG, timeout_s=0.01)) as context:
         await context.put()
         context.broker.resume = asyncio.Event()
         assert await context.step() == 1
@@ -226,7 +226,7 @@ async def test_a_delivery_that_hangs_is_broken_off_within_the_lease(stage: OpenS
 
 
 async def test_an_entry_that_cannot_be_read_is_parked_and_holds_up_no_other(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         broken, *others = await context.put(3)
         await context.s.owner.execute("update payonce.outbox set extra = '[1e999]' where id = $1", broken)
         await context.s.owner.execute(
@@ -238,7 +238,7 @@ async def test_an_entry_that_cannot_be_read_is_parked_and_holds_up_no_other(stag
 
 
 async def test_a_changed_relay_is_told_of_and_stays_paused(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.s.owner.execute("update payonce.relays set paused = true")
         await declare_relays(context.s.database, [Broker(config=RelayConfig(keeps=True, ahead_s=5))])
         [row] = await context.s.owner.fetch("select keeps, ahead_s, paused from payonce.relays where name = $1", NAME)
@@ -306,7 +306,7 @@ async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: Op
         await context.step()
         assert set(ids) <= context.broker.times().keys()
 
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await plan_while_empty(context.s, "outbox", lambda: hand_over(context), analysed)
         await context.put(others, delay_s=86_400)
         read = await index_entries_read(context.s, "outbox", lambda: hand_over(context))
@@ -328,7 +328,7 @@ async def test_what_the_other_side_lost_is_found_among_many_as_well(stage: OpenS
 
         return await index_entries_read(context.s, "outbox", act)
 
-    async with open_desk(stage, replace(TERMS, keeps=True)) as context:
+    async with open_context(stage, replace(CONFIG, keeps=True)) as context:
         await read_for_some(context)
         ids = await context.put(others, delay_s=86_400)
         await context.s.owner.execute("update payonce.outbox set state = 'delivered' where id = any($1)", ids)

@@ -31,12 +31,12 @@ from payonce.engine.outbox.model import REPEAT_FOR_S, Claimed, DeliveryDecision,
 from payonce.testing import OpenStage, Stage
 from tests.engine import outbox_stage
 from tests.engine.outbox_stage import BACKOFF_S, LEASE_S, AppContext, Broker
-from tests.engine.outbox_stage import TERMS as USUAL_TERMS
+from tests.engine.outbox_stage import CONFIG as USUAL_TERMS
 
 WALKS, WALKS_FULL = 60, 2_000
 ACTIONS = 40
 DRAIN_MAX = 200
-TERMS = replace(USUAL_TERMS, refusals_max=2)
+CONFIG = replace(USUAL_TERMS, refusals_max=2)
 
 
 class Died(BaseException):
@@ -90,7 +90,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         self.roll = random.Random(self.seed)
-        self.broker = Fickle(f"relay-{self.seed}", TERMS)
+        self.broker = Fickle(f"relay-{self.seed}", CONFIG)
         self.context = AppContext(self.s, self.broker)
 
     async def go(self) -> None:

@@ -31,9 +31,9 @@ from payonce.engine.outbox.durable_copy import consumer, wake_durable
 from payonce.engine.outbox.model import REPEAT_FOR_S, State, wake_name
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
-from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, AppContext, open_desk
+from tests.engine.outbox_stage import BACKOFF_S, CONFIG, NAME, AppContext, open_context
 
-KEEPING = replace(TERMS, keeps=True, ahead_s=86_400)
+KEEPING = replace(CONFIG, keeps=True, ahead_s=86_400)
 LATE_S = 60.0
 LEASE_S = 30.0
 FIRST_AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ async def overdue(context: AppContext) -> list[OverdueEntry]:
 
 
 async def test_a_kept_entry_lives_until_it_is_settled_with_its_business(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         assert await context.states() == {"delivered": 1}
@@ -82,7 +82,7 @@ async def test_a_kept_entry_lives_until_it_is_settled_with_its_business(stage: O
 
 
 async def test_what_the_other_side_lost_is_put_back_with_attempts_and_due_time(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         due = await context.s.clock.now() + timedelta(seconds=500)
@@ -101,7 +101,7 @@ async def test_what_the_other_side_lost_is_put_back_with_attempts_and_due_time(s
 
 
 async def test_a_refill_goes_on_where_the_page_before_ended(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         ids = await context.put(25)
         while await context.step():
             pass
@@ -115,7 +115,7 @@ async def test_a_refill_goes_on_where_the_page_before_ended(stage: OpenStage) ->
 
 
 async def test_what_was_settled_or_retried_since_it_was_looked_at_is_not_put_back(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         settled, retried, parked, lost = await context.put(4)
         await context.step()
         await context.s.clock.advance(LATE_S)
@@ -130,7 +130,7 @@ async def test_what_was_settled_or_retried_since_it_was_looked_at_is_not_put_bac
 
 
 async def test_parked_money_is_not_run_again(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
@@ -148,7 +148,7 @@ async def test_parked_money_is_not_run_again(stage: OpenStage) -> None:
 
 async def test_what_a_run_parked_is_no_entry_to_redrive_or_discard_here(stage: OpenStage) -> None:
     """Its queue's redrive assesses the amounts, and its purge leaves messages with open effects."""
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         # A refusal of an earlier delivery says nothing about the run that parks the message.
@@ -171,7 +171,7 @@ async def test_what_a_run_parked_is_no_entry_to_redrive_or_discard_here(stage: O
 
 async def give_up_by_refusal(context: AppContext, sent: UUID) -> None:
     context.broker.faults[sent] = Refusal("no such queue")
-    for _ in range(TERMS.refusals_max):
+    for _ in range(CONFIG.refusals_max):
         await context.step()
         await context.s.clock.advance(BACKOFF_S)
     context.broker.faults.clear()
@@ -195,7 +195,7 @@ async def give_up_unread(context: AppContext, sent: UUID) -> None:
 async def test_what_the_relay_gave_up_is_shown_here_and_redriven_with_the_attempts_it_has(
     stage: OpenStage, give_up: Callable[[AppContext, UUID], Awaitable[None]]
 ) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
@@ -219,7 +219,7 @@ async def test_what_the_relay_gave_up_is_shown_here_and_redriven_with_the_attemp
 
 
 async def test_a_run_that_was_taken_over_neither_retries_nor_parks(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
@@ -234,7 +234,7 @@ async def test_a_run_that_was_taken_over_neither_retries_nor_parks(stage: OpenSt
 
 
 async def test_a_settle_while_it_is_delivered_again_ends_it(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         step = await context.stand_still()
         async with context.s.database.transaction() as connection:
@@ -246,7 +246,7 @@ async def test_a_settle_while_it_is_delivered_again_ends_it(stage: OpenStage) ->
 
 
 async def test_a_park_while_it_is_delivered_again_holds(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         step = await context.stand_still()
         async with context.s.database.transaction() as connection:
@@ -259,7 +259,7 @@ async def test_a_park_while_it_is_delivered_again_holds(stage: OpenStage) -> Non
 
 async def test_kept_entries_are_put_back_at_any_age(stage: OpenStage) -> None:
     """Nobody has accepted an unsettled message, so repeating it does nothing twice."""
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         await context.put()
         await context.step()
         await context.s.clock.advance(10 * REPEAT_FOR_S)
@@ -269,7 +269,7 @@ async def test_kept_entries_are_put_back_at_any_age(stage: OpenStage) -> None:
 
 
 async def test_an_entry_whose_message_was_settled_before_ends_without_a_second_record(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         done, found = await context.put(2)
         await context.step()
         ids = [str(done), str(found)]
@@ -284,7 +284,7 @@ async def test_an_entry_whose_message_was_settled_before_ends_without_a_second_r
 
 
 async def test_a_hold_stays_when_its_entry_is_put_back(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
@@ -298,13 +298,13 @@ async def test_a_hold_stays_when_its_entry_is_put_back(stage: OpenStage) -> None
 
 
 async def test_a_refill_has_bounds(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         with pytest.raises(Invalid, match="limit is 0"):
             await overdue_entries(context.s.database, NAME, late_s=0, limit=0)
 
 
 async def test_what_holds_a_message_keeps_everybody_else_from_settling_it(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
@@ -319,7 +319,7 @@ async def test_what_holds_a_message_keeps_everybody_else_from_settling_it(stage:
 
 
 async def test_a_hold_ends_with_its_lease(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:
@@ -333,7 +333,7 @@ async def test_a_hold_ends_with_its_lease(stage: OpenStage) -> None:
 async def test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything_is_sent_for_it(
     stage: OpenStage,
 ) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         direct = claimed(Message(queue="payments").id, token=5)
         async with context.s.database.transaction() as connection:
             assert await hold_durable(connection, NAME, direct, LEASE_S)
@@ -348,7 +348,7 @@ async def test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything
 
 
 async def test_a_message_without_an_entry_is_accepted_once(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         direct = claimed(Message(queue="payments").id)
         for expected in (SettleOutcome.RECORDED, SettleOutcome.GONE):
             async with context.s.database.transaction() as connection:
@@ -359,7 +359,7 @@ async def test_a_message_without_an_entry_is_accepted_once(stage: OpenStage) -> 
 
 
 async def test_a_message_with_an_entry_is_not_accepted_beside_it(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         direct = claimed(Message(queue="payments").id)
         async with context.s.database.transaction() as connection:
             assert await settle(connection, direct.message.id, Ending.RETRY) is SettleOutcome.UNKNOWN
@@ -369,7 +369,7 @@ async def test_a_message_with_an_entry_is_not_accepted_beside_it(stage: OpenStag
 
 
 async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         done, retried, parked, released, gone = await context.put(5)
         await context.step()
         async with context.s.database.transaction() as connection:
@@ -395,7 +395,7 @@ async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:
 
 async def test_settling_looks_at_its_own_entries_alone_however_many_wait(stage: OpenStage) -> None:
     waiting, batch = 1_000, 20
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         ids = await context.put(waiting)
         # The engine's own connection: its planner may neither sort nor hash.
         async with context.s.database.engine.acquire() as connection, connection.transaction():
@@ -416,7 +416,7 @@ async def rows_read(connection: Connection) -> int:
 
 
 async def test_each_key_is_accepted_once_for_a_queue_elsewhere_too(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         first, second, other = (Message(queue="payments", idempotency_key=key) for key in ("k", "k", "other"))
         async with context.s.database.transaction() as connection:
             assert await put_durable(connection, NAME, [first, second]) == [first.id, first.id]
@@ -426,7 +426,7 @@ async def test_each_key_is_accepted_once_for_a_queue_elsewhere_too(stage: OpenSt
 
 
 async def test_a_parked_message_goes_on_when_it_is_woken(stage: OpenStage) -> None:
-    async with open_desk(stage, KEEPING) as context:
+    async with open_context(stage, KEEPING) as context:
         [sent] = await context.put()
         await context.step()
         async with context.s.database.transaction() as connection:

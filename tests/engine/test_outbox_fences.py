@@ -11,11 +11,11 @@ from payonce.engine.outbox import Deferred, redrive_entries, relay_step, relay_s
 from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S, Refusal, decide
 from payonce.engine.outbox.relay_steps import CRASHES_SUSPICIOUS, claim, reap, record
 from payonce.testing import OpenStage, Stage
-from tests.engine.outbox_stage import LEASE_S, TERMS, AppContext, Broker, open_desk
+from tests.engine.outbox_stage import CONFIG, LEASE_S, AppContext, Broker, open_context
 
 
 async def test_what_a_dead_relay_held_is_delivered_again_after_its_lease(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         ids = await context.put(3)
         await context.die()
         assert await context.step() == 0
@@ -28,7 +28,7 @@ async def test_what_a_dead_relay_held_is_delivered_again_after_its_lease(stage: 
 
 
 async def test_the_receivers_inbox_makes_it_once(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         ids = await context.put(3)
         await context.die()
         await context.let_lease_end()
@@ -39,7 +39,7 @@ async def test_the_receivers_inbox_makes_it_once(stage: OpenStage) -> None:
 
 
 async def test_relays_at_once_never_deliver_the_same_within_the_lease(stage: OpenStage) -> None:
-    async with open_desk(stage) as context, stage() as other:
+    async with open_context(stage) as context, stage() as other:
         ids = await context.put(100)
         resume = asyncio.Event()
         brokers = [Broker(resume=resume) for _ in range(6)]
@@ -58,11 +58,11 @@ async def test_relays_at_once_never_deliver_the_same_within_the_lease(stage: Ope
         await asyncio.gather(*context.running)
         delivered = [[entry.message.id for entry in each.received] for each in (*brokers, context.broker)]
         assert sorted(id_ for each in delivered for id_ in each) == sorted(ids)
-        assert list(map(len, delivered)) == [TERMS.batch] * 6 + [100 - 6 * TERMS.batch]
+        assert list(map(len, delivered)) == [CONFIG.batch] * 6 + [100 - 6 * CONFIG.batch]
 
 
 async def test_a_batch_in_flight_is_left_alone_by_others(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.put(3)
         await context.stand_still()
         other = Broker()
@@ -72,7 +72,7 @@ async def test_a_batch_in_flight_is_left_alone_by_others(stage: OpenStage) -> No
 
 async def test_a_stale_relay_changes_nothing(stage: OpenStage) -> None:
     """It was stopped in its delivery; its successor was deferred, and the late answer must not delete the entry."""
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         [entry_id] = await context.put()
         stopped = await context.stand_still()
         await context.let_lease_end()
@@ -87,7 +87,7 @@ async def test_a_stale_relay_changes_nothing(stage: OpenStage) -> None:
 
 
 async def test_a_stale_refusal_parks_nothing_that_a_successor_holds(stage: OpenStage) -> None:
-    async with open_desk(stage, replace(TERMS, refusals_max=1)) as context:
+    async with open_context(stage, replace(CONFIG, refusals_max=1)) as context:
         [entry_id] = await context.put()
         _, stale = await claim(context.s.database, context.broker, 10, suspects=False)
         await context.let_lease_end()
@@ -101,7 +101,7 @@ async def test_a_stale_refusal_parks_nothing_that_a_successor_holds(stage: OpenS
 
 
 async def test_a_relay_that_is_late_but_not_replaced_may_still_record(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.put()
         stopped = await context.stand_still()
         await context.let_lease_end()
@@ -112,7 +112,7 @@ async def test_a_relay_that_is_late_but_not_replaced_may_still_record(stage: Ope
 
 
 async def test_an_entry_that_kills_its_relays_goes_alone_and_is_then_parked(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         ids = await context.put(3)
         for _ in range(CRASHES_SUSPICIOUS):
             await context.die()
@@ -132,9 +132,9 @@ async def test_an_entry_that_kills_its_relays_goes_alone_and_is_then_parked(stag
 async def test_a_relay_that_was_stopped_before_its_delivery_does_not_begin_it(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         [entry_id] = await context.put()
-        moments = iter([0.0, LEASE_S - TERMS.timeout_s + 0.1])
+        moments = iter([0.0, LEASE_S - CONFIG.timeout_s + 0.1])
         monkeypatch.setattr(relay_steps, "time", SimpleNamespace(monotonic=lambda: next(moments, 100.0)))
         await context.step()
         assert context.broker.calls == []
@@ -143,7 +143,7 @@ async def test_a_relay_that_was_stopped_before_its_delivery_does_not_begin_it(
 
 async def test_what_was_first_tried_long_ago_is_parked_and_not_repeated(stage: OpenStage) -> None:
     """The receiver accepted it, the answer was lost, and by now it has forgotten: a repetition would do it twice."""
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         [entry_id] = await context.put()
         await context.die()
         assert await context.consume(context.broker.received[0])
@@ -158,7 +158,7 @@ async def test_what_was_first_tried_long_ago_is_parked_and_not_repeated(stage: O
 
 
 async def test_only_a_person_lets_an_old_entry_be_repeated(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.put()
         await context.die()
         await context.let_lease_end()
@@ -174,7 +174,7 @@ async def test_only_a_person_lets_an_old_entry_be_repeated(stage: OpenStage) -> 
 
 
 async def test_an_entry_that_was_never_tried_is_delivered_at_any_age(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.put()
         await context.s.clock.advance(10 * REPEAT_FOR_S)
         assert await context.step() == 1
@@ -186,7 +186,7 @@ def test_an_inbox_remembers_longer_than_a_sender_repeats() -> None:
 
 
 async def test_a_paused_relay_reaps_and_delivers_nothing_new(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.put(2)
         await context.die()
         await context.s.owner.execute("update payonce.relays set paused = true")

@@ -28,9 +28,9 @@ from payonce.engine.outbox import (
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, eventually
-from tests.engine.outbox_stage import NAME, TERMS, AppContext, Broker, open_desk
+from tests.engine.outbox_stage import CONFIG, NAME, AppContext, Broker, open_context
 
-PARKING = replace(TERMS, refusals_max=1)
+PARKING = replace(CONFIG, refusals_max=1)
 
 
 async def park(context: AppContext, count: int) -> list[UUID]:
@@ -51,7 +51,7 @@ def gauge(name: str, relay: str = NAME) -> float | None:
 
 
 async def test_lag_is_counted_from_when_the_oldest_undelivered_entry_fell_due(stage: OpenStage) -> None:
-    async with open_desk(stage, PARKING) as context:
+    async with open_context(stage, PARKING) as context:
         await park(context, 2)
         await context.put(1, delay_s=10)
         await context.s.clock.advance(30)
@@ -65,7 +65,7 @@ async def test_lag_is_counted_from_when_the_oldest_undelivered_entry_fell_due(st
 
 
 async def test_a_retry_does_not_hide_how_long_an_entry_has_been_on_its_way(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.put()
         context.broker.away = ConnectionResetError("reset")
         for _ in range(5):
@@ -75,12 +75,12 @@ async def test_a_retry_does_not_hide_how_long_an_entry_has_been_on_its_way(stage
 
 
 async def test_an_empty_outbox_lags_behind_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         assert [(each.waiting, each.oldest_s) for each in await lag(context.s.database)] == [(0, 0)]
 
 
 async def test_the_gauges_say_what_is_in_the_store(stage: OpenStage) -> None:
-    async with open_desk(stage, PARKING) as context:
+    async with open_context(stage, PARKING) as context:
         await park(context, 1)
         await context.put(3)
         await context.s.clock.advance(42)
@@ -89,7 +89,7 @@ async def test_the_gauges_say_what_is_in_the_store(stage: OpenStage) -> None:
 
 
 async def test_parked_entries_are_listed_page_by_page_with_their_reasons(stage: OpenStage) -> None:
-    async with open_desk(stage, PARKING) as context:
+    async with open_context(stage, PARKING) as context:
         ids = await park(context, 25)
         seen: list[UUID] = []
         while page := await parked_entries(context.s.database, NAME, 10, seen[-1] if seen else None):
@@ -101,13 +101,13 @@ async def test_parked_entries_are_listed_page_by_page_with_their_reasons(stage: 
 
 @pytest.mark.parametrize("limit", [0, 1_001])
 async def test_a_page_has_a_bound(stage: OpenStage, limit: int) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         with pytest.raises(Invalid, match=f"limit is {limit}"):
             await parked_entries(context.s.database, NAME, limit)
 
 
 async def test_a_redrive_starts_over_with_those_named_or_all(stage: OpenStage) -> None:
-    async with open_desk(stage, PARKING) as context:
+    async with open_context(stage, PARKING) as context:
         one, *others = await park(context, 5)
         context.broker.faults.clear()
         assert await redrive_entries(context.s.database, context.s.notifier, NAME, by="ann", ids=[one, new_id()]) == 1
@@ -120,7 +120,7 @@ async def test_a_redrive_starts_over_with_those_named_or_all(stage: OpenStage) -
 
 
 async def test_what_is_parked_again_while_redriving_stays(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_desk(stage, PARKING) as context:
+    async with open_context(stage, PARKING) as context:
         await park(context, 5)
         await context.s.clock.thaw()
         monkeypatch.setattr("payonce.engine.outbox.admin.CHANGE_BATCH", 1)
@@ -131,7 +131,7 @@ async def test_what_is_parked_again_while_redriving_stays(stage: OpenStage, monk
 
 
 async def test_discarding_leaves_a_line_of_each(stage: OpenStage) -> None:
-    async with open_desk(stage, PARKING) as context:
+    async with open_context(stage, PARKING) as context:
         gone, kept = await park(context, 2)
         [waiting] = await context.put()
         assert await discard_entries(context.s.database, NAME, [gone, waiting], by="ann", why="the shop closed") == 1
@@ -144,7 +144,7 @@ async def test_discarding_leaves_a_line_of_each(stage: OpenStage) -> None:
 
 
 async def test_a_paused_relay_delivers_nothing_and_loses_nothing(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await pause_relay(context.s.database, NAME, by="ann", reason="the broker moves house")
         ids = await context.put(2)
         assert await context.step() == 0
@@ -157,7 +157,7 @@ async def test_a_paused_relay_delivers_nothing_and_loses_nothing(stage: OpenStag
 
 
 async def test_an_unknown_relay_is_named_with_those_that_are_known(stage: OpenStage) -> None:
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         for asking in (
             parked_entries(context.s.database, "brokr"),
             redrive_entries(context.s.database, context.s.notifier, "brokr", by="ann"),
@@ -171,7 +171,7 @@ async def test_an_unknown_relay_is_named_with_those_that_are_known(stage: OpenSt
 
 async def test_a_commit_wakes_the_relay(stage: OpenStage) -> None:
     """Its janitor would otherwise run again in an hour."""
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         ticks = 0
 
         async def tick() -> None:
@@ -210,7 +210,7 @@ async def test_the_janitors_carry_every_relay_on(stage: OpenStage) -> None:
 
 async def test_a_broker_that_is_away_is_asked_once_a_tick(stage: OpenStage) -> None:
     """A backlog of thousands must not be tried in one go, each batch with a time-out of its own."""
-    async with open_desk(stage) as context:
+    async with open_context(stage) as context:
         await context.put(50)
         suspects = "select id from payonce.outbox order by id desc limit 5"
         await context.s.owner.execute(f"update payonce.outbox set suspect = true where id in ({suspects})")

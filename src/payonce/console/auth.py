@@ -97,7 +97,7 @@ class Auth:
         cookies = Cookies.of(request)
         known = await session_status(self._context.read, cookies.session, active=not _is_automatic(request))
         person: Person | None = None if known.session is None else known.session.person
-        local = person is None and not known.anybody and self._loopback
+        local = person is None and not known.has_people and self._loopback
         if local:
             _check_is_local(request)
             if not self._ticket.matches_cookie(cookies.ticket):
@@ -121,7 +121,7 @@ class Auth:
         path = unquote(request.url.path).removeprefix(ROOT).removesuffix("/")
         response = RedirectResponse(link(path, **rest), status_code=303)
         known = await session_status(self._context.read, cookies.session)
-        if self._loopback and not known.anybody:
+        if self._loopback and not known.has_people:
             _check_is_local(request)
             if not self._ticket.matches_token(request.query_params[PARAMETER]):
                 raise _ticket_required()

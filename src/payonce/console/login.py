@@ -22,12 +22,12 @@ def routes(context: Context, loopback: bool) -> list[Route]:
     async def login(request: Request) -> Response:
         cookies = Cookies.of(request)
         known = await session_status(context.read, cookies.session)
-        if known.session is not None or (loopback and not known.anybody):
+        if known.session is not None or (loopback and not known.has_people):
             return RedirectResponse(link(""), status_code=303)
         wanted = _local_target(request.query_params.get("next", ""))
         if request.method == "POST":
             return await _admit(context, request, cookies)
-        return _form(cookies, wanted, known.anybody)
+        return _form(cookies, wanted, known.has_people)
 
     async def logout(request: Request) -> Response:
         cookies = Cookies.of(request)

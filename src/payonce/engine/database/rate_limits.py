@@ -53,7 +53,7 @@ class Turn:
     """By this process's clock and never later than by the store's, as it was read before the store was asked."""
 
 
-def turns_of(port: Any, allowed_per_s: float) -> tuple[float, int]:
+def budget_share(port: Any, allowed_per_s: float) -> tuple[float, int]:
     """Rate and burst of the budget for a key with this allowance, in the same proportion as the vendor's port uses for
     the usual allowance."""
     share = allowed_per_s / port.REQUESTS_PER_S

@@ -42,7 +42,7 @@ class Gate:
         return not (self.stopping or self.closed)
 
 
-def timeline_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The exception and where it was raised, without local values."""
     frames = traceback.extract_tb(error.__traceback__)
     path = " < ".join(

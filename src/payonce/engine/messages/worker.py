@@ -17,7 +17,7 @@ from payonce.engine.messages.admission import admit
 from payonce.engine.messages.model import Claim, Ending, Message, SettleAnswer, Settlement
 from payonce.engine.messages.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.messages.ports import POLL_S, Exchange, PullQueue
-from payonce.engine.messages.runs import Gate, Run, timeline_of
+from payonce.engine.messages.runs import Gate, Run, describe_error
 from payonce.engine.messages.transaction import NotifyingFeed, Reader
 from payonce.engine.messages.work import Work
 from payonce.engine.monitoring import metrics
@@ -269,15 +269,15 @@ class QueueServer:
             return Ended(Ending.RETRY, redact(f"database: {error}"))
         event = next((name for kind, name in HOPELESS.items() if isinstance(error, kind)), None)
         # Not log.exception: a logger may be set up to show local values, which are customers' data.
-        timeline = redact(timeline_of(error) if event is None else str(error))
+        error_text = redact(describe_error(error) if event is None else str(error))
         log.error(
             event or "handler_failed",
             queue=message.queue,
             message_id=str(message.id),
             trace_id=message.trace,
-            error=timeline,
+            error=error_text,
         )
-        return Ended(Ending.RETRY if event is None else Ending.PARKED, timeline)
+        return Ended(Ending.RETRY if event is None else Ending.PARKED, error_text)
 
     async def _settlement(self, run: Run, work: Work, ended: Ended) -> Settlement | None:
         claim, now = run.claim, run.store_now
@@ -317,7 +317,7 @@ class QueueServer:
             if isinstance(error, DATABASE_ERRORS) and is_transient(error) and work.settled_as is None:
                 # Its effects are not in review: parked now, it would wait for an answer that nobody is asked for.
                 return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but database: {error}"), RELEASE_DELAY_S)
-            reason = redact(f"{reason}; and giving up failed: {timeline_of(error)}")
+            reason = redact(f"{reason}; and giving up failed: {describe_error(error)}")
         return None if work.settled_as is not None else Settlement(claim, ending, reason)
 
     def _record_retry_latency(self, run: Run) -> None:

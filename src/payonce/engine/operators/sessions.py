@@ -43,7 +43,7 @@ class SessionStatus:
 
     now: datetime
     session: Session | None
-    anybody: bool
+    has_people: bool
     """Whether anyone has a password."""
 
 

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.rate_limits import SharedBudget, turns_of
+from payonce.engine.database.rate_limits import SharedBudget, budget_share
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.monitoring.vendor_calls import call_observer
 from payonce.kit.log import get_logger
@@ -132,7 +132,7 @@ async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[
     if (key is None) != (url is None):
         named, missing = ("GATEWAY_URL", "GATEWAY_API_KEY")[:: 1 if key is None else -1]
         raise Invalid(f"{named} is set and {missing} is not; set both, or neither to simulate the gateway")
-    budget = SharedBudget(database, "gateway", *turns_of(port, billing.gateway_per_s), port.TURN_MAX_S)
+    budget = SharedBudget(database, "gateway", *budget_share(port, billing.gateway_per_s), port.TURN_MAX_S)
     if key is not None:
         # The operator configured the URL, which may be in their own network.
         async with HttpClient("gateway", url, timeout_s=billing.gateway_answer_s, allow_private=True) as http:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from payonce.engine.database.connections import Database
-from payonce.engine.database.rate_limits import SharedBudget, turns_of
+from payonce.engine.database.rate_limits import SharedBudget, budget_share
 from payonce.engine.messages.push import Target
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.monitoring.vendor_calls import call_observer
@@ -116,7 +116,7 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
     url = payouts.changenow_url
     if key is None and url is not None:
         raise Invalid("CHANGENOW_URL is set and CHANGENOW_API_KEY is not; set both, or neither to have it simulated")
-    budget = SharedBudget(database, "changenow", *turns_of(port, payouts.changenow_per_s), port.TURN_MAX_S)
+    budget = SharedBudget(database, "changenow", *budget_share(port, payouts.changenow_per_s), port.TURN_MAX_S)
 
     def client(http: HttpClient, its_key: str) -> ChangeNowClient:
         return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=call_observer("changenow"))
