@@ -249,7 +249,7 @@ PLANTED = {
     "no inbox": lambda: patched(outbox_stage, "accept", accept_always),
     "deleted before it is delivered": lambda: patched(relay_steps, "claim", claim_and_delete),
     "a sender that repeats for ever": lambda: patched(relay_steps, "REPEAT_FOR_S", 100 * KEEP_S),
-    "refused entries are dropped": lambda: patched(relay_steps, "verdict", drop_what_is_refused),
+    "refused entries are dropped": lambda: patched(relay_steps, "decide", drop_what_is_refused),
 }
 
 
