@@ -22,7 +22,7 @@ from bench.roles import LOOK_S, Lend, until_up
 from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.transaction import begin
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.queues.postgres import PostgresFeed
 from payonce.services.billing.demo.simulators import SimulatedGateway, open_simulated_gateway
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENT_INITIATION, SUBSCRIPTION_UPDATE
@@ -120,7 +120,7 @@ def _processes(
     url: str, gateway: SimulatedGateway, layout: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[dict[str, Child], str]]:
     with ExitStack() as stack:
-        ports = dict(zip(layout, stack.enter_context(held_ports(len(layout))), strict=True))
+        ports = dict(zip(layout, stack.enter_context(reserved_ports(len(layout))), strict=True))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-"))
         processes = stack.enter_context(Processes(Path(folder)))
         subscriptions = f"http://127.0.0.1:{ports[next(iter(layout))]}"

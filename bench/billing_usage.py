@@ -17,7 +17,7 @@ import msgspec
 from bench.cpu import cpu_seconds, postgres_pids
 from bench.failure import BenchFailed
 from bench.roles import until_up
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.services.billing.tokens import Claims, Tokens
 from payonce.testing.processes import Child, Processes
 
@@ -141,7 +141,7 @@ async def _answer(reader: asyncio.StreamReader) -> None:
 @contextmanager
 def _process(url: str, key: str) -> Iterator[tuple[Child, int]]:
     with (
-        held_ports(1) as [port],
+        reserved_ports(1) as [port],
         tempfile.TemporaryDirectory(prefix="payonce-bench-") as folder,
         Processes(Path(folder)) as processes,
     ):

@@ -21,7 +21,7 @@ from bench.hops import Latency, latencies, percentile
 from bench.roles import LOOK_S, Lend, until_up
 from payonce.engine.messages.policy import environment_name
 from payonce.kit.http import HttpClient
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.services.payouts.api.webhook import SIGNATURE_HEADER
 from payonce.services.payouts.demo.simulators import DemoSimulators, SimulatorOptions, open_simulators
 from payonce.services.payouts.domain.checksums import BITCOIN, segwit
@@ -157,7 +157,7 @@ def _processes(
     url: str, world: DemoSimulators, layout: Mapping[str, Sequence[str]], limit: float | None
 ) -> Iterator[tuple[dict[str, Child], str]]:
     with ExitStack() as stack:
-        ports = dict(zip((*layout, SERVER), stack.enter_context(held_ports(len(layout) + 1)), strict=True))
+        ports = dict(zip((*layout, SERVER), stack.enter_context(reserved_ports(len(layout) + 1)), strict=True))
         # A process of several roles answers below /payouts/<role>, one of a single role at the root.
         addresses = {
             ROLES[role]: f"http://127.0.0.1:{ports[each]}" + (f"/{role.replace('.', '/')}" if len(roles) > 1 else "")

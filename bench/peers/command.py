@@ -19,7 +19,7 @@ import uvloop
 
 from bench.journal import Journal
 from bench.peers.port import Address, Job, Peer, Traits, payload
-from payonce.kit.collector import leave_what_is_loaded
+from payonce.kit.collector import freeze_loaded_objects
 
 # Jobs of the latency phase come this far apart: long enough for a worker to go back to sleep, not in step with polls.
 LATENCY_GAP_S = (0.002, 0.010)
@@ -55,7 +55,7 @@ def main(peer_at: Callable[[Address], Peer]) -> None:
     peer = peer_at(Address(arguments.url, arguments.database_url))
     journal = Journal(arguments.journal)
     if arguments.role == "worker":
-        leave_what_is_loaded()
+        freeze_loaded_objects()
         uvloop.run(peer.work(journal))
         return
     # A library that prints must not garble the answers: they keep the real standard output to themselves.

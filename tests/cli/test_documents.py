@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.kit.webhooks import Secret, signed_headers
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import Ended, Payonce, ask, until
@@ -164,7 +164,7 @@ def test_the_examples_are_tried_by_hand(payonce: Payonce, database: ScratchDatab
 def test_keys_are_made_and_a_transfer_is_ordered_with_curl(payonce: Payonce, tmp_path: Path) -> None:
     """The page's lines as they stand, in a shell: they hand keys from one command to the next."""
     page = (ROOT / "docs/http.md").read_text(encoding="utf-8")
-    with held_ports(1) as [port]:
+    with reserved_ports(1) as [port]:
         script = "\n".join(["set -eu", *blocks(page, "sh")]).replace(":8080", f":{port}")
         of_ada = '"$(echo "$KEY" | cut -d_ -f2)"'
         assert " abcd2345 " in script

@@ -237,7 +237,7 @@ def test_a_webhook_is_verified_by_hand(desk: Desk, tmp_path: Path, monkeypatch: 
     assert "does not read `name: value`" in desk.plain("verify", body, "--header", "nonsense").sentence
     monkeypatch.setenv("WEBHOOK_SIGNING_SECRET", "quite-another-secret")
     forged = desk.plain(*given)
-    assert (forged.code, forged.stderr.startswith("not verified (401): no signature fits")) == (1, True)
+    assert (forged.code, forged.stderr.startswith("not verified (401): no signature matches")) == (1, True)
     (tmp_path / "secret").write_text(secret + "\n")
     assert desk(*given, "--secret-file", str(tmp_path / "secret"))["verified"]
 

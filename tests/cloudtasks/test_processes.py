@@ -8,7 +8,7 @@ import pytest
 
 from payonce.engine.messages.model import Message
 from payonce.examples.tally import CHANGES, INVARIANTS
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.queues.cloudtasks.feed import CloudTasksFeed
 from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.processes import Child, Processes
@@ -29,7 +29,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def port() -> Iterator[str]:
-    with held_ports(1) as [held]:
+    with reserved_ports(1) as [held]:
         yield str(held)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.kit.webhooks import new_secret
 from payonce.services.billing.settings import BillingSettings
 from payonce.settings import Settings
@@ -36,7 +36,7 @@ def test_every_variable_of_the_page_is_a_setting() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_newcomer_gets_through_a_year_of_billing(servers: Servers, tmp_path: Path) -> None:
-    with servers.of().lent() as database, held_ports(1) as [port]:
+    with servers.of().lent() as database, reserved_ports(1) as [port]:
         given = {**environment(database, tmp_path), "BASE": f"http://127.0.0.1:{port}"}
         with started(f"payonce run {' '.join(ROLES)} --port {port}", given, tmp_path, given["BASE"]):
             live_a_year(given, tmp_path)
@@ -46,7 +46,7 @@ def test_a_newcomer_gets_through_a_year_of_billing(servers: Servers, tmp_path: P
 def test_a_newcomer_runs_both_services_and_the_gateway_by_hand(servers: Servers, tmp_path: Path) -> None:
     """The lines of the page, on ports that are free here."""
     [script] = [block for block in sh_blocks(APART) if "payonce simulators" in block]
-    with servers.of().lent() as database, held_ports(5) as [subscriptions, payments, gateway, exchange, chain]:
+    with servers.of().lent() as database, reserved_ports(5) as [subscriptions, payments, gateway, exchange, chain]:
         given = {
             **environment(database, tmp_path),
             "SUBSCRIPTION_SERVICE_URL": f"http://127.0.0.1:{subscriptions}",
@@ -71,7 +71,7 @@ def test_the_services_run_with_a_database_each(servers: Servers, tmp_path: Path)
     with (
         servers.of().lent() as first,
         servers.of().lent() as second,
-        held_ports(2) as [subscriptions, payments],
+        reserved_ports(2) as [subscriptions, payments],
     ):
         given = {
             **environment(first, tmp_path),

@@ -17,7 +17,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.testing import Servers, eventually
 from payonce.testing.processes import clean_environment
 from tests.docs.test_documents import DOCS, sh_blocks
@@ -106,7 +106,7 @@ async def walk(script: str, own: OwnGcHostPay, owner: asyncpg.Connection) -> Non
 def test_your_own_gchostpay_pays_as_the_page_says(servers: Servers, tmp_path: Path) -> None:
     async def follow() -> None:
         own = OwnGcHostPay(HOSTPAY_KEY.encode())
-        with held_ports(8) as ports, servers.of().lent() as database, (tmp_path / "log").open("w+") as log:
+        with reserved_ports(8) as ports, servers.of().lent() as database, (tmp_path / "log").open("w+") as log:
             async with listening(own) as address:
                 script = page_script(address, ports)
                 given = {

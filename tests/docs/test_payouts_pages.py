@@ -16,7 +16,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.services.payouts.settings import PayoutsSettings
 from payonce.settings import Settings
 from payonce.settings.access import AccessSettings
@@ -89,7 +89,7 @@ def test_no_address_on_cloud_run_ends_in_a_letter_that_it_keeps_to_itself() -> N
 
 @pytest.fixture
 def held() -> Iterator[list[int]]:
-    with held_ports(PORTS + 1) as ports:
+    with reserved_ports(PORTS + 1) as ports:
         yield ports
 
 

@@ -8,7 +8,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from payonce.kit.outcomes import Invalid
-from payonce.kit.webhooks import Refusal, Scheme, Secret, Verified, Why, new_secret, signed_headers, verify
+from payonce.kit.webhooks import Refusal, RefusalReason, Scheme, Secret, Verified, new_secret, signed_headers, verify
 from payonce.kit.webhooks.secrets import secrets_of
 from payonce.kit.webhooks.verification import BODY_MAX_BYTES, HEADER_MAX_CHARS
 
@@ -124,13 +124,15 @@ def test_a_missing_header_is_named(name: str, value: str | None) -> None:
     headers = standard(signed())
     del headers[name]
     answer = verify(headers if value is None else {**headers, name: value}, BODY, [SECRET], NOW)
-    assert answer == Refusal(Why.MISSING, f"the header {name} is missing")
+    assert answer == Refusal(RefusalReason.MISSING, f"the header {name} is missing")
     assert answer.status == 400
 
 
 def test_without_any_header_those_of_the_standard_are_asked_for() -> None:
     answer = verify({}, BODY, [SECRET], NOW)
-    assert answer == Refusal(Why.MISSING, "the headers webhook-id, webhook-timestamp, webhook-signature are missing")
+    assert answer == Refusal(
+        RefusalReason.MISSING, "the headers webhook-id, webhook-timestamp, webhook-signature are missing"
+    )
 
 
 def test_a_half_of_the_standard_does_not_fall_back_to_the_older_scheme() -> None:

@@ -14,7 +14,7 @@ import asyncpg
 
 from payonce.embedded import Server
 from payonce.embedded.home import find_home
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.testing import eventually
 
 FOLDERS = ("/usr/sbin", "/usr/local/sbin")
@@ -56,7 +56,7 @@ async def open_pgbouncer(program: str, server: Server, **settings: str) -> Async
 def _started(
     program: str, server: Server, settings: dict[str, str]
 ) -> Iterator[tuple[PgBouncer, "subprocess.Popen[bytes]"]]:
-    with held_ports(1) as (port,), tempfile.TemporaryDirectory(prefix="payonce-pgbouncer-") as made:
+    with reserved_ports(1) as (port,), tempfile.TemporaryDirectory(prefix="payonce-pgbouncer-") as made:
         folder = Path(made)
         folder.chmod(0o755)
         config, log_path = folder / "pgbouncer.ini", folder / "log"

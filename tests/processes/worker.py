@@ -142,13 +142,13 @@ async def serve(duty: Duty) -> None:
             # Not at the top: most workers of these tests serve no HTTP, and it takes a while to load.
             from payonce.app.process import App
             from payonce.http.server import listening
-            from payonce.kit.collector import leave_what_is_loaded
+            from payonce.kit.collector import freeze_loaded_objects
             from payonce.settings import load_settings
 
             app = await stack.enter_async_context(App.open(load_settings()))
             port = await stack.enter_async_context(listening(app, "127.0.0.1", 0))
             # As `payonce run` does; else the collector alone holds probes up.
-            leave_what_is_loaded()
+            freeze_loaded_objects()
             Journal(Path(duty.folder)).note("listening", port)
         Journal(Path(duty.folder)).note("ready", 0)
         stopping = asyncio.create_task(told.wait())

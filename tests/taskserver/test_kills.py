@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import AlreadyExists, GoogleAPICallError
 
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.taskserver.dispatch import LEASE_S
 from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.processes import Child, Processes
@@ -90,7 +90,7 @@ async def open_ground(stage: OpenStage, folder: Path, servers: int = 1) -> Async
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
         with ExitStack() as stack:
-            ports = stack.enter_context(held_ports(servers))
+            ports = stack.enter_context(reserved_ports(servers))
             processes = stack.enter_context(Processes(folder))
             yield Ground(s, processes, worker, ports)
 

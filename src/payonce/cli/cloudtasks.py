@@ -8,7 +8,7 @@ import typer
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
 from payonce.cli.serve import exit_with_parent, first_signal
-from payonce.kit.collector import leave_what_is_loaded
+from payonce.kit.collector import freeze_loaded_objects
 from payonce.kit.outcomes import Unavailable
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ async def _serve(
                 database, server.loops, host, http_port, settings.metrics, settings.access.allowed_hosts
             ) as url,
         ):
-            leave_what_is_loaded()
+            freeze_loaded_objects()
             log.info("cloudtasks_listening", address=server.address, http=url)
             if not as_json:
                 lines = connect_lines(server.address, _reads_token(settings, token))

@@ -14,7 +14,7 @@ import typer
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.listeners import registered
 from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
-from payonce.kit.collector import leave_what_is_loaded
+from payonce.kit.collector import freeze_loaded_objects
 from payonce.kit.outcomes import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
                 if service.listens is not None:
                     service.listens(app.resources, settings, roles, listens_on)
             await _show_console_access(app, settings.host, listens_on, as_json)
-        leave_what_is_loaded()
+        freeze_loaded_objects()
         app.start()
         log.info("worker_started", roles=roles, process=app.process_name)
         signalled = await _wait_for_end(app, stop_signal)

@@ -11,7 +11,7 @@ from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.mounts import with_options
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
 from payonce.cli.serve import exit_with_parent, first_signal
-from payonce.kit.collector import leave_what_is_loaded
+from payonce.kit.collector import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from payonce.service import Simulators
@@ -72,7 +72,7 @@ async def _serve(
             served = await stack.enter_async_context(each.serve(settings, host, **own))
             addresses.update(served.addresses)
             environment.update(served.environment)
-        leave_what_is_loaded()
+        freeze_loaded_objects()
         log.info("simulators_listening", **addresses)
         if not as_json:
             print("\n".join(f"export {name}={value}" for name, value in environment.items()), flush=True)

@@ -1,1 +1,1 @@
-"""Small pure things with no input or output of ours."""
+"""Small, pure building blocks without I/O of their own."""

@@ -1,22 +1,23 @@
-"""How often a vendor may be called: what a client asks before every call."""
+"""Call budgets of vendors, which a client checks before every call."""
 
 from typing import Protocol
 
 
 class Budget(Protocol):
-    """A share of what the vendor allows all our processes together."""
+    """A budget of calls that all our processes share."""
 
     async def wait_turn(self, cost: int = 1) -> None:
-        """Returns when the call may go out. Raises NotSent when its turn would come too late to wait for."""
+        """Returns when the call may be sent. Raises NotSent if that would take too long."""
         ...
 
     async def penalise(self, seconds: float) -> None:
-        """The vendor said that we call too often: nobody calls for so long. Never fails: an answer is in hand."""
+        """Blocks all calls for `seconds` after the vendor has reported too many. Never raises: the caller is processing
+        a response."""
         ...
 
 
 class Unlimited:
-    """For vendors that set no limit, and for tests."""
+    """No limit, for vendors without one and for tests."""
 
     async def wait_turn(self, cost: int = 1) -> None:
         return None

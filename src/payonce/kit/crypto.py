@@ -1,9 +1,9 @@
-"""Sealed values and signatures: AES-256-GCM under versioned keys, HMAC-SHA256, and the texts they travel as.
+"""Sealed values and signatures: AES-256-GCM under versioned keys, HMAC-SHA256, and their text encodings.
 
     sealed value:  format (1 byte) · key version (1 byte) · nonce (12 bytes) · ciphertext and tag
 
-A random nonce serves one key for 2³² seals (NIST SP 800-38D); `derive` gives each purpose keys of its own, so that
-no purpose uses up another's and what was sealed for one cannot be opened as another.
+Random nonces allow 2³² seals per key (NIST SP 800-38D). `derive` gives each purpose its own keys, so that purposes do
+not share that limit, and a value sealed for one cannot be opened as another.
 """
 
 import base64
@@ -39,11 +39,11 @@ _HOW_TO_MAKE: Final = "make one with `openssl rand -base64 32`"
 
 
 class Unopenable(Invalid):
-    """The sealed bytes were not made by these keys for this use, or were changed on the way."""
+    """The bytes were not sealed by these keys for this use, or were changed."""
 
 
 class Keyring:
-    """Keys by version. Every version opens; the current one seals. Never shown, compared or pickled."""
+    """Keys by version. Every version opens; the current one seals. Cannot be shown, compared or pickled."""
 
     __slots__ = ("_ciphers", "_current", "_keys")
 
@@ -58,20 +58,20 @@ class Keyring:
                 raise Invalid(f"key k{version} must be {KEY_BYTES} bytes; {_HOW_TO_MAKE}")
         chosen = max(keys) if current is None else current
         if chosen not in keys:
-            raise Invalid(f"the current key is version {chosen}, which the keyring does not have")
+            raise Invalid(f"the current key is version {chosen}, but the keyring does not have it; add the key")
         self._keys = dict(keys)
         self._current = chosen
         self._ciphers = {version: AESGCM(key) for version, key in keys.items()}
 
     @classmethod
     def from_text(cls, text: str, current: int | None = None) -> "Keyring":
-        """From the environment: `k1:base64…,k2:base64…`. No error shows any part of the text: it may be a key."""
+        """Parses `k1:base64…,k2:base64…`, as in the environment. Errors quote no part of the text: it may be a key."""
         keys: dict[int, bytes] = {}
         entries = [entry.strip() for entry in text.strip().strip(",").split(",")]
-        for place, entry in enumerate(entries, start=1):
+        for number, entry in enumerate(entries, start=1):
             match = _ENTRY.fullmatch(entry)
             if match is None:
-                raise Invalid(f"entry {place} of the keys does not read k1:base64; {_HOW_TO_MAKE}")
+                raise Invalid(f"entry {number} of the keys has not the form k1:base64; {_HOW_TO_MAKE}")
             version = int(match["version"])
             if version in keys:
                 raise Invalid(f"the keys name k{version} twice; a new key needs a new version")
@@ -87,13 +87,13 @@ class Keyring:
         return tuple(sorted(self._keys))
 
     def derive(self, purpose: str) -> "Keyring":
-        """Keys of the same versions for one purpose alone (HKDF-SHA256)."""
+        """A keyring of the same versions for one purpose (HKDF-SHA256)."""
         if not purpose:
             raise Invalid("derived keys need a purpose, such as orders.token")
         return Keyring({version: derive_key(key, purpose) for version, key in self._keys.items()}, self._current)
 
     def seal(self, plaintext: bytes, aad: bytes) -> bytes:
-        """`aad` is what the value belongs to (a tenant, a row, a hop): it opens with the same `aad` alone."""
+        """Seals a value. `aad` names what it belongs to (a tenant, a row, a hop): it opens only with the same `aad`."""
         if len(plaintext) > PLAINTEXT_MAX_BYTES:
             raise Invalid(f"{len(plaintext)} bytes are too many to seal; the limit is {PLAINTEXT_MAX_BYTES}")
         header = bytes((_FORMAT, self._current))
@@ -101,7 +101,7 @@ class Keyring:
         return header + nonce + self._ciphers[self._current].encrypt(nonce, plaintext, header + aad)
 
     def open(self, sealed: bytes, aad: bytes) -> bytes:
-        """The plaintext, or `Unopenable` whatever the bytes."""
+        """Returns the plaintext; raises Unopenable for anything else."""
         if not _SEALED_MIN_BYTES <= len(sealed) <= _SEALED_MAX_BYTES or sealed[0] != _FORMAT:
             raise Unopenable("the bytes are not a sealed value")
         header = bytes(sealed[:_HEADER_BYTES])
@@ -117,7 +117,7 @@ class Keyring:
             raise Unopenable("sealed by other keys, for another use, or changed on the way") from None
 
     def needs_reseal(self, sealed: bytes) -> bool:
-        """Whether an older key sealed it; a rotation is over when nothing stored answers yes."""
+        """Whether an older key sealed it. A rotation is complete when this is false for all stored values."""
         return sealed[1:_HEADER_BYTES] != bytes((self._current,))
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Keyring:
 
 
 def derive_key(secret: bytes, purpose: str, length: int = KEY_BYTES) -> bytes:
-    """A key for one purpose alone from a secret of any length (HKDF-SHA256)."""
+    """Derives a key for one purpose from a secret of any length (HKDF-SHA256)."""
     if not secret:
         raise Invalid("a derived key needs a secret to be derived from")
     return HKDF(algorithm=SHA256(), length=length, salt=None, info=b"payonce/1/" + purpose.encode()).derive(secret)
@@ -142,7 +142,7 @@ def sign(key: bytes, message: bytes) -> bytes:
 
 
 def verify(key: bytes, message: bytes, signature: bytes) -> bool:
-    """In the same time whichever byte differs."""
+    """Compares signatures in constant time."""
     return hmac.compare_digest(sign(key, message), signature)
 
 
@@ -151,18 +151,18 @@ def sign_hex(key: bytes, message: bytes) -> str:
 
 
 def verify_hex(key: bytes, message: bytes, signature: str) -> bool:
-    """False, never an error, for text that is no signature at all: it comes from strangers."""
+    """False, without an error, for text that is no signature: it is untrusted."""
     expected = sign_hex(key, message)
     return hmac.compare_digest(expected.encode(), signature.lower().encode("utf-8", "replace"))
 
 
 def to_base64url(data: bytes) -> str:
-    """Without padding."""
+    """Encodes without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def from_base64url(text: str) -> bytes:
-    """Padded or not; one spelling per value: left-over bits must be zero, or a token would have many names."""
+    """Decodes with or without padding. Raises Invalid unless unused bits are zero: each value has one encoding."""
     bare = text.rstrip("=")
     if not _BASE64URL.fullmatch(text) or len(bare) % 4 == 1:
         raise Invalid("the text is not base64url")
@@ -179,7 +179,7 @@ def from_hex(text: str) -> bytes:
 
 
 def _key_of(text: str, version: int) -> bytes:
-    """Either base64 alphabet, padded or not: both are what tools print."""
+    """Decodes either base64 alphabet, padded or not, since tools print both."""
     try:
         bare = text.strip().rstrip("=").replace("-", "+").replace("_", "/")
         key = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)

@@ -1,4 +1,4 @@
-"""Durations as people write them: 90s, 30m, 1h, 7d."""
+"""Durations in text: 90s, 30m, 1h, 7d."""
 
 import re
 from typing import Final

@@ -1,5 +1,5 @@
-"""Time-ordered ids (UUID version 7): new rows land at the end of an index, and ids sort by birth. And names that are
-drawn: of claims, and of processes."""
+"""Time-ordered ids (UUID version 7), which keep new rows at the end of an index; random tokens of claims; names of
+processes."""
 
 import os
 import secrets
@@ -25,27 +25,27 @@ def new_id() -> UUID:
     if _position >= len(_pool):
         _fill_pool()
     now = time.time_ns() // 1_000_000 << 12
-    # An overflowing counter carries into the milliseconds; the clock catches up.
+    # An overflow of the counter carries into the milliseconds; the clock catches up.
     _tick = now if now > _tick else _tick + 1
     tail = _pool[_position : _position + _TAIL_BYTES]
     _position += _TAIL_BYTES
-    # The database driver's UUID is a uuid.UUID in every respect, and takes a fifth of the time to make.
+    # The database driver's UUID is a subclass of uuid.UUID and is created in a fifth of the time.
     return pgproto.UUID((_tick >> 12 << 16 | 0x7000 | _tick & 0xFFF).to_bytes(8, "big") + tail)
 
 
-def drawn_token() -> int:
-    """Of a claim. Drawn, since a wiped server would begin to count again and no two processes may issue the same; never
-    1, which means a message's first claim."""
+def random_token() -> int:
+    """A random token for a claim: after a wipe a server would restart a counter, and no two processes may use the same
+    token. Never 1, the token of a message's first claim."""
     return int.from_bytes(os.urandom(8), "big") >> 1 | 1 << 32
 
 
 def process_name() -> str:
-    """New with every call: a restarted container has the host name and process id of the one before it."""
+    """A unique process name: a restarted container has the same host name and process id."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def _fill_pool() -> None:
-    """One system call serves hundreds of ids; the variant bits are set in all of them at once."""
+    """Fetches random bytes for hundreds of ids at once and sets their variant bits."""
     global _pool, _position
     pool = bytearray(os.urandom(_POOL_BYTES))
     pool[::_TAIL_BYTES] = pool[::_TAIL_BYTES].translate(_VARIANT)
@@ -53,7 +53,7 @@ def _fill_pool() -> None:
 
 
 def _forget_pool() -> None:
-    """Two processes must not draw from one pool of randomness."""
+    """Discards the pool in a forked child: two processes must not share random bytes."""
     global _pool
     _pool = b""
 

@@ -1,4 +1,4 @@
-"""structlog, loaded without rich: a command that only looks would spend a fifth of its time on it."""
+"""structlog without rich, whose import would take a fifth of a short command's time."""
 
 import sys
 from importlib import import_module
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 
 def _structlog() -> Any:
-    """structlog takes rich along wherever it finds it, to draw tracebacks. Ours are drawn in payonce.app.logging, and
-    rich is loaded by those who print a table."""
+    """Imports structlog, which imports rich for tracebacks if it finds it. payonce.app.logging formats tracebacks
+    itself, and commands that print tables import rich."""
     if "structlog" in sys.modules or "rich" in sys.modules:
         return import_module("structlog")
-    # By the rules of import, None in this place means that there is no such module.
+    # None in sys.modules makes an import fail.
     sys.modules["rich"] = None  # type: ignore[assignment]
     try:
         return import_module("structlog")

@@ -1,4 +1,4 @@
-"""Money: whole minor units of an asset, exact arithmetic, and rounding only where it is named."""
+"""Money: whole minor units of an asset, exact arithmetic, and explicit rounding."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ import msgspec
 from payonce.kit.outcomes import Invalid
 
 MINOR_LIMIT: Final = 10**78
-"""Amounts stay below it on either side of zero: a database column is NUMERIC(78,0)."""
+"""Absolute limit of amounts: a database column is NUMERIC(78,0)."""
 
 EXPONENT_MAX: Final = 36
-"""Twice what the finest coin in use has; a larger one is a misread contract."""
+"""Twice that of the most divisible coin in use; a larger one is a misread contract."""
 
 DIGITS_MAX: Final = 256
-"""Digits of a decimal on either side of the point; `1e999999999` is nine characters and a gigabyte of zeros."""
+"""Limit of digits on either side of the decimal point: `1e999999999` expands to a gigabyte of zeros."""
 
 Number = int | Decimal | Fraction
 
@@ -34,15 +34,17 @@ class Rounding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """What is counted, and how many decimals its major unit has. The same code with another exponent is another asset:
-    a token's exponent differs from network to network, and its caller states it."""
+    """A unit of account: its code, and the decimals of its major unit. The same code with another exponent is another
+    asset: a token's exponent differs between networks, and its caller states it."""
 
     code: str
     exponent: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.code, str) or not _CODE.fullmatch(self.code):
-            raise Invalid(f"{_shown(self.code)} is no asset code: 1 to 32 letters, digits, dots, dashes or underscores")
+            raise Invalid(
+                f"{_shown(self.code)} is not an asset code: use 1 to 32 letters, digits, dots, dashes or underscores"
+            )
         if type(self.exponent) is not int or not 0 <= self.exponent <= EXPONENT_MAX:
             raise Invalid(f"the exponent of {self.code} must be a whole number from 0 to {EXPONENT_MAX}")
 
@@ -51,7 +53,8 @@ class Asset:
 
 
 def well_known(code: str) -> Asset:
-    """The asset of this code on its own chain or in ISO 4217; any other is stated as `Asset(code, exponent)`."""
+    """The well-known asset of this code, on its own chain or in ISO 4217. Raises Invalid for others: state them as
+    `Asset(code, exponent)`."""
     exponent = _EXPONENTS.get(code)
     if exponent is None:
         raise Invalid(f"{_shown(code)} is not among the well-known assets: state it as Asset(code, exponent)")
@@ -59,7 +62,7 @@ def well_known(code: str) -> Asset:
 
 
 def asset_of(currency: str) -> Asset:
-    """A currency of ISO 4217 with its decimals: two for AED, three for KWD, none for JPY."""
+    """The ISO 4217 currency with its decimals: two for AED, three for KWD, none for JPY."""
     if not isinstance(currency, str) or currency not in CURRENCIES:
         raise Invalid(f"{_shown(currency)} is not a currency of ISO 4217: write its three capital letters, such as AED")
     return well_known(currency)
@@ -67,13 +70,13 @@ def asset_of(currency: str) -> Asset:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Equal when both the number and the asset are; ordered and added within one asset alone."""
+    """A number of minor units of an asset. Ordered and added only within one asset."""
 
     minor: int
     asset: Asset
 
     def __post_init__(self) -> None:
-        # `type`, not `isinstance`: True is an int to Python, and nobody owes anybody True.
+        # `type`, not `isinstance`: bool is a subclass of int.
         if type(self.minor) is not int:
             raise TypeError(
                 f"an amount is a whole number of minor units, not {type(self.minor).__name__}: "
@@ -88,12 +91,12 @@ class Amount:
 
     @staticmethod
     def total(amounts: Iterable["Amount"], asset: Asset) -> "Amount":
-        """The sum, also of nothing: hence the asset."""
+        """The sum; zero of the asset for no amounts."""
         return sum(amounts, start=Amount(0, asset))
 
     @staticmethod
     def from_decimal(value: str | int | Decimal, asset: Asset) -> "Amount":
-        """Major units, exactly: a value with more decimals than the asset has is refused, not rounded."""
+        """From major units, exactly. Raises Invalid for more decimals than the asset has, instead of rounding."""
         minor = _fraction(_decimal(value)) * 10**asset.exponent
         if minor.denominator != 1:
             raise Invalid(f"{_shown(value)} has more than the {asset.exponent} decimals of {asset}")
@@ -101,7 +104,7 @@ class Amount:
 
     @staticmethod
     def from_minor(value: str | int, asset: Asset) -> "Amount":
-        """Minor units, as a number or as the text of one."""
+        """From minor units, as a number or its text."""
         if isinstance(value, str):
             if not _WHOLE.fullmatch(value):
                 raise Invalid(f"{_shown(value)} is not a whole number of minor units of {asset}")
@@ -109,25 +112,25 @@ class Amount:
         return Amount(value, asset)
 
     def to_decimal(self) -> Decimal:
-        """Built from its text: arithmetic would round to the 28 digits of the decimal context."""
+        """Major units. Built from text: arithmetic would round to the 28 digits of the decimal context."""
         return Decimal(f"{self.minor}E{-self.asset.exponent}")
 
     def to_text(self) -> str:
-        """Major units with all decimals of the asset; the form for JSON, as JSON numbers lose digits."""
+        """Major units with all decimals of the asset; for JSON, whose numbers lose digits."""
         return format(self.to_decimal(), "f")
 
     def to_minor_text(self) -> str:
-        """Minor units; the other form for JSON."""
+        """Minor units as text; the other form for JSON."""
         return str(self.minor)
 
     def __str__(self) -> str:
         return f"{self.to_text()} {self.asset}"
 
     def __add__(self, other: "Amount") -> "Amount":
-        return Amount(self.minor + self._alike(other, "add"), self.asset)
+        return Amount(self.minor + self._minor_of(other, "add"), self.asset)
 
     def __sub__(self, other: "Amount") -> "Amount":
-        return Amount(self.minor - self._alike(other, "subtract"), self.asset)
+        return Amount(self.minor - self._minor_of(other, "subtract"), self.asset)
 
     def __neg__(self) -> "Amount":
         return Amount(-self.minor, self.asset)
@@ -143,16 +146,16 @@ class Amount:
     __rmul__ = __mul__
 
     def __lt__(self, other: "Amount") -> bool:
-        return self.minor < self._alike(other, "compare")
+        return self.minor < self._minor_of(other, "compare")
 
     def __le__(self, other: "Amount") -> bool:
-        return self.minor <= self._alike(other, "compare")
+        return self.minor <= self._minor_of(other, "compare")
 
     def __gt__(self, other: "Amount") -> bool:
-        return self.minor > self._alike(other, "compare")
+        return self.minor > self._minor_of(other, "compare")
 
     def __ge__(self, other: "Amount") -> bool:
-        return self.minor >= self._alike(other, "compare")
+        return self.minor >= self._minor_of(other, "compare")
 
     def __bool__(self) -> bool:
         return self.minor != 0
@@ -161,11 +164,12 @@ class Amount:
         return Amount(_rounded(self.minor * _ratio(ratio), rounding), self.asset)
 
     def split(self, weights: Sequence[Number]) -> tuple["Amount", ...]:
-        """Shares in proportion to the weights that add up to the whole: largest remainder, on a tie the earlier."""
+        """Splits into shares in proportion to the weights, which add up to the amount: largest remainder first, ties to
+        the earlier share."""
         ratios = [_ratio(weight) for weight in weights]
         whole = sum(ratios)
         if any(ratio < 0 for ratio in ratios) or whole == 0:
-            raise Invalid("an amount is split by weights that are not negative and not all zero")
+            raise Invalid("the weights of a split must not be negative, nor all zero")
         sign = -1 if self.minor < 0 else 1
         exact = [abs(self.minor) * ratio / whole for ratio in ratios]
         shares = [share.numerator // share.denominator for share in exact]
@@ -176,14 +180,14 @@ class Amount:
         return tuple(Amount(sign * share, self.asset) for share in shares)
 
     def percent_fee(self, percent: str | int | Decimal, rounding: Rounding) -> tuple["Amount", "Amount"]:
-        """The fee, rounded, and the rest, which is whatever remains: together always the amount."""
+        """The rounded fee and the rest, which add up to the amount."""
         ratio = _fraction(_decimal(percent)) / 100
         if not 0 <= ratio <= 1:
             raise Invalid(f"{_shown(percent)} is not a percentage from 0 to 100")
         fee = self.times(ratio, rounding)
         return fee, self - fee
 
-    def _alike(self, other: "Amount", verb: str) -> int:
+    def _minor_of(self, other: "Amount", verb: str) -> int:
         if not isinstance(other, Amount):
             raise TypeError(f"cannot {verb} an amount of {self.asset} and {type(other).__name__}")
         if other.asset != self.asset:
@@ -192,17 +196,18 @@ class Amount:
 
 
 def loads_exact(document: bytes | str) -> Any:
-    """JSON with every whole number as an int and any other as a Decimal; nothing passes through binary fractions."""
+    """Decodes JSON with whole numbers as int and others as Decimal, without binary fractions."""
     try:
         return _EXACT.decode(document)
     except (msgspec.DecodeError, UnicodeError, ArithmeticError, RecursionError, ValueError) as problem:
-        # The parser's words may quote the document; its kind and place are enough.
+        # The parser's message may quote the document; its position is enough.
         place = re.search(r"byte \d+", str(problem))
         raise Invalid(f"the text is not usable JSON{f' at {place[0]}' if place else ''}") from None
 
 
 def render(amount: Amount, locale: str = "en") -> str:
-    """For people: digits in the locale's manner when babel is installed, and the code, since `$` is many currencies."""
+    """Formats an amount for display: in the locale's style if babel is installed, with the code, since `$` names many
+    currencies."""
     text = amount.to_text()
     if amount.asset.exponent > _ALWAYS_SHOWN_DECIMALS:
         whole, decimals = text.split(".")
@@ -227,11 +232,11 @@ _PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 _WHOLE: Final = re.compile(r"-?\d{1,78}", re.ASCII)
 _EXACT: Final = msgspec.json.Decoder(float_hook=Decimal)
 _SHOWN_MAX_CHARS: Final = 80
-# Cents and fils are always written out; eighteen zeros are not.
+# Up to four decimals are always shown in full; eighteen zeros are not.
 _ALWAYS_SHOWN_DECIMALS: Final = 4
 _SHORTEST_DECIMALS: Final = 2
 
-# ISO 4217 itself: the digits that CLDR shows are fewer for some, and less than a customer was charged.
+# From ISO 4217: CLDR shows fewer digits for some currencies, less than a customer was charged.
 _CURRENCIES_BY_EXPONENT: Final = {
     0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
     2: "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BMD BND BOB BOV BRL BSD BTN BWP BYN BZD CAD CDF CHE CHF CHW "
@@ -283,7 +288,7 @@ def _ratio(value: Number) -> Fraction:
 
 
 def _fraction(value: Decimal) -> Fraction:
-    """Refuses what is no number, and exponents that would unfold into more digits than any amount has."""
+    """Raises Invalid for NaN and infinity, and for exponents that expand to more digits than any amount has."""
     if not value.is_finite():
         raise Invalid(f"{_shown(value)} is not a number")
     exponent = value.as_tuple().exponent
@@ -301,7 +306,7 @@ def _rounded(exact: Fraction, rounding: Rounding) -> int:
             whole += rounding is Rounding.UP and left > 0
             return -whole if exact < 0 else whole
         case _:
-            raise TypeError("the rounding is stated as Rounding.HALF_EVEN, DOWN or UP")
+            raise TypeError("the rounding must be Rounding.HALF_EVEN, DOWN or UP")
 
 
 def _full_name(asset: Asset) -> str:

@@ -1,18 +1,18 @@
-"""Whose address it is: what failed attempts are counted by."""
+"""Networks of client addresses, by which failed attempts are counted."""
 
 import ipaddress
 from functools import lru_cache
 from typing import Final
 
 IPV6_NETWORK_BITS: Final = 64
-"""What one subscriber has: counting single addresses there counts nothing."""
-REMEMBERED: Final = 4_096
-"""Addresses: each request asks for the same one several times."""
+"""The network of one subscriber: counting single addresses would count nothing."""
+CACHED_MAX: Final = 4_096
+"""Size of the address cache: each request looks up the same one several times."""
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=CACHED_MAX)
 def network_of(address: str) -> str:
-    """The address itself, of IPv6 its network; one name for all that is no address."""
+    """The address itself, or its network for IPv6; one name for all invalid addresses."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,29 +1,29 @@
-"""The exception tree: how work ends when it does not simply return, and what a person is told.
+"""The exception tree: how work ends other than by returning.
 
     PayonceError
-    ├── Outcome              raised on purpose, read by the engine
-    │   ├── Retry            a handler: not now, try again by policy
-    │   │   └── Held         an operator's brake: not now, and no attempt is used up
+    ├── Outcome              raised on purpose, evaluated by the engine
+    │   ├── Retry            a handler: not now, retry by policy
+    │   │   └── Held         an operator's freeze or limit: not now, and no attempt is used up
     │   ├── Unknown          a handler: it may or may not have happened
-    │   ├── Unprocessable    a handler: no run will ever carry this message out; parked at once
-    │   ├── Refused          an effect: the vendor said a definite no
-    │   └── NotSent          an effect: it provably never left
-    ├── Stale                the lease passed to somebody else; nothing was written
-    ├── Invalid              bad input: names the value and the way out
-    ├── KeyReused            an effect's key is on record with another request: parked at once
-    └── Unavailable          something we stand on is missing, unreachable or of the wrong version
-        └── QueueAway        the server of the queues: not now, and no attempt is used up
+    │   ├── Unprocessable    a handler: no run can ever process this message; parked at once
+    │   ├── Refused          an effect: the vendor refused definitely
+    │   └── NotSent          an effect: it provably was not sent
+    ├── Stale                another run holds the lease; nothing was written
+    ├── Invalid              bad input: names the value and the remedy
+    ├── KeyReused            an effect's key is recorded with another request: parked at once
+    └── Unavailable          a dependency is missing, unreachable or of the wrong version
+        └── QueueAway        the queue server: not now, and no attempt is used up
 
-Any other exception out of a handler is a bug: retried by policy, then parked with a redacted traceback.
+Any other exception from a handler is a bug: retried by policy, then parked with a redacted traceback.
 """
 
 
 class PayonceError(Exception):
-    """Whatever payonce raises on purpose; its text is one sentence for a reader who must act."""
+    """Raised by payonce on purpose; the text is one sentence for a reader who must act."""
 
 
 class Outcome(PayonceError):
-    """An end of a run that the engine acts on."""
+    """A result of a run that the engine acts on."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -31,7 +31,7 @@ class Outcome(PayonceError):
 
 
 class Retry(Outcome):
-    """Not now. Tried again after `after_s`, or when the policy says."""
+    """Not now. Retried after `after_s`, or when the policy says."""
 
     def __init__(self, reason: str, after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -39,42 +39,42 @@ class Retry(Outcome):
 
 
 class Held(Retry):
-    """An operator's brake keeps it from being sent. Tried again after `after_s`, however long that goes on."""
+    """A freeze or limit prevents sending. Retried after `after_s`, as long as that lasts."""
 
 
 class Unknown(Outcome):
-    """It may have happened. Tried again by policy; the next run finds out before it acts."""
+    """It may have happened. Retried by policy; the next run finds out before it acts."""
 
 
 class Unprocessable(Outcome):
-    """The message names what is not there, or asks for what cannot be: trying again does not help, so it is parked with
-    the reason. Raised before anything was sent."""
+    """The message names something that does not exist, or requests the impossible: a retry does not help, so it is
+    parked with the reason. Raised before anything was sent."""
 
 
 class Refused(Outcome):
-    """The vendor's definite no."""
+    """The vendor refused definitely."""
 
 
 class NotSent(Outcome):
-    """Provably never reached the vendor."""
+    """Provably did not reach the vendor."""
 
 
 class Stale(PayonceError):
-    """The lease ended and the message may be somebody else's; nothing of this run was written."""
+    """The lease ended, and another run may hold the message; nothing of this run was written."""
 
 
 class Invalid(PayonceError, ValueError):
-    """Refused input. Nothing was written."""
+    """Invalid input. Nothing was written."""
 
 
 class KeyReused(PayonceError):
-    """An effect was asked for under a key that is on record with another request, amount or service. A bug of the
-    caller that trying again does not mend: the message is parked. Nothing was sent or written."""
+    """An effect's key is recorded with another request, amount or service. This bug of the caller persists on retries:
+    the message is parked. Nothing was sent or written."""
 
 
 class Unavailable(PayonceError):
-    """Something payonce stands on cannot be used."""
+    """A dependency of payonce cannot be used."""
 
 
 class QueueAway(Unavailable):
-    """The server of the queues does not answer or takes nothing. A run that meets it has done nothing wrong."""
+    """The queue server does not respond or refuses commands. The run is not at fault."""

@@ -1,4 +1,4 @@
-"""Ports for processes that must be told theirs before they start."""
+"""Reserved ports, for processes that must know theirs before they start."""
 
 import socket
 from collections.abc import Iterator
@@ -6,10 +6,9 @@ from contextlib import ExitStack, contextmanager
 
 
 @contextmanager
-def held_ports(count: int) -> Iterator[list[int]]:
-    """Free ones, which stay so: while a port is held the system gives it to nobody who asks for any, and whoever asks
-    for just that one gets it, as servers do that may reuse an address. A port that was only found free may be
-    somebody's end of a connection by the time at which a process listens."""
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Reserves free ports. The system assigns a reserved port to nobody else, while a server that requests it with
+    SO_REUSEADDR gets it. A port that was only found free may be in use by the time a process listens."""
     with ExitStack() as stack:
         held = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in held:

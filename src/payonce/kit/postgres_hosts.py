@@ -1,4 +1,4 @@
-"""The servers that a PostgreSQL URL names: one, or a primary and its standbys.
+"""The servers in a PostgreSQL URL: one, or a primary and its standbys.
 
 postgresql://user@one:5432,two:5432/payonce, or with sockets ?host=/run/one,/run/two&port=5432,5432.
 """
@@ -13,7 +13,7 @@ DEFAULT_PORT = 5432
 @dataclass(frozen=True)
 class Host:
     name: str
-    """A name, an address, or the folder of a socket."""
+    """A name, an address, or a socket's folder."""
     port: int
 
     def __str__(self) -> str:
@@ -21,8 +21,7 @@ class Host:
 
 
 def hosts_of(url: str) -> list[Host]:
-    """In their order in the URL; none where it leaves the server to the driver. Raises ValueError for an unreadable
-    host or port."""
+    """The servers in the URL's order; empty if it names none. Raises ValueError for an unreadable host or port."""
     parts = urlsplit(url)
     query = parse_qs(parts.query)
     ports = [_port(text) for text in query.get("port", [""])[0].split(",") if text]
@@ -40,12 +39,12 @@ def _host(spec: str, port: int) -> Host:
         return Host(spec, port)
     found = re.fullmatch(r"(?:\[(?P<address>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[^:]*))?", spec)
     if found is None:
-        raise ValueError("the URL names a host that cannot be read")
+        raise ValueError("the URL has an unreadable host")
     return Host(unquote(found["address"] or found["name"]), _port(found["port"]) if found["port"] else port)
 
 
 def _port(text: str) -> int:
-    # isdecimal() also holds for the digits of other scripts, and int() takes signs and spaces.
+    # isdecimal() accepts digits of other scripts, and int() accepts signs and spaces.
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65_536:
-        raise ValueError("the URL names a port that is none")
+        raise ValueError("the URL has an invalid port")
     return int(text)

@@ -1,6 +1,6 @@
-"""Takes secrets and card numbers out of text before it is logged, stored or shown.
+"""Removes secrets and card numbers from text before it is logged, stored or shown.
 
-Strangers choose some of these texts, so the work grows with their length and no faster, and long texts are cut.
+Some of these texts are chosen by strangers, so the time grows linearly with their length, and long texts are cut.
 """
 
 import re
@@ -10,46 +10,46 @@ from typing import Final
 
 HIDDEN: Final = "[redacted]"
 TEXT_MAX_CHARS: Final = 20_000
-"""The worst text of this length takes 50 ms, in which an event loop does nothing else."""
+"""The worst text of this length blocks the event loop for 50 ms."""
 LOOK_AHEAD_CHARS: Final = 200
-"""Read beyond the cut: half a secret would not be recognised."""
+"""Characters read beyond the cut: half a secret would not be recognised."""
 
 _CREDENTIALS_IN_URL: Final = re.compile(r"(?<=://)[^/\s:@]*+:[^@\s/]++(?=@)")
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s++[\w.~+/=-]{8,}")
 _PREFIXED: Final = re.compile(r"\b(?:whsec_|sk_|rk_|pk_|ghp_|xox[bp]-)[\w-]{8,}")
-# What stands before the word is not looked at: a name is kept, and a search that begins with any name begins anywhere.
+# Text before the keyword is not matched: names are kept, and a pattern beginning with any name could start anywhere.
 _NAME: Final = (
     r"(?:password|passwd|passphrase|secret|token|api[_-]?key|authorization|private[_-]?key|signing[_-]?key|credential"
     r"|mnemonic|(?:seed|recovery)[_-]?phrase|(?<![^\W_])(?:cvc2?|cvv2?|pin|iban)(?![^\W_]))[\w-]{0,64}"
 )
 _IS: Final = r"(?:\\{0,7}[\"'])?\s*+[:=]\s*+"
-"""After the name, which is in quotes, or in the escaped quotes of JSON within JSON."""
+"""Follows the name, which may be in quotes, or in the escaped quotes of nested JSON."""
 _AUTHORIZATION: Final = re.compile(r"(?i)(authorization[\w-]{0,64}\s*+[:=]\s*+)[^\s\"'\\][^\r\n]*+")
-"""The value has words, and several of them are secret: it ends with its line."""
+"""The value may have several secret words: it extends to the end of the line."""
 _NAMED: Final = re.compile(
     rf"(?i)({_NAME}{_IS})(?:"
     r"(?:\"(?:[^\"\\]|\\.)++\"|'(?:[^'\\]|\\.)++'|(\\{1,7}[\"'])(?s:.)+?(?<!\\)\2)[^\s\"',;&}]*+"
-    # A quote that is never closed: the text was cut, and the secret is what is left of the line.
+    # An unclosed quote: the text was cut, and the rest of the line is secret.
     r"|\\{0,7}[\"'](?!\\{0,7}[\"'])[^\r\n]++"
     r"|[^\s\"',;&}]{3,})"
 )
 _DIGITS: Final = re.compile(r"(?<!\w)(?<!\d\.)\d(?:[ -]?\d){11,}(?!\w|\.\d)")
 _OUR_ID: Final = r"(?<![\w-])[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}(?![\w-])"
 _ID_OR_DIGITS: Final = re.compile(rf"(?P<id>{_OUR_ID})|{_DIGITS.pattern}")
-"""One in thousands of our ids has digits that a short card could have, and whoever follows it needs all of them."""
+"""One in thousands of our ids contains digits that a short card number could have; ids are kept whole."""
 _GROUP: Final = re.compile(r"\d+")
 _CARD_DIGITS_MIN: Final = 12
-"""Some debit cards have as few."""
+"""As in some debit cards."""
 _CARD_DIGITS_MAX: Final = 19
 
 
 def redact(text: str, max_chars: int = TEXT_MAX_CHARS) -> str:
-    """The text without secrets. Of one that is longer than `max_chars`, its beginning and how much is missing."""
+    """The text without secrets. A text longer than `max_chars` is cut, with the number of omitted characters."""
     if len(text) <= max_chars:
         return _redacted(text)
     begins = text[: max_chars + LOOK_AHEAD_CHARS]
     shown = _redacted(begins)
-    # What was hidden moved the rest towards the beginning: its last characters are still those behind the cut.
+    # Redaction has moved the rest forward: its last characters are still those after the cut.
     shown = shown[: max(0, min(max_chars, len(shown) - (len(begins) - max_chars)))]
     return f"{shown}… ({len(text) - max_chars:,} more characters)"
 
@@ -64,7 +64,7 @@ def _redacted(text: str) -> str:
 
 
 def could_be_card(number: int) -> bool:
-    """The same question about a number that is no text."""
+    """Whether a number could be a card number."""
     if not 10 ** (_CARD_DIGITS_MIN - 1) <= number < 10**_CARD_DIGITS_MAX:
         return False
     digits = str(number)
@@ -72,12 +72,12 @@ def could_be_card(number: int) -> bool:
 
 
 def holds_card(text: str) -> bool:
-    """Whether something in it could be a card number: what `redact` would hide as one."""
+    """Whether the text contains a possible card number: one that `redact` would hide."""
     return any(_without_cards(match[0]) != match[0] for match in _DIGITS.finditer(text))
 
 
 def _without_cards(text: str) -> str:
-    """A card number may stand between other numbers: whatever could belong to one is hidden."""
+    """Hides everything that could belong to a card number, which may be among other numbers."""
     groups = [match.span() for match in _GROUP.finditer(text)]
     luhn = Luhn("".join(text[start:stop] for start, stop in groups))
     kept, end = [], 0
@@ -93,8 +93,8 @@ Span = tuple[int, int]
 
 
 def candidates(groups: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
-    """Every run of whole groups with as many digits as a card number has, at most 8 from each group on: where it is in
-    the text, and among the digits alone."""
+    """Every run of whole groups with the length of a card number, at most 8 from each group: its span in the text, and
+    among the digits."""
     before = 0
     for index, (start, end) in enumerate(groups):
         count = 0
@@ -108,8 +108,8 @@ def candidates(groups: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
 
 
 class Luhn:
-    """Luhn's check, which ids and amounts of the same length nearly always fail, in one step for any part of the
-    digits: by sums up to each of them, with every second one doubled."""
+    """The Luhn check, which ids and amounts of the same length nearly always fail, for any part of the digits in one
+    step: by prefix sums, with every second digit doubled."""
 
     def __init__(self, digits: str) -> None:
         numbers = [int(digit) for digit in digits]
@@ -119,7 +119,7 @@ class Luhn:
         ]
 
     def passes(self, first: int, last: int) -> bool:
-        # The last digit stays as it is, the one before it is doubled.
+        # The last digit counts once, the one before it doubled.
         sums = self._sums[last % 2]
         return (sums[last] - sums[first]) % 10 == 0
 

@@ -1,4 +1,4 @@
-"""Numbers in a sentence."""
+"""Numbers with nouns."""
 
 
 def counted(count: int, one: str, many: str) -> str:

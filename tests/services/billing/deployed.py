@@ -13,7 +13,7 @@ import msgspec
 from payonce.engine.operators.api_keys import make_key
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import PayonceError
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 from payonce.testing import ScratchDatabase, Stage, eventually
 from payonce.testing.processes import Child, Processes
 
@@ -94,7 +94,7 @@ class Databases:
 async def deployed(
     processes: Processes, databases: Databases, folder: Path, redis_url: str | None = None
 ) -> AsyncIterator[tuple[Running, Running]]:
-    with held_ports(2) as ports:
+    with reserved_ports(2) as ports:
         shared = {
             "JWT_SECRET_KEY": "j" * 32,
             "WEBHOOK_SIGNING_SECRET": "w" * 32,

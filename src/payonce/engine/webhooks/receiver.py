@@ -21,7 +21,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.monitoring import metrics
 from payonce.kit.money import loads_exact
 from payonce.kit.outcomes import Invalid
-from payonce.kit.webhooks import TOLERANCE_S, Refusal, Scheme, Secret, Verified, Why, verify
+from payonce.kit.webhooks import TOLERANCE_S, Refusal, RefusalReason, Scheme, Secret, Verified, verify
 from payonce.kit.webhooks.verification import Headers
 
 ID_FIELDS: Final = ("id", "event_id")
@@ -75,12 +75,12 @@ class Receiver:
         except Invalid:
             event = None
         if not isinstance(event, dict):
-            return Refusal(Why.MALFORMED, "the body is not a JSON object")
+            return Refusal(RefusalReason.MALFORMED, "the body is not a JSON object")
         event_id = verified.id or next((event[name] for name in ID_FIELDS if name in event), None)
         if (
             not isinstance(event_id, str)
             or not 1 <= len(event_id) <= NAME_MAX_LENGTH
             or clean_text(event_id) != event_id
         ):
-            return Refusal(Why.MALFORMED, f"the body has no id of 1 to {NAME_MAX_LENGTH} characters")
+            return Refusal(RefusalReason.MALFORMED, f"the body has no id of 1 to {NAME_MAX_LENGTH} characters")
         return Received(self.consumer, event_id, verified.at, verified.scheme, body, event)

@@ -1,4 +1,4 @@
-"""The shared secrets of webhooks: how they are written, and the key that each stands for."""
+"""The shared secrets of webhooks: their notation, and the keys they stand for."""
 
 import base64
 import binascii
@@ -17,16 +17,16 @@ _PRINTABLE: Final = re.compile(r"[\x21-\x7e]+")
 
 
 class Secret:
-    """One shared secret. Never shown, compared or pickled.
+    """A shared secret. Cannot be shown, compared or pickled.
 
-    `whsec_…` is base64 of the key, as Standard Webhooks writes it. Any other text is itself the key, as the older
-    scheme's WEBHOOK_SIGNING_SECRET is; so `whsec_` and the base64 of that text stand for the same key.
+    `whsec_…` is the base64 of the key, as in Standard Webhooks. Any other text is the key itself, like the older
+    scheme's WEBHOOK_SIGNING_SECRET; so `whsec_` and the base64 of that text stand for the same key.
     """
 
     __slots__ = ("_key", "_text")
 
     def __init__(self, text: str) -> None:
-        """No error shows any part of the text."""
+        """Raises Invalid for an unusable secret, without quoting it."""
         if not _PRINTABLE.fullmatch(text):
             raise Invalid("a webhook secret is printable ASCII without spaces; make one with `payonce webhooks secret`")
         self._text = text
@@ -42,7 +42,7 @@ class Secret:
         return self._key
 
     def reveal(self) -> str:
-        """As it is handed to the other side; the one place where it may be read."""
+        """The text for the other side; the only access to it."""
         return self._text
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ def new_secret() -> Secret:
 
 
 def secrets_of(text: str) -> tuple[Secret, ...]:
-    """From the environment: one secret, or several with spaces between them while they are being exchanged."""
+    """Parses one secret, or several separated by spaces during a rotation."""
     return tuple(Secret(each) for each in text.split())
 
 
@@ -66,7 +66,7 @@ def _decoded(text: str) -> bytes:
     if not _BASE64.fullmatch(encoded):
         raise Invalid(f"what follows {PREFIX} in a webhook secret is base64; make one with `payonce webhooks secret`")
     try:
-        # Senders write it with and without its padding.
+        # Senders write it with or without padding.
         return base64.b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise Invalid(

@@ -1,4 +1,4 @@
-"""What a sender puts beside the body: both schemes' headers, over the very bytes that are sent."""
+"""Signature headers of a sender: both schemes', over the exact bytes sent."""
 
 import base64
 import re
@@ -15,21 +15,21 @@ OLDER_TIMESTAMP, OLDER_SIGNATURE = "X-Webhook-Timestamp", "X-Webhook-Signature"
 
 ID_MAX_CHARS: Final = 200
 SECRETS_MAX: Final = 10
-"""While secrets are being exchanged there are two; more are a rotation that never ended."""
+"""A rotation uses two; more are rotations that never ended."""
 _OUR_ID: Final = re.compile(r"[A-Za-z0-9_-]*[A-Za-z_-][A-Za-z0-9_-]*")
 
 
 def signed_headers(secrets: Sequence[Secret], event_id: str, at: datetime, body: bytes) -> dict[str, str]:
-    """The headers of one attempt. `secrets` are in force now, the newest first.
+    """The headers of one attempt. `secrets` are those in force, the newest first.
 
-    Standard Webhooks' header has a signature by each of them. The older scheme's has room for one: by the oldest, so
-    that nothing changes for its receivers until the exchange is over.
+    The standard header has a signature by each secret. The older scheme's has only one: by the oldest, so that nothing
+    changes for its receivers until the rotation is complete.
     """
     if not 1 <= len(secrets) <= SECRETS_MAX:
         raise Invalid(f"{len(secrets)} secrets to sign with; there must be 1 to {SECRETS_MAX}")
     if len(event_id) > ID_MAX_CHARS or not _OUR_ID.fullmatch(event_id):
-        # With a dot, or of digits alone, the signed text could be read in two ways.
-        raise Invalid(f"event id {event_id[:40]!r} must have letters, digits, _ or -, and not digits alone")
+        # With a dot, or with digits only, the signed text would be ambiguous.
+        raise Invalid(f"event id {event_id[:40]!r} must have letters, digits, _ or -, and not only digits")
     timestamp = str(int(at.timestamp()))
     content = standard_content(event_id, timestamp, body)
     return {

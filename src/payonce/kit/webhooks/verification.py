@@ -1,13 +1,13 @@
-"""What a receiver does before it reads a single byte of the body as anything but bytes.
+"""Verifies signed webhooks before anything reads their body.
 
-`verify` is total: whatever a stranger sends, it answers with `Verified` or with a `Refusal` that has its HTTP status.
+`verify` is total: for any input it returns `Verified`, or a `Refusal` with its HTTP status.
 
-    400  missing      a header is not there
-         malformed    a header cannot be read
+    400  missing      a header is missing
+         malformed    a header cannot be parsed
          stale        the timestamp is older than the tolerance
          future       the timestamp is further ahead than the tolerance
     401  forged       no signature was made by one of our secrets
-    413  too large    more bytes than we are willing to hash
+    413  too large    the body exceeds the size limit
 """
 
 import hmac
@@ -30,7 +30,7 @@ HEADER_MAX_CHARS: Final = 4_096
 SIGNATURES_MAX: Final = 20
 
 Headers = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
-"""By name, or as pairs: as ASGI has them, or a framework's mapping. Names in any case."""
+"""Headers by name, or as pairs, as in ASGI or a framework's mapping. Names in any case."""
 
 _DIGITS: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _PRINTABLE: Final = re.compile(r"[\x21-\x7e]+", re.ASCII)
@@ -41,10 +41,10 @@ class Scheme(StrEnum):
     STANDARD = "standard"
     """Standard Webhooks: webhook-id, webhook-timestamp, webhook-signature; `id.timestamp.body` is signed."""
     OLDER = "older"
-    """X-Webhook-Timestamp and X-Webhook-Signature: sha256=…; `timestamp.body` is signed. It has no id in a header."""
+    """X-Webhook-Timestamp and X-Webhook-Signature: sha256=…; `timestamp.body` is signed. No header has an event id."""
 
 
-class Why(StrEnum):
+class RefusalReason(StrEnum):
     MISSING = "missing"
     MALFORMED = "malformed"
     STALE = "stale"
@@ -53,14 +53,17 @@ class Why(StrEnum):
     TOO_LARGE = "too large"
 
 
-_STATUS: Final = {Why.FORGED: HTTPStatus.UNAUTHORIZED, Why.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
+_STATUS: Final = {
+    RefusalReason.FORGED: HTTPStatus.UNAUTHORIZED,
+    RefusalReason.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+}
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is not taken in, for the sender to act on. Nothing of the request is quoted in it."""
+    """Why a request is refused, for the sender to act on. Quotes nothing of the request."""
 
-    why: Why
+    why: RefusalReason
     detail: str
 
     @property
@@ -68,7 +71,7 @@ class Refusal:
         return int(_STATUS.get(self.why, HTTPStatus.BAD_REQUEST))
 
     def problem(self, instance: str = "") -> dict[str, Any]:
-        """As a problem document (RFC 9457)."""
+        """A problem document (RFC 9457)."""
         document = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
@@ -82,9 +85,9 @@ class Refusal:
 class Verified:
     scheme: Scheme
     at: datetime
-    """When the sender signed it."""
+    """The time at which the sender signed it."""
     id: str | None
-    """The signed id of the event; None in the older scheme, where it stands in the body if anywhere."""
+    """The signed event id; None in the older scheme, where at most the body has one."""
 
 
 BOTH: Final = (Scheme.STANDARD, Scheme.OLDER)
@@ -99,7 +102,8 @@ def verify(
     tolerance_s: int = TOLERANCE_S,
     schemes: Sequence[Scheme] = BOTH,
 ) -> Verified | Refusal:
-    """Over the raw bytes as they came. Any of the `secrets` will do, so that they can be exchanged without a gap."""
+    """Verifies the raw bytes. Any of the `secrets` may have signed them, so that secrets can be rotated without a
+    gap."""
     if not secrets or len(secrets) > signatures.SECRETS_MAX:
         raise Invalid(f"{len(secrets)} secrets to verify with; there must be 1 to {signatures.SECRETS_MAX}")
     if not 1 <= tolerance_s <= TOLERANCE_MAX_S:
@@ -107,7 +111,7 @@ def verify(
     if not schemes:
         raise Invalid("no scheme to verify by; accept the standard one, the older one, or both")
     if len(body) > BODY_MAX_BYTES:
-        return Refusal(Why.TOO_LARGE, f"the body has more than {BODY_MAX_BYTES} bytes")
+        return Refusal(RefusalReason.TOO_LARGE, f"the body has more than {BODY_MAX_BYTES} bytes")
     found = _known_headers(headers)
     if isinstance(found, Refusal):
         return found
@@ -126,7 +130,7 @@ _NAMES: Final = {
 
 
 def _known_headers(headers: Headers) -> dict[str, str] | Refusal:
-    """Those that matter. One that comes twice is refused: whoever checked before us may have read the other."""
+    """The relevant headers. Refuses duplicates: a proxy may have checked the other one."""
     ours = {name for names in _NAMES.values() for name in names}
     found: dict[str, str] = {}
     for name, value in headers.items() if isinstance(headers, Mapping) else headers:
@@ -134,10 +138,10 @@ def _known_headers(headers: Headers) -> dict[str, str] | Refusal:
         if lowered not in ours:
             continue
         if lowered in found:
-            return Refusal(Why.MALFORMED, f"the header {lowered} is there more than once")
+            return Refusal(RefusalReason.MALFORMED, f"the header {lowered} occurs more than once")
         found[lowered] = _text(value).strip(" \t")
         if len(found[lowered]) > HEADER_MAX_CHARS:
-            return Refusal(Why.MALFORMED, f"the header {lowered} has more than {HEADER_MAX_CHARS} characters")
+            return Refusal(RefusalReason.MALFORMED, f"the header {lowered} has more than {HEADER_MAX_CHARS} characters")
     return found
 
 
@@ -146,14 +150,14 @@ def _text(value: str | bytes) -> str:
 
 
 def _scheme(found: dict[str, str], schemes: Sequence[Scheme]) -> Scheme | Refusal:
-    """The first of the accepted ones of which anything is there, and then all of it must be."""
+    """The first accepted scheme with any header; all of its headers must be present."""
     for scheme in schemes:
         missing = [name for name in _NAMES[scheme] if not found.get(name)]
         if not missing:
             return scheme
         if len(missing) < len(_NAMES[scheme]):
-            return Refusal(Why.MISSING, f"the header {missing[0]} is missing")
-    return Refusal(Why.MISSING, f"the headers {', '.join(_NAMES[schemes[0]])} are missing")
+            return Refusal(RefusalReason.MISSING, f"the header {missing[0]} is missing")
+    return Refusal(RefusalReason.MISSING, f"the headers {', '.join(_NAMES[schemes[0]])} are missing")
 
 
 def _standard(
@@ -162,17 +166,22 @@ def _standard(
     event_id, timestamp = found[signatures.ID], found[signatures.TIMESTAMP]
     if len(event_id) > signatures.ID_MAX_CHARS or not _PRINTABLE.fullmatch(event_id) or "." in event_id:
         return Refusal(
-            Why.MALFORMED, f"{signatures.ID} must have up to {signatures.ID_MAX_CHARS} visible characters, no dot"
+            RefusalReason.MALFORMED,
+            f"{signatures.ID} must have up to {signatures.ID_MAX_CHARS} visible characters, no dot",
         )
     if not alone and event_id.isdigit():
-        # `1700000000.…` is also what the older scheme signs: its signature would do for this one.
-        return Refusal(Why.MALFORMED, f"{signatures.ID} is digits alone, which the other scheme could have signed")
+        # The older scheme also signs `1700000000.…`: its signature would be valid here.
+        return Refusal(
+            RefusalReason.MALFORMED, f"{signatures.ID} has only digits, which the other scheme could have signed"
+        )
     at = _timely(timestamp, signatures.TIMESTAMP, now, tolerance_s)
     if isinstance(at, Refusal):
         return at
     given = [entry[3:] for entry in found[signatures.SIGNATURE].split(" ") if entry.startswith("v1,")]
     if not 1 <= len(given) <= SIGNATURES_MAX:
-        return Refusal(Why.MALFORMED, f"{signatures.SIGNATURE} must have 1 to {SIGNATURES_MAX} entries like v1,base64")
+        return Refusal(
+            RefusalReason.MALFORMED, f"{signatures.SIGNATURE} must have 1 to {SIGNATURES_MAX} entries like v1,base64"
+        )
     content = signatures.standard_content(event_id, timestamp, body)
     if not _any_matches([signatures.standard_signature(secret, content) for secret in secrets], given):
         return _forged()
@@ -187,11 +196,15 @@ def _older(
     if isinstance(at, Refusal):
         return at
     if not alone and _BEGINS_WITH_A_TIME.match(body):
-        # `id.1700000000.…`, an id of digits: what the other scheme signs, with its timestamp taken for the body.
-        return Refusal(Why.MALFORMED, "the body begins like a timestamp, which the other scheme could have signed")
+        # The standard scheme also signs `id.1700000000.…` with a numeric id; its timestamp would be taken for the body.
+        return Refusal(
+            RefusalReason.MALFORMED, "the body begins like a timestamp, which the other scheme could have signed"
+        )
     algorithm, _, given = signature.partition("=")
     if algorithm.lower() != "sha256" or not given:
-        return Refusal(Why.MALFORMED, f"{signatures.OLDER_SIGNATURE} must read sha256= and 64 hexadecimal digits")
+        return Refusal(
+            RefusalReason.MALFORMED, f"{signatures.OLDER_SIGNATURE} must read sha256= and 64 hexadecimal digits"
+        )
     content = signatures.older_content(timestamp, body)
     if not _any_matches([signatures.older_signature(secret, content) for secret in secrets], [given.lower()]):
         return _forged()
@@ -200,18 +213,18 @@ def _older(
 
 def _timely(timestamp: str, name: str, now: datetime, tolerance_s: int) -> datetime | Refusal:
     if not _DIGITS.fullmatch(timestamp):
-        return Refusal(Why.MALFORMED, f"{name} must be whole seconds since 1970")
+        return Refusal(RefusalReason.MALFORMED, f"{name} must be whole seconds since 1970")
     ahead_s = int(timestamp) - now.timestamp()
     if ahead_s < -tolerance_s:
-        return Refusal(Why.STALE, f"{name} is more than {tolerance_s} s old; sign each attempt anew")
+        return Refusal(RefusalReason.STALE, f"{name} is more than {tolerance_s} s old; sign each attempt anew")
     if ahead_s > tolerance_s:
-        return Refusal(Why.FUTURE, f"{name} is more than {tolerance_s} s ahead; set the sender's clock")
+        return Refusal(RefusalReason.FUTURE, f"{name} is more than {tolerance_s} s ahead; set the sender's clock")
     return datetime.fromtimestamp(int(timestamp), UTC)
 
 
 def _any_matches(expected: Sequence[str], given: Sequence[str]) -> bool:
-    """Every pair is compared, each in the same time whichever character differs. As text: base64 has several spellings
-    of the same bytes, and only the canonical one counts."""
+    """Compares every pair in constant time. As text: base64 has several encodings of the same bytes, and only the
+    canonical one counts."""
     matches = [
         hmac.compare_digest(mine.encode(), theirs.encode("utf-8", "replace")) for mine in expected for theirs in given
     ]
@@ -219,4 +232,6 @@ def _any_matches(expected: Sequence[str], given: Sequence[str]) -> bool:
 
 
 def _forged() -> Refusal:
-    return Refusal(Why.FORGED, "no signature fits the body; check the secret, and that the raw bytes were signed")
+    return Refusal(
+        RefusalReason.FORGED, "no signature matches the body; check the secret, and that the raw bytes were signed"
+    )

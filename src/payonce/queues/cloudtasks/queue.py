@@ -21,7 +21,7 @@ from payonce.engine.messages.rows import UNREADABLE, message_of
 from payonce.engine.outbox import hold_durable, wake_name
 from payonce.engine.outbox.durable_copy import consumer
 from payonce.engine.outbox.model import stored_reason
-from payonce.kit.ids import drawn_token
+from payonce.kit.ids import random_token
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks import deliveries as replies
 from payonce.queues.cloudtasks.backoff import repeats_after_s
@@ -97,7 +97,7 @@ class CloudTasksQueue:
             return Exchange(answers, (), AFTER_FAILURE_S)
 
     async def _begin(self, deliveries: Sequence[Delivery], *, alone: bool = False) -> list[Claim]:
-        token = drawn_token()
+        token = random_token()
         ordered = sorted(deliveries, key=lambda delivery: delivery.id)
         try:
             rows = await self._database.engine.fetch(

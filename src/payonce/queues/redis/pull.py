@@ -17,7 +17,7 @@ from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.ports import POLL_S, Exchange
 from payonce.engine.messages.rows import UNREADABLE
 from payonce.engine.outbox import SettleOutcome, accept_without_entry, hold_durable, settle_durable, wake_name
-from payonce.kit.ids import drawn_token, new_id
+from payonce.kit.ids import new_id, random_token
 from payonce.kit.log import get_logger
 from payonce.queues.redis import scripts
 from payonce.queues.redis.codec import decode_any, decode_plain
@@ -119,7 +119,7 @@ class RedisQueue:
             else:
                 places.append((False, len(others)))
                 others.append(ending_arguments(settlement))
-        token = drawn_token()
+        token = random_token()
         now_us, rest, letters, *claimed = await self._run(token, limit, "ready", done, others)
         now = moment(now_us)
         answers = [
@@ -242,7 +242,7 @@ class RedisQueue:
                 message = decode_plain(queue, body) if flags[1] == PLAIN else decode_any(queue, body)
             except UNREADABLE as error:
                 words = await park_unreadable(self._store, queue, body, token, us_of(now), str(error))
-                await self._run(drawn_token(), 0, "ready", (), [words])
+                await self._run(random_token(), 0, "ready", (), [words])
                 continue
             if flags[0] in (KEPT, MAYBE_KEPT):
                 kept.append(KeptClaim(message, token, int(crashes), now, moment(first), kind=flags[0]))
@@ -264,7 +264,7 @@ class RedisQueue:
         if not dropped:
             return left
         gone = [removal_arguments(claim.message.id, claim.token) for claim in dropped]
-        await self._run(drawn_token(), 0, "ready", (), gone)
+        await self._run(random_token(), 0, "ready", (), gone)
         if checked.outdated:
             await bring_again(self._database.engine, [claim.message.id for claim in checked.outdated])
             self._notifier.notify({wake_name(RELAY)})
@@ -278,10 +278,10 @@ class RedisQueue:
         log.warning("redis_forgot_pause", queue=self.policy.queue, claims=len(claims))
         await self._store.declare(self.policy.queue)
         back = [ending_arguments(Settlement(claim, Ending.RELEASED)) for claim in claims]
-        await self._run(drawn_token(), 0, "ready", (), back)
+        await self._run(random_token(), 0, "ready", (), back)
 
     async def claim_alone(self) -> Claim | None:
-        token = drawn_token()
+        token = random_token()
         now_us, _, _, *claimed = await self._run(token, 1, "alone")
         claims = await self._readable(claimed, token, moment(now_us))
         return claims[0] if claims else None
@@ -317,7 +317,7 @@ class RedisQueue:
             fate = await accept_without_entry(connection, RELAY, claim.message)
         if fate is SettleOutcome.GONE:
             # Otherwise it would run again after each lease, and be parked in the end although it is settled.
-            await self._run(drawn_token(), 0, "ready", (), [removal_arguments(claim.message.id, claim.token)])
+            await self._run(random_token(), 0, "ready", (), [removal_arguments(claim.message.id, claim.token)])
         if fate is not SettleOutcome.RECORDED:
             return False
         if self._is_logged(settlement):
@@ -372,7 +372,7 @@ class RedisQueue:
         dropped = [held for held in kept if held.kind == KEPT and held.uuid not in parked]
         if dropped:
             gone = [removal_arguments(held.id, held.token) for held in dropped]
-            await self._run(drawn_token(), 0, "ready", (), gone)
+            await self._run(random_token(), 0, "ready", (), gone)
         return parked, dropped
 
     async def log_maintenance(self, task: Task, moved: int) -> None:

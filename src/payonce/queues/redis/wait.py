@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from payonce.kit.ids import drawn_token
+from payonce.kit.ids import random_token
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import QueueAway
 from payonce.queues.redis.connections import Argument, ConnectionPool
@@ -165,7 +165,7 @@ class ArrivalWatcher:
             connection = await pool.connection()
             if look.stopped:
                 return False
-            token, asked_at = drawn_token(), time.monotonic()
+            token, asked_at = random_token(), time.monotonic()
             asked = [
                 connection.send(words)
                 for words in (("CLIENT", "ID"), self._blocking_move(CLAIMING_WAIT_S), self._claim(token))

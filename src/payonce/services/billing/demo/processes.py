@@ -8,7 +8,7 @@ from typing import Final
 
 from payonce.cli.demo.fleet import Fleet
 from payonce.cli.demo.process_pool import ProcessPool
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 
 SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
 ROLES: Final = (SUBSCRIPTIONS, PAYMENTS)
@@ -40,7 +40,7 @@ POLICY: Final = {
 def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet]:
     """Ports are reserved once: a restarted process listens on the same port."""
     with ExitStack() as stack:
-        ports = dict(zip(ROLES, stack.enter_context(held_ports(len(ROLES))), strict=True))
+        ports = dict(zip(ROLES, stack.enter_context(reserved_ports(len(ROLES))), strict=True))
         urls = {role: f"http://127.0.0.1:{port}" for role, port in ports.items()}
         everybody = {
             **environment,

@@ -8,7 +8,7 @@ from typing import Final
 
 from payonce.cli.demo.fleet import Fleet
 from payonce.cli.demo.process_pool import ProcessPool
-from payonce.kit.ports import held_ports
+from payonce.kit.ports import reserved_ports
 
 ROLES: Final = {
     "payouts.orchestrator": "GCSPLIT1_URL",
@@ -26,7 +26,7 @@ SERVER_SHARE: Final = 0.25
 def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet]:
     """Ports are chosen once: a process that is started again answers where it did before."""
     with ExitStack() as stack:
-        ports = dict(zip((*ROLES, SERVER), stack.enter_context(held_ports(len(ROLES) + 1)), strict=True))
+        ports = dict(zip((*ROLES, SERVER), stack.enter_context(reserved_ports(len(ROLES) + 1)), strict=True))
         urls = {role: f"http://127.0.0.1:{ports[role]}" for role in ROLES}
         everybody = {
             **environment,

@@ -10,7 +10,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.reconcile.source import split_reference
 from payonce.engine.webhooks import Received, Receiver
 from payonce.kit.log import get_logger
-from payonce.kit.webhooks import Refusal, Scheme, Secret, Why
+from payonce.kit.webhooks import Refusal, RefusalReason, Scheme, Secret
 from payonce.kit.webhooks.verification import Headers
 from payonce.services.billing.payments.effects import reference_of
 from payonce.services.billing.payments.handlers import refunds
@@ -42,7 +42,9 @@ class GatewayEventReceiver:
 
     async def receive(self, read: Reads, headers: Headers, body: bytes) -> Received | Refusal:
         if self._receiver is None:
-            return Refusal(Why.FORGED, "gateway webhooks are not accepted here: GATEWAY_WEBHOOK_SECRET is not set")
+            return Refusal(
+                RefusalReason.FORGED, "gateway webhooks are not accepted here: GATEWAY_WEBHOOK_SECRET is not set"
+            )
         return await self._receiver.receive(read, headers, body)
 
 
