@@ -289,14 +289,14 @@ async def test_a_server_that_stands_still_holds_nobody_up(
     async with RedisStore.open(direct.server.url, direct.stage.database) as impatient:
         # The limit of its commands from here on; opening it takes several of them.
         monkeypatch.setattr(impatient._commands, "_timeout_s", 0.2)
-        direct.server.stop_running()
+        direct.server.pause()
         try:
             async with asyncio.timeout(30):
                 with pytest.raises(Unavailable, match="does not answer"):
                     await impatient.command("PING")
                 await queue.wait(0.05)
         finally:
-            direct.server.go_on()
+            direct.server.resume()
     await direct.feed.put([message()])
     assert len(await claim(queue)) == 1
 

@@ -214,7 +214,7 @@ def test_an_ablation_that_merely_breaks_the_run_is_not_missed(postgres: ScratchS
 def test_names_that_do_not_exist_are_refused(postgres: ScratchServer) -> None:
     with pytest.raises(Invalid, match="no scenario 'nope'"):
         explore([BROADCAST], server=postgres, only=point("nope", "a", "b:c", 1, Mode.LATE))
-    with pytest.raises(Invalid, match="one name"):
+    with pytest.raises(Invalid, match="the same name"):
         explore([BROADCAST, BROADCAST], server=postgres)
     with pytest.raises(Invalid, match="not a point"):
         parse_point("charge @ c-1")

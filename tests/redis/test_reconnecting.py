@@ -43,11 +43,11 @@ async def test_a_server_that_stands_still_holds_up_nobody_for_good(testbed: Redi
     worker = await testbed.worker(slots=20)
     await testbed.put(range(MESSAGES), deed="skip", takes_s=0.01)
     await testbed.ended(50)
-    testbed.server.stop_running()
+    testbed.server.pause()
     try:
         await said(worker, "store_unavailable", 1)
     finally:
-        testbed.server.go_on()
+        testbed.server.resume()
     await testbed.drained()
     assert testbed.ended_rows() == set(range(MESSAGES))
     assert worker.running
@@ -57,12 +57,12 @@ async def test_a_server_that_stands_still_holds_up_nobody_for_good(testbed: Redi
 
 async def test_a_worker_that_is_told_to_stop_ends_although_the_server_stands_still(testbed: RedisTestbed) -> None:
     worker = await testbed.worker()
-    testbed.server.stop_running()
+    testbed.server.pause()
     try:
         worker.terminate()
         assert await worker.ended(60) == 0, worker.last_lines()
     finally:
-        testbed.server.go_on()
+        testbed.server.resume()
 
 
 async def test_an_idle_worker_is_woken_by_a_put_after_the_server_came_back(testbed: RedisTestbed) -> None:

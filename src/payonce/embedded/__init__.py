@@ -1,4 +1,4 @@
-"""A private PostgreSQL for when DATABASE_URL is unset, and backups of any PostgreSQL."""
+"""A private PostgreSQL for use without DATABASE_URL, and backups of any PostgreSQL."""
 
 from payonce.embedded.backups import backup, check_backup, client_environment, psql_command, restore
 from payonce.embedded.binaries import Installation, choose_installation, find_installations

@@ -1,7 +1,7 @@
-"""The operating-system account the server runs as, and what that account can reach.
+"""The operating-system account that runs the server, and its access to files.
 
-PostgreSQL refuses to run as root. A root caller therefore hands the server to an unprivileged account, and whatever
-that account cannot reach (a checkout below /root, say) is kept in a store that root owns and everybody may traverse.
+PostgreSQL refuses to run as root. A root caller therefore runs it as an unprivileged account, and whatever that account
+cannot reach (such as a checkout below /root) is kept in a store that root owns and every account may traverse.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ NOT_COPIED = shutil.ignore_patterns("include", "*.a", "pkgconfig", "pgxs")
 
 
 class SpawnOptions(TypedDict):
-    """Keyword arguments of `subprocess`."""
+    """Keyword arguments for `subprocess`."""
 
     user: int | None
     group: int | None
@@ -39,7 +39,7 @@ class SpawnOptions(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who runs the server; `switch` when that is not the caller itself."""
+    """The account that runs the server; `switch` if it is not the caller's."""
 
     uid: int
     gid: int
@@ -47,26 +47,27 @@ class Account:
     switch: bool
 
     def spawn_options(self) -> "SpawnOptions":
-        """How the server's processes are spawned: as this account, in their own session, with a bare environment."""
+        """Options for spawning the server's processes: as this account, in a new session, with a minimal
+        environment."""
         return {
             "user": self.uid if self.switch else None,
             "group": self.gid if self.switch else None,
             "extra_groups": [] if self.switch else None,
             "cwd": "/",
-            # The caller's PG* variables and locale would reach into the server.
+            # The caller's PG* variables and locale would affect the server.
             "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
             "umask": 0o077,
             "start_new_session": True,
         }
 
     def take(self, path: Path) -> None:
-        """Make this account the owner of what the caller has just made."""
+        """Makes this account the owner of a path that the caller has just created."""
         if self.switch:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
 def server_account(cluster: Path) -> Account:
-    """The caller; for root, whoever owns the cluster already, else an unprivileged account."""
+    """The caller; for root, the owner of an existing cluster, else an unprivileged account."""
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid(), account_name(os.geteuid()), switch=False)
     if cluster.exists() and (owner := cluster.stat()).st_uid != 0:
@@ -84,7 +85,7 @@ def server_account(cluster: Path) -> Account:
 
 
 def can_reach(account: Account, path: Path) -> bool:
-    """Whether the account may enter the folder or run the program; the kernel is asked, so ACLs count too."""
+    """Whether the account may enter the folder or run the program; checked by the kernel, so ACLs count, too."""
     if not account.switch:
         return os.access(path, os.X_OK)
     try:
@@ -96,14 +97,14 @@ def can_reach(account: Account, path: Path) -> bool:
         ) from problem
     if answer.returncode < 0:
         raise Unavailable(
-            f"whether {account.name} reaches {path} is not known: the look was ended by signal {-answer.returncode}; "
+            f"it is unknown whether {account.name} can reach {path}: signal {-answer.returncode} ended the check; "
             "try again"
         )
     return answer.returncode == 0
 
 
 def root_store() -> Path:
-    """A folder that only root can change and every account can pass through."""
+    """A folder that only root can write and every account can traverse."""
     for store in ROOT_STORES:
         try:
             store.mkdir(mode=0o755, exist_ok=True)
@@ -119,7 +120,7 @@ def root_store() -> Path:
 
 
 def is_root_store(folder: Path) -> bool:
-    """Whether it is one of the known stores, and nobody but root could have put anything there."""
+    """Whether the folder is one of the known stores, and only root can have written to it."""
     if folder not in ROOT_STORES or not folder.exists():
         return False
     seen = folder.lstat()
@@ -127,7 +128,7 @@ def is_root_store(folder: Path) -> bool:
 
 
 def reachable_installation(installation: Installation, account: Account) -> Installation:
-    """The same installation where the account can run it: itself, or a copy made once."""
+    """An installation that the account can run: this one, or a copy made once."""
     if not account.switch or can_reach(account, installation.program("postgres")):
         return installation
     root = installation.bin.resolve().parent

@@ -1,6 +1,6 @@
-"""Backups: the whole database in one file, made and restored whole or not at all.
+"""Backups: the whole database in one file, written and restored completely or not at all.
 
-PostgreSQL's own programs do it, of the server's major version where they are installed.
+Uses PostgreSQL's own programs, of the server's major version where installed.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ DUMP_MAGIC = b"PGDMP"
 CONNECT_LIMIT_S = 10.0
 LOCK_WAIT_LIMIT_MS = 60_000
 SHOWN_LINES = 4
-# A worker that still holds locks makes a replace fail rather than hang.
+# A worker that still holds locks makes a replace fail instead of hang.
 REPLACE_SQL = "set local lock_timeout = '10s';\ndrop owned by current_user cascade;\n"
 
-# A restored database has forgotten what happened after its backup: its own schema says what follows from that, in the
-# same transaction. A schema that is too old for it gets a mark, which the next migration finds.
+# A restored database lacks what happened after its backup: its own schema handles that, in the same transaction. A
+# schema too old for that gets a marker table, which the next migration finds.
 RESTORED_SQL = """
 do $$
 begin
@@ -41,7 +41,7 @@ end
 $$;
 """
 
-# What makes a database non-empty: relations, functions and types of its own; extensions bring theirs along.
+# Objects that make a database non-empty: relations, functions and types, except those of extensions.
 COUNT_OBJECTS = """
     select count(*)
     from (
@@ -60,17 +60,17 @@ COUNT_OBJECTS = """
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What was asked of the server before its database is touched."""
+    """The server's properties, read before its database is changed."""
 
     installation: Installation
     object_count: int
 
 
 def backup(url: str, path: Path) -> None:
-    """Write the database to a new file. It appears under its name only when complete."""
+    """Writes the database to a new file, which appears under its name only when complete."""
     if path.exists():
-        raise Invalid(f"backup file {path} exists already: name another")
-    target = _look_at(url)
+        raise Invalid(f"backup file {path} exists already: choose another name")
+    target = _inspect(url)
     try:
         handle, partial = tempfile.mkstemp(prefix=f".{path.name}.partial-", dir=path.parent)
     except OSError as problem:
@@ -88,21 +88,21 @@ def backup(url: str, path: Path) -> None:
 
 
 def restore(url: str, path: Path, *, replace: bool = False) -> None:
-    """Fill the database from a backup, in one transaction; `replace` drops, in the same one, what the role owns.
+    """Restores a backup in one transaction; `replace` first drops, in the same transaction, everything the role owns.
 
-    A database of payonce is in quarantine afterwards.
+    A payonce database is in quarantine afterwards.
     """
     check_backup(path)
-    target = _look_at(url)
+    target = _inspect(url)
     if target.object_count and not replace:
         raise Invalid(
             f"the database holds {target.object_count} objects already: restore into an empty one, or add --replace"
         )
-    _pour(target.installation, url, path, first=REPLACE_SQL if replace else "", last=RESTORED_SQL)
+    _restore(target.installation, url, path, first=REPLACE_SQL if replace else "", last=RESTORED_SQL)
 
 
 def check_backup(path: Path) -> None:
-    """Refuses what is no backup by its first bytes; whether it is whole shows when it is poured."""
+    """Raises Invalid if the first bytes are not a backup's; whether it is complete shows during the restore."""
     try:
         with path.open("rb") as file:
             if file.read(len(DUMP_MAGIC)) != DUMP_MAGIC:
@@ -112,26 +112,26 @@ def check_backup(path: Path) -> None:
 
 
 def psql_command(url: str) -> list[str]:
-    """The command line of an interactive psql; run it with `client_environment` so that no password shows in it."""
-    return [str(_look_at(url).installation.program("psql")), "-d", _without_password(url)]
+    """The command line of an interactive psql; run it with `client_environment`, so that it shows no password."""
+    return [str(_inspect(url).installation.program("psql")), "-d", _without_password(url)]
 
 
 def client_environment(url: str) -> dict[str, str]:
-    """The process environment, with the url's password where PostgreSQL's programs look for it."""
+    """The process environment, with the URL's password where PostgreSQL's programs expect it."""
     parts = urlsplit(url)
     password = unquote(parts.password) if parts.password else dict(parse_qsl(parts.query)).get("password")
     return {**os.environ, **({"PGPASSWORD": password} if password else {})}
 
 
-def _pour(installation: Installation, url: str, path: Path, *, first: str, last: str) -> None:
-    """Feed pg_restore's script to one psql transaction, which is broken off unless the script arrives whole.
+def _restore(installation: Installation, url: str, path: Path, *, first: str, last: str) -> None:
+    """Pipes pg_restore's script into one psql transaction, which is aborted unless the script is complete.
 
-    Not pg_restore's own --single-transaction, because the drop of a replace must be in the same transaction.
+    The option --single-transaction of pg_restore would exclude the drop of a replace from the transaction.
     """
     read_command: list[str | Path] = [installation.program("pg_restore"), "--no-owner", "-f", "-", path]
     write_command: list[str | Path] = [installation.program("psql"), "-Xqw", "-v", "ON_ERROR_STOP=1", "-1", "-f", "-"]
     write_command += ["-d", _without_password(url)]
-    # Complaints go to files: two programs and four pipes in one thread could wait for each other.
+    # Errors go to files: two programs and four pipes in one thread could deadlock.
     with tempfile.TemporaryFile() as read_errors, tempfile.TemporaryFile() as write_errors:
         with (
             subprocess.Popen(read_command, stdout=subprocess.PIPE, stderr=read_errors) as reader,
@@ -151,20 +151,21 @@ def _pour(installation: Installation, url: str, path: Path, *, first: str, last:
 
 
 def _stream(reader: "subprocess.Popen[bytes]", writer: "subprocess.Popen[bytes]", first: bytes, last: bytes) -> bool:
-    """Copy all the reader says to the writer. False when the reader failed; the writer is then killed uncommitted."""
+    """Copies the reader's output to the writer. Returns False if the reader failed; the writer is then killed before
+    its commit."""
     assert reader.stdout is not None and writer.stdin is not None
     try:
         writer.stdin.write(first)
         shutil.copyfileobj(reader.stdout, writer.stdin)
         writer.stdin.flush()
         if reader.wait() != 0:
-            # psql commits at the end of its input, which must therefore not come.
+            # psql commits at the end of its input, which it must not reach.
             writer.kill()
             return False
         writer.stdin.write(last)
         writer.stdin.flush()
     except BrokenPipeError:
-        # The writer met an error and left; its exit code tells, the reader's is only an echo of that.
+        # The writer failed: its exit code counts; the reader's is only a consequence.
         reader.kill()
     except BaseException:
         writer.kill()
@@ -186,8 +187,8 @@ def _dump(installation: Installation, url: str, file: IO[bytes]) -> None:
         raise Unavailable(f"the backup failed and left no file: {_join_lines(done.stderr)}")
 
 
-def _look_at(url: str) -> _Target:
-    # In a thread of its own, because the caller may stand inside a running event loop.
+def _inspect(url: str) -> _Target:
+    # In a separate thread, because the caller may be inside a running event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="payonce-embedded") as thread:
         major, object_count = thread.submit(asyncio.run, _ask(url)).result()
     return _Target(choose_for_server(major), object_count)
@@ -197,7 +198,7 @@ async def _ask(url: str) -> tuple[int, int]:
     try:
         connection = await asyncpg.connect(url, timeout=CONNECT_LIMIT_S)
     except (OSError, TimeoutError, asyncpg.PostgresError) as problem:
-        raise Unavailable(f"the database {_without_password(url)} does not answer: {problem}") from problem
+        raise Unavailable(f"the database {_without_password(url)} does not respond: {problem}") from problem
     try:
         return connection.get_server_version().major, await connection.fetchval(COUNT_OBJECTS)
     finally:
@@ -205,7 +206,7 @@ async def _ask(url: str) -> tuple[int, int]:
 
 
 def _without_password(url: str) -> str:
-    """As it may stand in a command line, which every user of the machine can read."""
+    """The URL for a command line, which every user of the machine can read."""
     parts = urlsplit(url)
     login, at, host = parts.netloc.rpartition("@")
     query = [pair for pair in parts.query.split("&") if unquote(pair.partition("=")[0]) != "password"]
@@ -222,5 +223,5 @@ def _last_lines(file: IO[bytes]) -> str:
     return _join_lines(file.read())
 
 
-def _join_lines(said: bytes) -> str:
-    return " / ".join(said.decode(errors="replace").strip().splitlines()[-SHOWN_LINES:])
+def _join_lines(output: bytes) -> str:
+    return " / ".join(output.decode(errors="replace").strip().splitlines()[-SHOWN_LINES:])

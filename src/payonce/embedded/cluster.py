@@ -1,4 +1,4 @@
-"""A cluster: the files PostgreSQL keeps its databases in. How one is made, and with which settings it runs."""
+"""Clusters, the files of PostgreSQL's databases: creation and settings."""
 
 import os
 import re
@@ -36,12 +36,12 @@ PRIVATE_SETTINGS: Mapping[str, str] = {
     "logging_collector": "off",
 }
 UNCHANGEABLE = {*PRIVATE_SETTINGS, "unix_socket_directories", "data_directory", "hba_file", "ident_file", "config_file"}
-# No password: whoever can enter the private socket folder could as well read the files.
+# No password: an account that can enter the private socket folder could also read the files.
 ACCESS_RULES = "local all all trust\nlocal replication all trust\n"
 
 
 def checked_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The defaults, changed by the caller's wishes, except for what keeps the server private and findable."""
+    """The default settings, overridden by the caller's. Raises Invalid for settings that keep the server private."""
     for name in settings:
         if not re.fullmatch(r"[a-z_][a-z0-9_.]*", name):
             raise Invalid(f"server setting {name!r} is not a PostgreSQL setting name: see its documentation")
@@ -53,7 +53,7 @@ def checked_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def installation_for(home: Home, binaries: Installation | Path | None) -> Installation:
-    """Programs that can run this home's cluster: a cluster is tied to the major version that made it."""
+    """The installation for this home's cluster, which requires the major version that created it."""
     made_by = _major_of(home)
     if binaries is None:
         return choose_installation(made_by)
@@ -67,7 +67,7 @@ def installation_for(home: Home, binaries: Installation | Path | None) -> Instal
 
 
 def ensure_cluster(home: Home, installation: Installation, *, durable: bool) -> None:
-    """Make the cluster in a folder beside its place and rename it there, so that a half-made one is never trusted."""
+    """Creates the cluster in a temporary folder and renames it, so that an incomplete one is never used."""
     try:
         sweep_unfinished(home)
         home.access_path.write_text(ACCESS_RULES)
@@ -116,5 +116,5 @@ def _run_initdb(home: Home, installation: Installation, making: Path, *, durable
     finally:
         os.close(lock)
     if made.returncode != 0:
-        said = " / ".join(made.stdout.strip().splitlines()[-SHOWN_LINES:])
-        raise Unavailable(f"data folder {home.folder} cannot be written: initdb said {said}")
+        output = " / ".join(made.stdout.strip().splitlines()[-SHOWN_LINES:])
+        raise Unavailable(f"data folder {home.folder} cannot be written: initdb reported {output}")

@@ -1,14 +1,14 @@
-"""The folder one embedded server lives in: its layout, its locks, its private socket folder.
+"""The folder of an embedded server: its layout, locks and private socket folder.
 
     home/
       cluster/               PostgreSQL's own data, 0700, owned by the account that runs it
-      cluster.making-*/      an initdb under way; renamed to `cluster` when complete, swept when its maker died
-      starter.lock           held while somebody starts, stops or resets
-      server.lock            held by every process of the server, so that its remains can be found
-      server.log             what the server says
-      access.conf            who may connect (PostgreSQL's pg_hba.conf); out of the server's own reach
+      cluster.making-*/      a running initdb; renamed to `cluster` when complete, deleted if it was killed
+      starter.lock           held while a process starts, stops or resets the server
+      server.lock            held by every process of the server, so that remaining ones can be found
+      server.log             the server's log
+      access.conf            access rules (PostgreSQL's pg_hba.conf), not writable by the server
 
-The home is the requested data folder, unless root asks for one that the server's account cannot reach: then it is in
+The home is the requested data folder, unless root requests one that the server's account cannot reach: then it is in
 root's store, and the requested folder holds only a pointer to it.
 """
 
@@ -29,18 +29,18 @@ from payonce.kit.outcomes import Invalid, Unavailable
 
 POINTER_NAME = "data-is-elsewhere"
 MAKING_PREFIX = "cluster.making-"
-# The starter's lock is last: once it is deleted, the next starter may already be at work.
+# The starter's lock comes last: once it is deleted, the next start may begin.
 OWN_NAMES = ("cluster", "access.conf", "server.log", "server.log.1", "server.lock", POINTER_NAME, "starter.lock")
 POLL_S = 0.02
-# PostgreSQL refuses a socket path of more than 107 bytes, so sockets never live below the data folder.
+# PostgreSQL limits socket paths to 107 bytes, so sockets are not in the data folder.
 SOCKET_ROOTS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 -- whose folder it is, is checked
-# What a start writes before its first real work: lock files, statistics, a log line.
+# Size of what a start writes first: lock files, statistics, a log line.
 PROBE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where one server lives, and who runs it."""
+    """The folder of one server, and the account that runs it."""
 
     requested: Path
     folder: Path
@@ -67,7 +67,7 @@ class Home:
 
 
 def find_home(data_dir: Path) -> Home:
-    """Where the server of this data folder lives, or would live."""
+    """The home of this data folder's server."""
     requested = Path(os.path.realpath(data_dir))
     try:
         folder = _home_folder(requested)
@@ -77,14 +77,14 @@ def find_home(data_dir: Path) -> Home:
 
 
 def make_home(home: Home) -> None:
-    """Make the folders, and see that the server's account gets to them."""
+    """Creates the folders, and checks that the server's account can reach them."""
     try:
         _make_folder(home.requested, 0o700, home.account)
         if home.folder != home.requested:
             _make_folder(home.folder, 0o711, home.account)
             _write_pointer(home)
         else:
-            # The server's account must pass through root's folder, but has no business in it beyond `cluster`.
+            # The server's account must be able to traverse root's folder, but needs only `cluster`.
             home.folder.chmod(0o711 if home.account.switch else 0o700)
     except OSError as problem:
         raise home.unwritable(problem) from problem
@@ -96,7 +96,7 @@ def make_home(home: Home) -> None:
 
 
 def probe_space(home: Home) -> None:
-    """Tell a full or read-only disk in plain words, before PostgreSQL trips over it."""
+    """Raises Unavailable for a full or read-only disk, before PostgreSQL fails on it."""
     try:
         with tempfile.NamedTemporaryFile(prefix=MAKING_PREFIX, dir=home.folder) as probe:
             probe.write(bytes(PROBE_BYTES))
@@ -108,14 +108,14 @@ def probe_space(home: Home) -> None:
 
 @contextmanager
 def starter_lock(home: Home, limit_s: float) -> Iterator[None]:
-    """Only one process at a time starts, stops or resets this home."""
+    """Lets only one process at a time start, stop or reset this home."""
     path = home.folder / "starter.lock"
     deadline = time.monotonic() + limit_s
     while True:
         handle = open_lock(home, path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A reset deletes the lock file: a lock on the deleted one guards nothing.
+            # A reset deletes the lock file: a lock on a deleted file protects nothing.
             if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
                 break
         except BlockingIOError:
@@ -140,7 +140,8 @@ def open_lock(home: Home, path: Path) -> int:
 
 
 def take_server_lock(home: Home) -> int:
-    """For the server's processes to inherit: it is theirs until the last has ended, and other containers see it too."""
+    """Takes the lock for the server's processes, which inherit and hold it until the last one has ended. Other
+    containers see it, too."""
     lock = open_lock(home, home.server_lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +152,7 @@ def take_server_lock(home: Home) -> int:
 
 
 def sweep_unfinished(home: Home) -> None:
-    """Delete clusters whose making was killed. Only under the starter's lock, and when no initdb is left running."""
+    """Deletes clusters whose creation was killed. Requires the starter's lock, and no running initdb."""
     for leftover in home.folder.glob(f"{MAKING_PREFIX}*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
@@ -160,7 +161,7 @@ def sweep_unfinished(home: Home) -> None:
 
 
 def delete_home(home: Home) -> None:
-    """Delete everything a server left, and nothing else: a mistyped folder loses no file that is not ours."""
+    """Deletes everything of a server, and no other files: a mistyped folder loses nothing."""
     try:
         if home.cluster.exists():
             shutil.rmtree(home.cluster)
@@ -175,13 +176,13 @@ def delete_home(home: Home) -> None:
 
 
 def make_socket_folder(home: Home) -> Path:
-    """A short folder that only the server's account (and root) can enter."""
+    """A folder with a short path that only the server's account and root can enter."""
     for root in SOCKET_ROOTS:
         folder = root / _socket_name(home)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             seen = folder.lstat()
-            # Somebody else's folder or link under our name would let them listen in our place.
+            # Another account's folder or link under this name would let it listen in our place.
             if not stat.S_ISDIR(seen.st_mode) or seen.st_uid not in {os.geteuid(), home.account.uid}:
                 continue
             folder.chmod(0o700)
@@ -195,7 +196,7 @@ def make_socket_folder(home: Home) -> Path:
 
 
 def delete_socket_folder(home: Home) -> None:
-    """Leave nothing in a folder for temporary files; what belongs to somebody else stays."""
+    """Deletes the socket folder if it belongs to the server's account."""
     for root in SOCKET_ROOTS:
         folder = root / _socket_name(home)
         if folder.exists() and folder.lstat().st_uid == home.account.uid:
@@ -220,7 +221,7 @@ def _name_for(folder: Path) -> str:
 
 def _home_folder(requested: Path) -> Path:
     if os.geteuid() == 0 and requested.exists() and (owner := requested.stat().st_uid) != 0:
-        # Root must not write where somebody else could plant links.
+        # Root must not write where another account could plant links.
         raise Unavailable(f"data folder {requested} belongs to {account_name(owner)}: run payonce as that user")
     if (requested / POINTER_NAME).exists():
         return _pointed_home(requested)
@@ -235,7 +236,7 @@ def _home_folder(requested: Path) -> Path:
 def _pointed_home(requested: Path) -> Path:
     pointer = requested / POINTER_NAME
     target = Path(pointer.read_text().strip())
-    # A pointer that was copied or moved with its folder would make two data folders share one server.
+    # A pointer copied or moved with its folder would make two data folders share one server.
     if target.name != _name_for(requested) or not is_root_store(target.parent):
         raise Invalid(
             f"{pointer} was not made for this folder: its data is in {target}; "
@@ -259,7 +260,7 @@ def _make_folder(folder: Path, mode: int, account: Account) -> None:
         for parent in reversed(folder.parents):
             if not parent.exists():
                 parent.mkdir(exist_ok=True)
-                # Root's umask may close the folders that the server's account must pass through.
+                # Root's umask may close folders that the server's account must traverse.
                 if account.switch:
                     parent.chmod(0o711)
         folder.mkdir(mode=mode, exist_ok=True)

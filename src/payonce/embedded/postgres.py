@@ -1,7 +1,8 @@
-"""The launcher: a private PostgreSQL that starts from a folder, survives its starter, and is adopted by the next one.
+"""The launcher of a private PostgreSQL, which starts from a folder, outlives its starter, and is adopted by the next
+one.
 
-A server stays until `stop`, whoever started it: several commands share it. `tie_to_parent` is for tests: the server
-then ends with the process that started it, however that dies.
+A server runs until `stop`, whoever started it: several commands share it. `tie_to_parent` is for tests: the server then
+ends with the process that started it, however that ends.
 """
 
 import os
@@ -27,18 +28,18 @@ from payonce.embedded.home import (
     take_server_lock,
 )
 from payonce.embedded.postmaster import Postmaster, clear_remains, is_alive, settle_postmaster, stop_postmaster
-from payonce.embedded.roles import DATABASE, OWNER, SERVICE, SUPERUSER, GoneError, prepare_when_ready
+from payonce.embedded.roles import DATABASE, OWNER, SERVICE, SUPERUSER, ServerEndedError, prepare_when_ready
 from payonce.kit.outcomes import Unavailable
 
-# A crash under load leaves at most max_wal_size to replay: seconds, on slow disks a minute.
+# After a crash under load at most max_wal_size is replayed: in seconds, on slow disks in a minute.
 START_LIMIT_S = 120.0
-# Longer than any one start or stop, so that whoever waits for the lock sees how that ended.
+# Longer than any start or stop, so that waiting processes see its result.
 LOCK_LIMIT_S = 300.0
 LOG_LIMIT_BYTES = 16 * 1024 * 1024
 
-# The shell ends at once, so the server belongs to init and leaves no zombie to a caller that never waits for it.
+# The shell ends at once, so init adopts the server, and no zombie remains with a caller that never waits for it.
 LAUNCH_SCRIPT = '"$@" </dev/null >&2 & echo $!'
-# Its standard input is a pipe from the caller: end of file means that the caller died.
+# Standard input is a pipe from the caller: end of file means that the caller has ended.
 TIE_SCRIPT = 'read -r _; grep -qsF -e "$2" "/proc/$1/cmdline" && kill -INT "$1"'
 _ties: dict[int, "subprocess.Popen[bytes]"] = {}
 
@@ -63,10 +64,9 @@ def start(
     settings: Mapping[str, str] | None = None,
     tie_to_parent: bool = False,
 ) -> Server:
-    """Start the server of this data folder, or adopt the one that runs.
+    """Starts the server of this data folder, or adopts the running one.
 
-    `settings` and `tie_to_parent` count only for a start. Blocking, and callable from anywhere, a running event loop
-    included.
+    `settings` and `tie_to_parent` apply only to a start. Blocks; may be called inside a running event loop.
     """
     if not Path("/proc/self").exists():
         raise Unavailable("the embedded PostgreSQL needs Linux and its /proc: set DATABASE_URL")
@@ -86,7 +86,7 @@ def start(
 
 
 def stop(server: Server | Path) -> bool:
-    """Stop the server; False when none ran. Waits for a start that is under way."""
+    """Stops the server, after a start in progress. Returns False if none was running."""
     home = find_home(server.data_dir if isinstance(server, Server) else server)
     if not home.folder.exists():
         return False
@@ -95,7 +95,7 @@ def stop(server: Server | Path) -> bool:
 
 
 def reset(data_dir: Path) -> None:
-    """Stop the server and delete all its data."""
+    """Stops the server and deletes all its data."""
     home = find_home(data_dir)
     if home.folder.exists():
         with starter_lock(home, LOCK_LIMIT_S):
@@ -104,9 +104,10 @@ def reset(data_dir: Path) -> None:
 
 
 def trim_log(log_path: Path) -> None:
-    """Keep at most LOG_LIMIT_BYTES of a log, and as much of what went before beside it.
+    """Trims a log to LOG_LIMIT_BYTES, and keeps as much of the previous part next to it.
 
-    Done at every start and adoption; a long-running caller may do it too. The server only appends, so it need not know.
+    Done at every start and adoption; a long-running caller may do it, too. The server only appends, so it is not
+    affected.
     """
     try:
         if log_path.stat().st_size > LOG_LIMIT_BYTES:
@@ -141,7 +142,7 @@ def _launch(home: Home, installation: Installation, settings: Mapping[str, str],
 
 def _spawn(home: Home, installation: Installation, settings: Mapping[str, str]) -> Postmaster:
     socket_folder = make_socket_folder(home)
-    # The folder is this server's alone and no server runs: what is in it is stale, whatever pid it names.
+    # The folder is exclusive to this server, and none is running: its contents are stale, whatever pid they name.
     for stale in socket_folder.iterdir():
         stale.unlink()
     command: list[str | Path] = ["/bin/sh", "-c", LAUNCH_SCRIPT, "sh", installation.program("postgres")]
@@ -169,7 +170,7 @@ def _spawn(home: Home, installation: Installation, settings: Mapping[str, str]) 
 
 
 def _await_ready(home: Home, postmaster: Postmaster) -> bool:
-    """Wait until the server answers and holds our roles and database; False when it ended instead."""
+    """Waits until the server responds and has our roles and database. Returns False if it ended instead."""
     if postmaster.ready and not postmaster.socket.exists():
         raise Unavailable(
             f"the server of {home.folder} (pid {postmaster.pid}) runs, but its socket {postmaster.socket} is gone: "
@@ -177,14 +178,14 @@ def _await_ready(home: Home, postmaster: Postmaster) -> bool:
         )
     try:
         prepare_when_ready(_url(SUPERUSER, "postgres", postmaster), lambda: is_alive(postmaster.pid), START_LIMIT_S)
-    except GoneError:
+    except ServerEndedError:
         return False
     except asyncpg.PostgresError as problem:
         raise Unavailable(
             f"the server of {home.folder} (pid {postmaster.pid}) refuses to be set up: {problem}; see {home.log_path}"
         ) from problem
     except TimeoutError as problem:
-        # Not killed: a long recovery would never end if every starter broke it off.
+        # Not killed: a long recovery would never finish if every starter aborted it.
         raise Unavailable(
             f"the server of {home.folder} (pid {postmaster.pid}) does not answer after {START_LIMIT_S:.0f} s "
             f"({problem}): try again later, or stop it"
@@ -193,9 +194,9 @@ def _await_ready(home: Home, postmaster: Postmaster) -> bool:
 
 
 def _tie(home: Home, postmaster: Postmaster) -> None:
-    """A shell waits on a pipe from us, outlives us, and stops the server when the pipe breaks.
+    """Ties the server to this process: a shell waits on a pipe and stops the server when the pipe breaks.
 
-    PR_SET_PDEATHSIG would not do: it fires when the starting *thread* ends, not the process.
+    PR_SET_PDEATHSIG is no alternative: it fires when the starting *thread* ends, not the process.
     """
     _ties[postmaster.pid] = subprocess.Popen(
         ["/bin/sh", "-c", TIE_SCRIPT, "sh", str(postmaster.pid), str(home.cluster)],
@@ -207,9 +208,9 @@ def _tie(home: Home, postmaster: Postmaster) -> None:
 
 
 def untie(pid: int) -> None:
-    """For a server that is dead, or is being stopped: the shell that would stop it with this process ends."""
+    """Ends the shell that would stop the server with this process, for a server that is dead or stopping."""
     if tie := _ties.pop(pid, None):
-        # Killed, because a child that this process has forked may hold the other end of its pipe open.
+        # Killed, because a forked child may hold the other end of its pipe open.
         tie.kill()
         tie.communicate()
 
@@ -227,7 +228,7 @@ def _server(home: Home, postmaster: Postmaster, *, started: bool) -> Server:
 
 
 def _url(user: str, database: str, postmaster: Postmaster) -> str:
-    # The port is named because drivers otherwise take it from PGPORT.
+    # The port is explicit because drivers otherwise take it from PGPORT.
     return f"postgresql://{user}@/{database}?host={postmaster.socket_folder}&port={postmaster.port}"
 
 
@@ -235,4 +236,4 @@ def _log_since(home: Home, start_bytes: int) -> str:
     with home.log_path.open("rb") as log:
         log.seek(start_bytes)
         lines = log.read().decode(errors="replace").strip().splitlines()
-    return " / ".join(lines[-SHOWN_LINES:]) or f"it said nothing; see {home.log_path}"
+    return " / ".join(lines[-SHOWN_LINES:]) or f"its log is empty; see {home.log_path}"

@@ -1,6 +1,6 @@
-"""The server's main process as the operating system sees it: found, told apart from strangers, stopped.
+"""The server's main process: found, identified and stopped through the operating system.
 
-A pid in a file proves nothing: it may be a zombie, or by now name somebody else. Linux's /proc is asked instead.
+A pid in a file proves nothing: it may be a zombie's, or belong to another process by now. Linux's /proc decides.
 """
 
 import fcntl
@@ -15,13 +15,13 @@ from pathlib import Path
 from payonce.embedded.home import POLL_S, Home, open_lock
 from payonce.kit.outcomes import Unavailable
 
-# Idle backends leave at once when their postmaster dies; one deep in a query does not notice until it ends.
+# Idle backends end at once when their postmaster dies; one inside a query continues until it ends.
 ORPHAN_GRACE_S = 2.0
 FAST_STOP_LIMIT_S = 30.0
 IMMEDIATE_STOP_LIMIT_S = 10.0
 KILL_LIMIT_S = 10.0
 DEAD_STATES = {"Z", "X"}
-# Only PostgreSQL's own: a caller that forked while starting has the lock open too, and must never be killed.
+# Only PostgreSQL's processes: a caller that forked during a start has the lock open, too, and must not be killed.
 HOLDERS_SCRIPT = """
 for process in /proc/[0-9]*; do
     read -r name < "$process/comm" || continue
@@ -35,7 +35,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """A live server of a home."""
+    """A running server of a home."""
 
     pid: int
     port: int
@@ -48,17 +48,17 @@ class Postmaster:
 
 
 def settle_postmaster(home: Home) -> Postmaster | None:
-    """The live server, after a moment's wait for one that is just coming up (its starter was killed) or going down."""
+    """The running server, after a short wait for one that is starting (its starter was killed) or stopping."""
     wait_until(lambda: find_postmaster(home) is not None or not _is_held(home), ORPHAN_GRACE_S)
     return find_postmaster(home)
 
 
 def find_postmaster(home: Home) -> Postmaster | None:
-    """The live server that postmaster.pid names; a stale, reused or zombie pid is none, nor is a half-written file."""
+    """The running server named by postmaster.pid; None for a stale, reused or zombie pid, or an incomplete file."""
     try:
         lines = (home.cluster / "postmaster.pid").read_text().splitlines()
         pid = abs(int(lines[0]))
-        # The line with the socket folder is filled in a moment after the others.
+        # The line with the socket folder is written after the others.
         if not lines[4] or not is_postmaster(pid, home):
             return None
         return Postmaster(
@@ -69,9 +69,9 @@ def find_postmaster(home: Home) -> Postmaster | None:
 
 
 def is_postmaster(pid: int, home: Home) -> bool:
-    """Whether this pid is a living postmaster of this very cluster.
+    """Whether this pid is a running postmaster of this very cluster.
 
-    It works in the cluster's folder, and is started with -D; backends rewrite their command line to a title.
+    It works in the cluster's folder, and was started with -D; backends replace their command line by a title.
     """
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -80,23 +80,23 @@ def is_postmaster(pid: int, home: Home) -> bool:
         try:
             return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), home.cluster.stat())
         except PermissionError:
-            # Root in a container without CAP_SYS_PTRACE sees another account's command line, but not its folder.
+            # Root in a container without CAP_SYS_PTRACE can read another account's command line, but not its folder.
             return os.fsencode(home.cluster) in arguments
     except OSError:
         return False
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the pid runs; a zombie does not."""
+    """Whether the process runs; a zombie does not."""
     try:
-        # The second field is the program's name in brackets, which may itself hold brackets and spaces.
+        # The second field is the program's name in brackets, which may contain brackets and spaces.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in DEAD_STATES
     except OSError:
         return False
 
 
 def stop_postmaster(pid: int, home: Home) -> None:
-    """Fast shutdown; if that hangs, immediate; if that hangs, kill. Committed work survives all three."""
+    """Stops the server: fast shutdown, then immediate shutdown, then kill. Committed work survives all three."""
     for how, limit_s in (
         (signal.SIGINT, FAST_STOP_LIMIT_S),
         (signal.SIGQUIT, IMMEDIATE_STOP_LIMIT_S),
@@ -107,14 +107,14 @@ def stop_postmaster(pid: int, home: Home) -> None:
         _signal(pid, how, home)
         if wait_until(lambda: not is_alive(pid), limit_s):
             return
-    raise Unavailable(f"the server of {home.folder} (pid {pid}) does not die: look at {home.log_path}")
+    raise Unavailable(f"the server of {home.folder} (pid {pid}) does not end: see {home.log_path}")
 
 
 def clear_remains(home: Home) -> None:
-    """Kill what a dead postmaster or a killed initdb left running, and drop its stale files.
+    """Kills processes left by a dead postmaster or a killed initdb, and deletes stale files.
 
-    PostgreSQL refuses to start beside old backends. Killing them is safe: what they committed is in the log that the
-    next start replays.
+    PostgreSQL refuses to start beside old backends. Killing them is safe: their commits are in the log that the next
+    start replays.
     """
     if _is_held(home):
         for pid in _holders(home):
@@ -137,7 +137,7 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def _is_held(home: Home) -> bool:
-    """Whether any process inherited the lock that every start of ours takes. Asked only under the starter's lock."""
+    """Whether any process holds the lock that every start takes. Requires the starter's lock."""
     if not home.server_lock.exists():
         return False
     lock = open_lock(home, home.server_lock)
@@ -153,7 +153,7 @@ def _is_held(home: Home) -> bool:
 def _holders(home: Home) -> list[int]:
     """PostgreSQL processes that have this home's lock open.
 
-    Looked for as the account that runs them, because root in a container may not look into its processes.
+    Searched as the account that runs them, because root in a container may not inspect its processes.
     """
     command: list[str | Path] = ["/bin/sh", "-c", HOLDERS_SCRIPT, "sh", home.server_lock]
     answer = subprocess.run(
@@ -169,5 +169,5 @@ def _signal(pid: int, how: signal.Signals, home: Home) -> None:
         pass
     except PermissionError as problem:
         raise Unavailable(
-            f"the server of {home.folder} (pid {pid}) is somebody else's: stop it as its owner"
+            f"the server of {home.folder} (pid {pid}) belongs to another account: stop it as its owner"
         ) from problem

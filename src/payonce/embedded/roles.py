@@ -1,4 +1,4 @@
-"""What a fresh server holds before payonce's migrations: two login roles and one database."""
+"""The contents of a new server before payonce's migrations: two login roles and one database."""
 
 import asyncio
 import time
@@ -15,8 +15,8 @@ SERVICE = "payonce_service"
 DATABASE = "payonce"
 CONNECT_LIMIT_S = 5.0
 STATEMENT_LIMIT_S = 60.0
-# A server that comes up, goes down, recovers or is crowded; anything else is a refusal and no use waiting for.
-PASSING = (
+# Transient errors of a server that starts, stops, recovers or is crowded; waiting does not help with others.
+TRANSIENT = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
@@ -26,17 +26,17 @@ PASSING = (
 )
 
 
-class GoneError(Exception):
-    """The server ended while it was waited for."""
+class ServerEndedError(Exception):
+    """The server ended during the wait."""
 
 
 def prepare_when_ready(url: str, is_alive: Callable[[], bool], limit_s: float) -> None:
-    """Wait until the server answers, then make the roles and the database that are missing.
+    """Waits until the server responds, then creates missing roles and the database.
 
-    Raises GoneError when the server ends first, TimeoutError when it takes longer than the limit, and PostgreSQL's own
-    error when it refuses.
+    Raises ServerEndedError if the server ends first, TimeoutError after the limit, and PostgreSQL's error if it
+    refuses.
     """
-    # In a thread of its own, because the caller may stand inside a running event loop.
+    # In a separate thread, because the caller may be inside a running event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="payonce-embedded") as thread:
         thread.submit(asyncio.run, _prepare_when_ready(url, is_alive, limit_s)).result()
 
@@ -50,9 +50,9 @@ async def _prepare_when_ready(url: str, is_alive: Callable[[], bool], limit_s: f
                 await _prepare(connection)
             finally:
                 await connection.close(timeout=CONNECT_LIMIT_S)
-        except PASSING as problem:
+        except TRANSIENT as problem:
             if not is_alive():
-                raise GoneError from problem
+                raise ServerEndedError from problem
             if time.monotonic() > deadline:
                 raise TimeoutError(str(problem) or type(problem).__name__) from problem
             await asyncio.sleep(POLL_S)

@@ -1,1 +1,1 @@
-"""Small services to read, copy and break; they have the same rooms as the real ones."""
+"""Small services to read, copy and experiment with; their modules are those of real services."""

@@ -1,4 +1,4 @@
-"""Messages that each change one row once, some of them with a fault on board."""
+"""Messages that each change one row once, some of them with an injected fault."""
 
 from payonce import Demo, Service, lazily
 from payonce.examples.tally.handlers import apply_change

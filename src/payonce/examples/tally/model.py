@@ -1,4 +1,4 @@
-"""The change that a message asks for, and the faults that it may carry."""
+"""The change requested by a message, and the faults it may contain."""
 
 import random
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ import msgspec
 
 
 class Fault(StrEnum):
-    """What goes wrong while the change is applied."""
+    """An error while the change is applied."""
 
     NONE = "none"
     RETRY = "retry"
-    """Asks to be tried again, `times` times, then succeeds."""
+    """Requests a retry `times` times, then succeeds."""
     BUG = "bug"
-    """Raises an error that nobody foresaw, `times` times, then succeeds."""
+    """Raises an unexpected error `times` times, then succeeds."""
     ALWAYS_FAILS = "always_fails"
-    """Never succeeds: parked when its attempts are used up."""
+    """Always fails: parked after its last attempt."""
     KILLS_ITS_WORKER = "kills_its_worker"
-    """Takes the process down with it: parked after it did so with nothing beside it."""
+    """Kills its process: parked after it did so while running isolated."""
 
 
 POISON: Final = frozenset({Fault.ALWAYS_FAILS, Fault.KILLS_ITS_WORKER})
 
 SHARES: Final = {Fault.RETRY: 0.08, Fault.BUG: 0.04, Fault.ALWAYS_FAILS: 0.003}
-"""Of the seeded mix; killers are counted, because each costs three processes."""
+"""Shares in the seeded mix; killers are given as a number, because each costs three processes."""
 KILLERS: Final = 2
 FAULT_TIMES_MAX: Final = 3
 TAKES_MIN_MS, TAKES_MAX_MS = 2, 20
@@ -38,26 +38,26 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     fault: Fault = Fault.NONE
     times: int = 0
     takes_ms: int = 0
-    """How long somebody outside would take to answer."""
+    """Duration of the simulated vendor call."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the changes asked for."""
+    """The outcome of the requested changes."""
 
     asked: int
     applied: int
     doubled: int
-    """Rows changed more than once, or changed by a message that is still there."""
+    """Rows changed more than once, or changed by a message that still exists."""
     parked: int
     unfinished: int
     lost: int
-    """Neither applied nor anywhere in the queue."""
+    """Neither applied nor in the queue."""
     retries: int
     parked_rows: frozenset[int]
 
 
 def seeded_changes(count: int, seed: int, slowness: int = 1) -> Iterator[Change]:
-    """The same changes for the same seed. The killers stand in the first half, where there is work to disturb."""
+    """Changes determined by the seed. The killers are in the first half, where there is work to disturb."""
     chance = random.Random(seed)
     killers = set(chance.sample(range(max(1, count // 2)), k=min(KILLERS, max(1, count // 2))))
     for row_id in range(count):

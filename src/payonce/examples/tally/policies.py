@@ -7,7 +7,7 @@ CHANGES = Policy(
     "tally-changes",
     max_attempts=5,
     backoff=Exponential(base_delay_seconds=0.1, backoff_multiplier=2.0, max_delay_seconds=2.0, jitter_seconds=0.1),
-    # Short, so that the work of a killed worker is taken over while one watches.
+    # Short, so that the demonstration shows how a killed worker's work is taken over.
     lease_s=2.0,
     run_limit_s=10.0,
     payload=Change,

@@ -1,4 +1,4 @@
-"""The rows and the record of their changes, each function with its SQL beside it."""
+"""The rows and the log of their changes; each function contains its SQL."""
 
 from uuid import UUID
 
@@ -16,7 +16,7 @@ async def add_rows(tx: Tx, row_ids: list[int]) -> None:
 
 
 async def add_one(tx: Tx, row_id: int, message_id: UUID) -> None:
-    """Adds, and notes the addition in the same commit: a row changed twice would show two notes."""
+    """Adds one and logs the addition in the same commit: a row changed twice would have two entries."""
     changed = await tx.fetchval(
         "update tally.rows set value = value + 1, changed_by = $2 where id = $1 returning true", row_id, message_id
     )
@@ -30,7 +30,7 @@ async def add_one(tx: Tx, row_id: int, message_id: UUID) -> None:
 
 
 async def outcome(read: Reader) -> Outcome:
-    """One statement, so that all figures are of one moment."""
+    """One statement, so that all figures are consistent."""
     row = await read.fetchrow(
         """
         with waiting as (

@@ -1,4 +1,4 @@
-"""Money that moves from an account at one bank to an account at another, in two steps, once."""
+"""Moves money from an account at one bank to an account at another, in two steps, once."""
 
 from payonce import Demo, Service, lazily
 from payonce.examples.transfers.handlers import accept_transfer, pay_in, refund, withdraw

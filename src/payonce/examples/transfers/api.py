@@ -1,4 +1,4 @@
-"""Transfers over HTTP: ordered once, however often the order is sent, and seen by those whose they are."""
+"""Transfers over HTTP: an order takes effect once, however often it is sent; tenants see only their own."""
 
 from datetime import datetime
 from typing import Annotated, Final
@@ -61,7 +61,7 @@ def build_routes() -> APIRouter:
     )
     async def order_transfer(body: TransferOrder, once: Annotated[Once, moves_money(WRITE, tenants=True)]) -> Response:
         async def act(tx: Tx) -> TransferDocument:
-            # The id is ours, so nobody's order can meet, or find out about, another tenant's.
+            # The id is ours, so a tenant's order can neither collide with nor reveal another tenant's.
             order = Order(id=str(new_id()), **body.model_dump())
             try:
                 await store.request(tx, order, once.caller.tenant, once.trace_id)

@@ -1,4 +1,4 @@
-"""What a transfer does at the banks, and how each doubt about it is ended."""
+"""The effects of a transfer at the banks, and how each is resolved in doubt."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ from payonce.vendors.northbank.port import KEYS_KEPT_S, Northbank, TransferOrder
 from payonce.vendors.southbank.port import LISTED_WITHIN_S, PaymentOrder, PaymentReceipt, Southbank
 
 KEY_MARGIN_S: Final = 3_600.0
-"""The bank counts its day by its own clock: what is nearly forgotten is asked for, not sent again."""
+"""The bank's day follows its own clock: a key near its expiry is queried, not sent again."""
 
 
 class AtNorthbank(Effect[TransferOrder, TransferReceipt]):
-    """In doubt, the same order goes out again under the same key, and happens once."""
+    """In doubt, the same order is sent again under the same key, and takes effect once."""
 
     version, timeout_s = 1, VENDOR_TIMEOUT_S
     safety = Keyed(KEYS_KEPT_S - KEY_MARGIN_S)
@@ -26,7 +26,7 @@ class AtNorthbank(Effect[TransferOrder, TransferReceipt]):
         return await self.bank.transfer(request)
 
     async def resolve(self, request: TransferOrder) -> Happened[TransferReceipt] | DidNot:
-        """Asked only when the bank has forgotten the key."""
+        """Called only after the bank has forgotten the key."""
         found = await self.bank.find_transfer(request.key)
         return Happened(found) if found else DidNot()
 
@@ -48,7 +48,7 @@ class Withdraw(AtNorthbank):
 
 
 class Refund(AtNorthbank):
-    """The way back, under a key of its own."""
+    """The refund, under a separate key."""
 
     kind = "northbank.refund"
 
@@ -58,8 +58,8 @@ class Refund(AtNorthbank):
 
 
 class PayIn(Effect[PaymentOrder, PaymentReceipt]):
-    """From our account at Southbank to the customer's. In doubt, the bank is asked; what it does not show in time is
-    voided there, and only then a payment with another reference goes out."""
+    """From our account at Southbank to the customer's. In doubt, the bank is queried; a payment that does not appear in
+    time is voided there, and only then another one is sent under a new reference."""
 
     kind, version, timeout_s = "southbank.pay_in", 1, VENDOR_TIMEOUT_S
 

@@ -1,4 +1,4 @@
-"""What must always hold, as queries that return the rows that break it."""
+"""Invariants, as queries that return violating rows."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A transfer, its states, and what each step writes into the books."""
+"""A transfer, its states, and the postings of each step."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -12,11 +12,11 @@ ID_MAX_LENGTH: Final = 100
 ACCOUNT_MAX_LENGTH: Final = 100
 
 HOUSE: Final = "house"
-"""Our own account, at either bank: withdrawals arrive there, payments leave from there."""
+"""Our own account, at either bank: withdrawals are paid into it, payments out of it."""
 AT_NORTHBANK: Final = "northbank/house"
 AT_SOUTHBANK: Final = "southbank/house"
 IN_TRANSIT: Final = "transfers/in_transit"
-"""What we owe to customers whose money is with us: never above zero."""
+"""Our debt to customers whose money we hold: never above zero."""
 
 
 class State(StrEnum):
@@ -24,17 +24,17 @@ class State(StrEnum):
     WITHDRAWING = "withdrawing"
     """Ordered at Northbank, or about to be."""
     REFUSED = "refused"
-    """Northbank said no: nothing moved."""
+    """Northbank refused: no money has moved."""
     WITHDRAWN = "withdrawn"
     PAYING = "paying"
     """Ordered at Southbank, or about to be."""
     PAID = "paid"
     BOUNCED = "bounced"
-    """Southbank said no: the money goes back."""
+    """Southbank refused: the money is refunded."""
     REFUNDING = "refunding"
     REFUNDED = "refunded"
     HELD = "held"
-    """Northbank does not take it back either: it stays with us until a person has spoken with the customer."""
+    """Northbank refuses the refund, too: we keep the money until an operator has contacted the customer."""
 
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
@@ -54,15 +54,15 @@ ENDED: Final = frozenset(state for state, following in TRANSITIONS.items() if no
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a customer asks for. The id is theirs: the same one again is the same transfer."""
+    """A customer's order. The id is the customer's: repeating it refers to the same transfer."""
 
     id: str
     source: str
-    """Account at Northbank."""
+    """An account at Northbank."""
     target: str
-    """Account at Southbank."""
+    """An account at Southbank."""
     amount: str
-    """Major units, a decimal text."""
+    """Major units, as decimal text."""
     currency: str
 
 
@@ -96,17 +96,17 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadOrder(Invalid):
-    """An order that is not taken in, now or later."""
+    """An order that can never be accepted."""
 
 
 def requested(order: Order) -> Transfer:
-    """The order as a transfer, or BadOrder."""
+    """Converts an order to a transfer. Raises BadOrder."""
     for what, text, length_max in (
         ("id", order.id, ID_MAX_LENGTH),
         ("source", order.source, ACCOUNT_MAX_LENGTH),
         ("target", order.target, ACCOUNT_MAX_LENGTH),
     ):
-        # The id becomes part of the banks' keys, which travel in headers.
+        # The id becomes part of the banks' keys, which are sent in headers.
         if not 1 <= len(text) <= length_max or not (text.isascii() and text.isprintable()):
             raise BadOrder(
                 f"the {what} of a transfer is {text[:40]!r}; it has 1 to {length_max} printable ASCII characters"
@@ -116,7 +116,7 @@ def requested(order: Order) -> Transfer:
     except Invalid as error:
         raise BadOrder(f"transfer {order.id}: {error}") from error
     if amount.minor <= 0:
-        raise BadOrder(f"transfer {order.id} moves {amount}; an amount above zero is wanted")
+        raise BadOrder(f"transfer {order.id} moves {amount}; the amount must be above zero")
     return Transfer(id=order.id, source=order.source, target=order.target, amount=amount, state=State.REQUESTED)
 
 

@@ -1,4 +1,4 @@
-"""What the handlers need from outside: the clients of the two banks."""
+"""Resources of the handlers: the clients of the two banks."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from payonce.vendors.southbank.simulator import SouthbankSimulator
 
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
-"""What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
+"""The rate limit of each example bank for all our processes; waiting counts towards a call's timeout."""
 OPENING: Final = (Amount(1_000_000, well_known("EUR")), Amount(1_000_000, well_known("JPY")))
-"""What the simulated banks begin with."""
+"""Initial balances of the simulated banks."""
 
 log = get_logger(__name__)
 
 
 @asynccontextmanager
 async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """The clients of the example's banks. A bank without an address is simulated in this process."""
-    # Not at the top: commands that open no role need no HTTP client, which takes a while to load.
+    """Opens the clients of the example's banks. A bank without an address is simulated in this process."""
+    # Imported late: commands that open no role need no HTTP client, which is slow to load.
     from payonce.vendors.northbank.client import NorthbankClient
     from payonce.vendors.southbank.client import SouthbankClient
 
@@ -55,7 +55,7 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
 
     timeout_s = VENDOR_TIMEOUT_S
     if url is not None:
-        # The operator wrote the address: it may well lie in their own network.
+        # The address is the operator's: it may be in their own network.
         async with HttpClient(name, url, timeout_s=timeout_s, allow_private=True) as http:
             yield http
         return
@@ -67,7 +67,7 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
 
 
 def simulated_bank(name: str, journal: Path) -> "NorthbankSimulator | SouthbankSimulator":
-    """Opens its books anew, or as they were left."""
+    """Opens new records, or continues existing ones."""
     from payonce.vendors.northbank.simulator import NorthbankSimulator
     from payonce.vendors.southbank.simulator import SouthbankSimulator
 

@@ -1,4 +1,4 @@
-"""The example as the crash explorer runs it: one transfer that arrives, and one that is given back."""
+"""The example in the crash explorer: one transfer that succeeds, and one that is refunded."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -80,10 +80,10 @@ class TransfersScenario:
             await store.request(tx, order)
 
     def decide(self, review: Review, simulators: Simulators) -> tuple[Answer, Any, str | None]:
-        """No step of a transfer waits for a person but what a contradiction opens; the books then show it or not."""
+        """Only a contradiction makes a step wait for an operator; the banks' records then decide."""
         reference = f"{review.effect.key}:{review.effect.generation}"
         if self.happened(simulators)[reference]:
-            raise AssertionError(f"{reference} is in the bank's books: nobody should have to be asked")
+            raise AssertionError(f"{reference} is in the bank's records: no review should be necessary")
         return Answer.DID_NOT, None, None
 
     async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:

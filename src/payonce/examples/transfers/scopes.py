@@ -1,4 +1,4 @@
-"""What a key may do with transfers."""
+"""The scopes of API keys for transfers."""
 
 from typing import Final
 

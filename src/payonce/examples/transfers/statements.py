@@ -1,4 +1,4 @@
-"""The banks' statements of our account, as reconciliation reads them."""
+"""The banks' statements of our account, for reconciliation."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,14 +13,14 @@ from payonce.vendors.southbank.port import LISTED_WITHIN_S, PaymentReceipt, Sout
 STEPS: Final = {"withdraw": Withdraw.kind, "refund": Refund.kind, "pay-in": PayIn.kind}
 """The last part of an effect's key, and the effect's kind."""
 STRANGER: Final = "other"
-"""The kind of a line that no order of ours made."""
+"""The kind of a line that none of our orders caused."""
 HELD: Final[Sequence[Asset]] = (well_known("EUR"), well_known("JPY"))
-"""What our accounts at the banks hold."""
+"""Balances of our accounts at the banks."""
 RECONCILE_EVERY_S: Final = 600.0
 
 
 class BankStatement(StatementSource):
-    """What both have in common: our orders are told by their keys."""
+    """Common to both banks: our orders are recognised by their keys."""
 
     every_s = RECONCILE_EVERY_S
 
@@ -90,7 +90,7 @@ class SouthbankStatement(BankStatement):
 
 
 def statements(resources: Sequence[object]) -> list[StatementSource]:
-    """Of the banks whose clients were opened."""
+    """The statements of banks with open clients."""
     found: list[StatementSource] = []
     for resource in resources:
         if isinstance(resource, Northbank):
@@ -101,5 +101,5 @@ def statements(resources: Sequence[object]) -> list[StatementSource]:
 
 
 def _kind_of(reference: str) -> str:
-    """References of ours are `transfer/step:generation`."""
+    """Parses our references, `transfer/step:generation`."""
     return STEPS.get(reference.rpartition(":")[0].rpartition("/")[2], STRANGER)

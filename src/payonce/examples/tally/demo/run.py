@@ -43,7 +43,7 @@ class Report:
         }
 
     def complaints(self) -> list[str]:
-        """What went against the promise; empty when it was kept."""
+        """Violations of the guarantee; empty if it was kept."""
         figures, spared = self.figures(), self.poison_rows - self.outcome.parked_rows
         found = []
         if figures["lost"]:
@@ -79,7 +79,7 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
     from payonce.examples.tally.model import POISON, seeded_changes
 
     messages = size or MESSAGES
-    # A short run gets slower messages, so that there is time to kill ten workers in the midst of them.
+    # A short run gets slower messages, so that ten workers can be killed during it.
     changes = list(seeded_changes(messages, seed, slowness=max(1, MESSAGES // messages)))
 
     async def done(read: "Reader") -> int:
@@ -102,7 +102,7 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
 
 
 async def _put(app: "App", changes: list["Change"]) -> None:
-    """Rows and messages in one commit."""
+    """Creates rows and messages in one commit."""
     import msgspec
 
     from payonce import Message

@@ -1,5 +1,5 @@
-"""The banks of the demonstration: simulators behind faults, served to the workers, and the person who reads their
-books."""
+"""The banks of the demonstration: simulators with faults, served to the workers, and an operator who reads their
+records."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -20,11 +20,11 @@ CUSTOMERS: Final = 40
 CLOSED_ACCOUNTS: Final = 5
 POOR_ACCOUNT: Final = "n-poor"
 LATE_S: Final = 6.0
-"""Later than a payment is believed not to have happened: only the bank's fence keeps it from being paid twice."""
+"""Later than a payment is taken as not made: only the bank's fence prevents a second payment."""
 SLOW_S: Final = 0.1
 REST_S: Final = 0
-"""What a bank asks for that turns a call away. These do so by chance, not because of too many: a second each time would
-be most of the demonstration."""
+"""The Retry-After of a bank. These banks reject calls at random, not because of a limit: a second each time would
+dominate the demonstration."""
 EFFECTS: Final[dict[str, Any]] = {each.kind: each for each in (effects.Withdraw, effects.PayIn, effects.Refund)}
 
 
@@ -34,7 +34,7 @@ class Banks:
     southbank: SouthbankSimulator
     doors: Sequence[Faulty]
     environment: dict[str, str]
-    """Where the workers find them."""
+    """Environment variables with the banks' addresses."""
     opening: Sequence[Amount]
 
     def faults(self) -> dict[str, int]:
@@ -48,7 +48,7 @@ class Banks:
             await door.close()
 
     async def answer_reviews(self, app: App) -> None:
-        """What a person would do: look into the banks' books, and say what is there."""
+        """Answers reviews as an operator would, from the banks' records."""
         for review in await reviews(app.read):
             happened = self._receipt(review)
             answer = Answer.DID_NOT if happened is None else Answer.HAPPENED
@@ -65,7 +65,7 @@ class Banks:
                         outcome=happened,
                         effect=effect,
                     )
-                    # The message would look by itself, in some minutes; a demonstration is over by then.
+                    # The message would retry by itself after some minutes, when the demonstration is over.
                     await tx.execute(
                         "update payonce.messages set ready_at = payonce.due_now() where id = $1 and state = 'ready'",
                         answered.message_id,
@@ -86,7 +86,7 @@ class Banks:
 
 @asynccontextmanager
 async def open_banks(orders: Sequence[model.Order], seed: int, share: float) -> AsyncIterator[Banks]:
-    """Both banks on ports of the loopback, with money enough for all the orders and faults by the seed."""
+    """Serves both banks on the loopback, with enough money for all orders, and faults determined by the seed."""
     northbank, southbank = NorthbankSimulator(), SouthbankSimulator()
     needed = {well_known(order.currency): Amount.zero(well_known(order.currency)) for order in orders}
     for order in orders:
@@ -101,7 +101,7 @@ async def open_banks(orders: Sequence[model.Order], seed: int, share: float) -> 
     for number in range(CLOSED_ACCOUNTS):
         southbank.open_account(f"closed-{number}")
         southbank.close_account(f"closed-{number}")
-    # This bank would pay a request twice that is delivered twice: no client can help that (see its README).
+    # This bank would pay a duplicated request twice, which no client can prevent (see its README).
     spared = Odds(share).without(Fault.DUPLICATE)
     doors = [
         Faulty(

@@ -1,5 +1,5 @@
-"""The demonstration `transfers`: money between two banks that lie, lose answers and answer late, through workers that
-are killed."""
+"""The demonstration `transfers`: money moves between two banks that return wrong, lost and late responses, through
+workers that are killed."""
 
 import random
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 TRANSFERS: Final = 2_000
 SHARE_OF_FAULTS: Final = 0.2
 POOR, CLOSED = 0.04, 0.08
-"""Shares of transfers from accounts that cannot pay and to accounts that take nothing."""
+"""Shares of transfers from accounts without money, and to accounts that accept none."""
 PUT_AT_ONCE: Final = 500
 LIMIT_S: Final = 120.0
-"""What is not at its end by then counts as lost."""
+"""Transfers unfinished by then count as lost."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Report:
         }
 
     def complaints(self) -> list[str]:
-        """What went against the promise; empty when it was kept."""
+        """Violations of the guarantee; empty if it was kept."""
         verdict, found = self.verdict, []
         if verdict.lost:
             found.append(f"{len(verdict.lost)} transfers are lost, first {verdict.lost[0]}")
@@ -116,14 +116,14 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
             "transfers.worker", queues, QUEUES[0].lease_s, len(orders), done, LIMIT_S, lambda: banks.answer_reviews(app)
         )
         disrupted = await run_workload(app, addresses, workload, seed, banks.environment)
-        # What is still under way at the banks lands now, so that it is seen.
+        # Delivers requests still in transit to the banks, so that they are checked.
         await banks.deliver()
         verdict = await judge(app.read, banks.northbank, banks.southbank, orders)
         return Report(seed, verdict, banks.faults(), disrupted)
 
 
 def seeded_orders(count: int, seed: int) -> list["Order"]:
-    """The same orders for the same seed."""
+    """Orders determined by the seed."""
     from payonce.examples.transfers.demo.banks import CLOSED_ACCOUNTS, CUSTOMERS, POOR_ACCOUNT
     from payonce.examples.transfers.model import Order
 
@@ -140,7 +140,7 @@ def seeded_orders(count: int, seed: int) -> list["Order"]:
 
 
 async def _put(app: "App", orders: list["Order"], banks: "Banks") -> None:
-    """Our opening balances, and every transfer with its first message."""
+    """Creates our opening balances, and every transfer with its first message."""
     from payonce.examples.transfers import store
 
     async with app.begin() as tx:

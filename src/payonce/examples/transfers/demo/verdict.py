@@ -1,4 +1,4 @@
-"""The judgement over transfers, by the banks' own books: what was lost, what happened twice, what is unexplained."""
+"""The verdict on transfers, by the banks' own records: what was lost, what happened twice, what is unexplained."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ STEPS: Final[dict[State, frozenset[str]]] = {
     State.REFUNDED: frozenset({"withdraw", "refund"}),
     State.HELD: frozenset({"withdraw"}),
 }
-"""What the banks must show for a transfer that ended so."""
+"""The bookings that the banks must have for a transfer with this end."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Verdict:
     doubled: Sequence[str]
     unexplained: dict[str, Amount]
     broken: Sequence[str]
-    """Invariants that do not hold, and findings in the ledger."""
+    """Violated invariants, and findings in the ledger."""
 
 
 async def judge(
@@ -68,7 +68,7 @@ async def judge(
 
 
 def _steps(movements: Sequence[Movement], orders: Sequence[Order]) -> list[tuple[str, str]]:
-    """The transfer and the step of each booking that is exactly what was asked for; others count for nothing."""
+    """The transfer and step of each booking that matches an order exactly; others do not count."""
     wanted = {order.id: order for order in orders}
     found = []
     for movement in movements:
@@ -93,7 +93,7 @@ def _is_step(movement: Movement, step: str, order: Order) -> bool:
 async def _unexplained(
     read: Reader, northbank: NorthbankSimulator, southbank: SouthbankSimulator, orders: Sequence[Order]
 ) -> dict[str, Amount]:
-    """By asset, how far our mirrors are from what the banks themselves hold for us."""
+    """By asset, the difference between our mirror accounts and our balances at the banks."""
     found = {}
     for code in sorted({order.currency for order in orders}):
         asset = well_known(code)
