@@ -1,1 +1,1 @@
-"""Benchmarks: how fast payonce's queues are beside the Python peers, in one interleaved run."""
+"""Benchmarks of payonce's queues against Python peers, in one interleaved run."""

@@ -1,5 +1,5 @@
-"""Renewals a second, from the moment they fall due to the paid invoice, through both services and the gateway; and what
-each process spends on one."""
+"""Renewals per second, from their due time to the paid invoice, through both services and the gateway, and the CPU time
+of each process."""
 
 import asyncio
 import secrets
@@ -53,10 +53,10 @@ class Measured(msgspec.Struct, frozen=True):
     seconds: float
     per_s: float
     cpu_ms: Mapping[str, float]
-    """For one renewal, by process; `stand-in` is the gateway and whoever looks on."""
+    """CPU time per renewal, by process; `stand-in` is the gateway and the measuring process."""
     hops: Mapping[str, Latency]
     at_once: int
-    """Notifications that the immediate attempt delivered; the queue found the others to do."""
+    """Notifications delivered by the immediate attempt; the queue delivered the others."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -69,7 +69,8 @@ APART: Final[Mapping[str, Sequence[str]]] = {SUBSCRIPTIONS: (SUBSCRIPTIONS,), PA
 
 
 async def run(lend: Lend, superuser_url: str, sizes: Sizes, tell: Callable[[str], None]) -> Report:
-    """`lend` gives an empty, migrated database for each measurement. The gateway is without faults and limits."""
+    """Runs the benchmark. `lend` provides an empty, migrated database for each measurement. The gateway has no faults
+    and limits."""
     rows = []
     for name, layout in (("together", TOGETHER), ("apart", APART)):
         tell(f"{sizes.renewals} renewals, roles {name}")
@@ -153,7 +154,7 @@ def _processes(
 
 
 class _Load:
-    """Subscriptions that fall due all at once, and the wait until the last is paid."""
+    """Creates subscriptions that fall due at once, and waits until the last one is paid."""
 
     def __init__(self, url: str, connection: Any, gateway: SimulatedGateway) -> None:
         self._url = url
@@ -161,7 +162,7 @@ class _Load:
         self._gateway = gateway
 
     async def renew(self, prefix: str, count: int) -> float:
-        """Seconds from the look that finds them due to the last paid invoice."""
+        """Seconds from the query that finds them due to the last paid invoice."""
         ids = [f"{prefix}-{number}" for number in range(count)]
         tokens = [self._gateway.simulator.tokenise(CARD) for _ in ids]
         for statement in ACCOUNTS, SUBSCRIBED:
@@ -176,7 +177,7 @@ class _Load:
         return time.monotonic() - started
 
     async def _look(self) -> None:
-        """What the schedule does each minute."""
+        """Starts the work of the minutely schedule."""
         async with (
             Database.open(self._url, work_pool_size=1) as database,
             begin(database, PostgresFeed(database, Notifier(database))) as tx,
@@ -184,7 +185,7 @@ class _Load:
             await tx.send(BILLING_CLOCK, {}, action=RENEW)
 
     async def check(self, count: int) -> None:
-        """A figure counts only if everybody was charged once."""
+        """Fails unless every customer was charged once."""
         books = self._gateway.simulator.books
         times = books.captures_per_invoice()
         captured = books.captured_total("AED").minor

@@ -1,4 +1,4 @@
-"""The figures of billing, as people read them."""
+"""The billing figures as tables."""
 
 from rich.console import Group
 from rich.table import Table

@@ -1,4 +1,4 @@
-"""Usage events a second through real HTTP, by a client with a token for each account; and what each process spends."""
+"""Usage events per second over HTTP, by a client with a token per account, and the CPU time of each process."""
 
 import asyncio
 import secrets
@@ -25,7 +25,7 @@ ROLE: Final = "billing.subscriptions"
 PATH: Final = "/v1/usage/use"
 FEATURE: Final = "api_calls"
 PLAN: Final = "enterprise-v1"
-"""Without a limit: what is measured is counting, not refusing."""
+"""Without a limit: counting is measured, not refusing."""
 CONNECTIONS: Final = 32
 WARM_UP: Final = 200
 LIMIT_S: Final = 180.0
@@ -41,7 +41,8 @@ QUICK_USAGE: Final = UsageSizes(events=300, accounts=20, rounds=1)
 
 
 class UsageMeasured(msgspec.Struct, frozen=True):
-    """Medians over the rounds. `spread` is events of many accounts in turn, `shared` all of one, on one counter."""
+    """Medians over the rounds. `spread`: events of many accounts in turn; `shared`: all of one account, on one
+    counter."""
 
     layout: str
     events: int
@@ -49,7 +50,7 @@ class UsageMeasured(msgspec.Struct, frozen=True):
     p50_ms: float
     p99_ms: float
     cpu_ms: Mapping[str, float]
-    """For one event, by process; `caller` is the client."""
+    """CPU time per event, by process; `caller` is the client."""
 
 
 class _Round(msgspec.Struct, frozen=True):
@@ -62,8 +63,8 @@ class _Round(msgspec.Struct, frozen=True):
 async def measure_usage(
     url: str, superuser_url: str, sizes: UsageSizes, tell: Callable[[str], None]
 ) -> Sequence[UsageMeasured]:
-    """`url` is an empty, migrated database. The layouts take turns, so that a slow minute is everybody's; at the end
-    every event must have been counted exactly once."""
+    """Runs the benchmark on an empty, migrated database. The layouts alternate, so that a slow minute affects all; at
+    the end every event must have been counted exactly once."""
     key = secrets.token_hex(32)
     connection = await asyncpg.connect(url)
     try:
@@ -96,7 +97,7 @@ async def _timed(load: "_Load", prefix: str, events: int, accounts: int, pids: M
 
 
 class _Load:
-    """Speaks HTTP by itself on connections that stay open: it shares the processors with what it measures."""
+    """A minimal HTTP client on kept connections: it shares the CPUs with what it measures."""
 
     def __init__(self, port: int, tokens: Sequence[str]) -> None:
         self._port = port
@@ -108,7 +109,7 @@ class _Load:
         self.sent = 0
 
     async def send(self, prefix: str, events: int, accounts: int) -> list[float]:
-        """How long each waited for its answer, in milliseconds."""
+        """Response times in milliseconds."""
         waiting, waits_ms = list(range(events)), list[float]()
 
         async def call() -> None:
@@ -190,7 +191,7 @@ async def _check_counted(connection: Any, sent: int) -> None:
         "select coalesce(sum(used), 0)::bigint from subscriptions.usage_counters where subscription_id like 'bench-%'"
     )
     if counted != sent:
-        raise BenchFailed(f"{sent} events were answered, and {counted} are counted")
+        raise BenchFailed(f"{sent} events were answered, but {counted} were counted")
 
 
 def _median(layout: str, events: int, rounds: Sequence[_Round]) -> UsageMeasured:

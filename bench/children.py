@@ -1,4 +1,5 @@
-"""The benchmark's child processes: started in their own group, asked within a bound, ended by their own id."""
+"""The benchmark's child processes: started in their own process group, queried within a time limit, ended by their own
+id."""
 
 import os
 import select
@@ -23,12 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LAST_OUTPUT_CHARACTERS = 2000
 POLL_S = 0.001
 READ_BYTES = 65_536
-# After SIGKILL only the kernel stands between us and the end.
+# After SIGKILL only the kernel can delay the end.
 KILL_LIMIT_S = 10.0
 
 
 class Child:
-    """A process of one system. Leaving the `with` block ends it and whatever it started."""
+    """A process of one system. Leaving the `with` block ends it and everything it started."""
 
     def __init__(self, arguments: list[str], name: str, log: Path, answers: bool) -> None:
         self.name = name
@@ -37,10 +38,10 @@ class Child:
             self._process = subprocess.Popen(
                 arguments,
                 stdin=subprocess.PIPE,
-                # Only who is asked gets a pipe; nobody would read another's, and a full one stops its writer.
+                # Only a queried child gets a pipe; others' pipes would not be read, and a full one blocks its writer.
                 stdout=subprocess.PIPE if answers else output,
                 stderr=output,
-                # Where `-m bench.…` is found.
+                # The import path of `-m bench.…`.
                 cwd=ROOT,
                 start_new_session=True,
             )
@@ -54,18 +55,18 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the group that was started here; nothing of ours is left running or unreaped."""
+        """Sends SIGKILL to the group that was started here, and reaps the child."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(KILL_LIMIT_S)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                # A question that the child did not live to read is still in the pipe's buffer.
+                # A command that the child did not live to read is still in the pipe's buffer.
                 with suppress(BrokenPipeError):
                     pipe.close()
 
     def wait_for(self, condition: Callable[[], bool], what: str, limit_s: float) -> bool:
-        """Whether the condition came true in time; a child that ended meanwhile is an error, not a wait."""
+        """Returns whether the condition became true in time; raises BenchFailed if the child ended meanwhile."""
         deadline = time.monotonic() + limit_s
         while not condition():
             self._check_alive(what)
@@ -79,7 +80,7 @@ class Child:
             raise self._late(what, limit_s)
 
     def ask(self, command: Command, limit_s: float) -> Reply:
-        """Send one command to a driver and wait for its answer."""
+        """Sends one command to a driver and waits for its reply."""
         what = f"an answer to {command.do}"
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
@@ -95,7 +96,7 @@ class Child:
         return reply
 
     def _read_line(self, source: int, what: str, limit_s: float) -> bytes:
-        """Piece by piece, because a child may also fall silent in the middle of a line."""
+        """Reads in pieces, because a child may stop writing in the middle of a line."""
         deadline = time.monotonic() + limit_s
         line = b""
         while not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""`./dev bench`: measure against other systems on this machine."""
+"""`./dev bench`: benchmarks against other systems on this machine."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench.payouts import Report, Sizes
     from payonce.settings import Settings
 
-HELP: Final = """Measure on this machine: queues against other systems, in one interleaved run, and the books.
+HELP: Final = """Measure on this machine: queues against other systems, in one interleaved run, and the ledger.
 
 \b
 Examples:
@@ -35,17 +35,16 @@ commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 @commands.command("queues")
 def queues(
     backend: Annotated[str, typer.Option(help="What to measure on: postgres, redis, or both in turn.")] = "both",
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and one round: to see that it works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and one round, to check that it works.")] = False,
     system: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
     durability: Annotated[
-        Literal["everysec", "always"], typer.Option(help="How often Redis forces its log to the disk.")
+        Literal["everysec", "always"], typer.Option(help="How often Redis syncs its log to disk.")
     ] = "everysec",
     as_json: JsonOption = False,
 ) -> None:
-    """Drain, enqueue, idle latency and pick-up after kill -9, for us and for the systems that are installed.
+    """Drain, enqueue, idle latency and pick-up after kill -9, for payonce and the installed systems.
 
-    Runs on databases of its own on the private server, and on Redis servers of its own; DATABASE_URL and REDIS_URL are
-    not used.
+    Uses its own databases on the private server, and its own Redis servers; DATABASE_URL and REDIS_URL are not used.
     """
     from bench.queues import Servers, choose, render, run
     from payonce import embedded
@@ -68,15 +67,15 @@ def queues(
 @commands.command("ledger")
 def ledger(
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long to post.")] = 10.0,
-    connections: Annotated[int, typer.Option(min=1, max=100, help="How many post at once.")] = 24,
+    connections: Annotated[int, typer.Option(min=1, max=100, help="Number of concurrent connections.")] = 24,
     sealing_rounds: Annotated[
-        int, typer.Option(min=0, max=100, help="Compare with and without sealing, in turns, so many times.")
+        int, typer.Option(min=0, max=100, help="Rounds of comparison with and without sealing.")
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Postings a second into one hot account, each in a commit of its own, on a throw-away database.
+    """Postings per second into one hot account, each in its own commit, on a temporary database.
 
-    On the private server, with its durability; the books are audited at the end.
+    On the private server, with its durability; the ledger is audited at the end.
     """
     figures = run_async(_measure_ledger(seconds, connections, sealing_rounds))
     rows = [(name, f"{figure:,.0f}") for name, figure in figures.items()]
@@ -99,14 +98,14 @@ async def _measure_ledger(seconds: float, connections: int, sealing_rounds: int)
 
 @commands.command("payouts")
 def payouts(
-    quick: Annotated[bool, typer.Option("--quick", help="Few payouts: to see that it works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few payouts, to check that it works.")] = False,
     count: Annotated[int | None, typer.Option("--payouts", min=10, max=1_000_000, help="How many.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Payouts a second from webhook to client, through four roles and a Cloud Tasks server, and what each hop costs.
+    """Payouts per second from webhook to client, through four roles and a Cloud Tasks server, and the cost of each hop.
 
-    Exchange and chain are simulated, without faults; first without a limit, then with the vendor's 30 requests
-    a second, which by the vendor's own log are never exceeded. On a throw-away database of the private server.
+    Exchange and chain are simulated, without faults; first without a limit, then with the vendor's 30 requests per
+    second, which are never exceeded by the vendor's own log. On a temporary database of the private server.
     """
     from bench.payouts import QUICK, Sizes
     from bench.payouts_report import rendered
@@ -138,14 +137,14 @@ async def _measure_payouts(sizes: "Sizes") -> "Report":
 
 @commands.command("billing")
 def billing(
-    quick: Annotated[bool, typer.Option("--quick", help="Few renewals: to see that it works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few renewals, to check that it works.")] = False,
     count: Annotated[int | None, typer.Option("--renewals", min=10, max=100_000, help="How many.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Renewals a second from due to paid, through both services, webhook and gateway; and usage events a second.
+    """Renewals per second from due to paid, through both services, webhook and gateway; and usage events per second.
 
-    The gateway is simulated, without faults and limits; every renewal must have been captured once by its books. On
-    throw-away databases of the private server.
+    The gateway is simulated, without faults and limits; by its records every renewal must have been captured once. On
+    temporary databases of the private server.
     """
     from bench.billing import QUICK, Sizes
     from bench.billing_report import rendered
@@ -190,6 +189,6 @@ def _migrated(settings: "Settings") -> "AbstractAsyncContextManager[str]":
 
 
 def main() -> None:
-    """With the exit codes and the one sentence of every other command."""
+    """Runs the command with the exit codes and error sentences of every other command."""
     application.app.add_typer(commands, name="bench")
     sys.exit(application.run_command(["bench", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""What processes have spent on the processors, by the kernel's books."""
+"""CPU time of processes, by the kernel's accounting."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ USER_TIME, SYSTEM_TIME, DEAD_CHILDRENS = 11, 12, (13, 14)
 
 
 def cpu_seconds(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """By name, what its processes have spent so far, with their children that have ended."""
+    """CPU time so far by name, including children that have ended."""
     return {name: sum(_spent(pid) for pid in of) for name, of in pids.items()}
 
 
@@ -27,8 +27,8 @@ def _spent(pid: int) -> float:
 
 
 async def postgres_pids(superuser_url: str, database: str | None = None) -> list[int]:
-    """Of all that the server runs now: the postmaster's children, and itself. With a database: only sessions on it, and
-    what belongs to none, such as the writer of the log."""
+    """CPU time of the server's current processes: the postmaster and its children. With a database: only sessions on
+    it, and processes that belong to none, such as the WAL writer."""
     connection = await asyncpg.connect(superuser_url)
     try:
         rows = await connection.fetch(

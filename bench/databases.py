@@ -1,4 +1,4 @@
-"""Databases of the benchmark's own on the server it was pointed at: made, settled before a phase, dropped."""
+"""The benchmark's databases on the given server: created, settled before a phase, dropped."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +13,7 @@ from bench.peers.port import BUSINESS_TABLE
 ANSWER_LIMIT_S = 60.0
 Answer = TypeVar("Answer")
 
-# What must be the same for all, and so stands in the report.
+# Settings that must be the same for all, and are therefore in the report.
 _CONDITIONS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
 
 
@@ -24,7 +24,7 @@ def database_url(url: str, database: str) -> str:
 
 
 def recreate(url: str, database: str, template: str = "template0") -> str:
-    """A database of that name as the template is, whatever was there before; its url."""
+    """Recreates a database from the template; returns its URL."""
 
     async def act(connection: asyncpg.Connection) -> None:
         await connection.execute(f'drop database if exists "{database}" with (force)')
@@ -56,7 +56,7 @@ def drop(url: str, database: str) -> None:
 
 
 def checkpoint(url: str) -> None:
-    """No phase pays for the dirty pages of the one before it."""
+    """Settles the server, so that no phase pays for dirty pages of the previous one."""
 
     async def act(connection: asyncpg.Connection) -> None:
         await connection.execute("checkpoint")
@@ -73,11 +73,11 @@ def vacuum(url: str) -> None:
 
 @contextmanager
 def open_snapshot(url: str) -> Iterator[None]:
-    """A reader that looks at the database as it is now until the block ends; no vacuum gets past it meanwhile."""
+    """Holds a snapshot until the block ends, which vacuum cannot pass."""
     with asyncio.Runner() as runner:
         connection = runner.run(_connect(url))
         runner.run(connection.execute("begin isolation level repeatable read"))
-        # The snapshot is taken by the first statement, not by begin.
+        # The first statement takes the snapshot, not `begin`.
         runner.run(connection.execute("select 1"))
         try:
             yield

@@ -1,7 +1,7 @@
-"""The one way a benchmark fails: a sentence that names what was waited for, and the child's last words."""
+"""The error of benchmarks: a sentence that names what was waited for, and the child's last output."""
 
 from payonce.kit.outcomes import PayonceError
 
 
 class BenchFailed(PayonceError):
-    """A child process ended, answered with an error, or did not answer within its bound."""
+    """A child process ended, replied with an error, or did not reply in time."""

@@ -1,4 +1,4 @@
-"""How long messages are on their way from queue to queue, and how long they run, by the job log."""
+"""Latency of messages between queues, and duration of their runs, by the job log."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import msgspec
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Of one hop: from its message to its run (over a task service: relay, create, dispatch, door), and of the run
-    itself with its end."""
+    """Latency of one hop, from the message to its run (with a task service: relay, create, dispatch, endpoint), and
+    duration of the run including its settlement."""
 
     way_p50_ms: float
     way_p99_ms: float
@@ -21,7 +21,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 async def latencies(connection: Any, begun_at: datetime, queues: Sequence[str]) -> dict[str, Latency]:
-    """Of what has ended since then."""
+    """Latencies of the messages that have ended since then."""
     rows = await connection.fetch(
         """
         select queue, message_id, extract(epoch from started_at) * 1000 as started_ms,
@@ -35,7 +35,7 @@ async def latencies(connection: Any, begun_at: datetime, queues: Sequence[str]) 
     for queue in queues:
         of = [row for row in rows if row["queue"] == queue]
         if of:
-            # An id carries the millisecond in which its message was put.
+            # An id contains the millisecond in which its message was put.
             waits_ms = [float(row["started_ms"]) - _put_ms(row["message_id"]) for row in of]
             runs = [float(row["ended_ms"] - row["started_ms"]) for row in of]
             found[queue] = Latency(

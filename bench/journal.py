@@ -1,7 +1,7 @@
-"""What a worker did, in memory shared with whoever measures it.
+"""A worker's progress, in memory shared with the measuring process.
 
-A memory-mapped file, because it costs a handler well under a microsecond, needs no connection of its own,
-and what was noted survives kill -9 of the worker.
+A memory-mapped file, because a write takes well under a microsecond of a handler, needs no connection, and survives
+kill -9 of the worker.
 """
 
 import mmap

@@ -1,4 +1,4 @@
-"""How many postings a second go into one hot account, each in a transaction of its own."""
+"""Postings per second into one hot account, each in its own transaction."""
 
 import asyncio
 import os
@@ -21,7 +21,8 @@ HOT: Final = Account("bench/hot", well_known("EUR"))
 
 
 def run(url: str, seconds: float, connections: int = CONNECTIONS) -> dict[str, float]:
-    """Measures on a migrated database, as the role in the url. The figures stay honest only while nothing else runs."""
+    """Measures on a migrated database, as the role in the URL. The figures are meaningful only while nothing else
+    runs."""
     return uvloop.run(_measure(url, seconds, connections))
 
 
@@ -78,7 +79,7 @@ def client_cpu_s() -> float:
 
 
 def server_cpu_s(pids: Iterable[int]) -> float:
-    """Of processes of the server; zero when it runs on another machine."""
+    """CPU time of the server's processes; zero if it runs on another machine."""
     ticks = 0
     for pid in pids:
         with suppress(OSError):

@@ -1,4 +1,5 @@
-"""What sealing the ledger costs: postings a second with and without it, in turns, and the price of a sealed posting."""
+"""The cost of sealing the ledger: postings per second with and without it, in turns, and the cost of a sealed
+posting."""
 
 import asyncio
 import time
@@ -19,7 +20,7 @@ from payonce.engine.ledger import declare
 from payonce.engine.messages.model import Lease
 
 SEAL_EVERY_S: Final = 1.0
-"""More often than the leader does, so that a short round has several seals."""
+"""More often than the leader seals, so that a short round has several seals."""
 LEASE_S: Final = 3_600.0
 WARM_UP_S: Final = 1.0
 
@@ -33,13 +34,13 @@ class Spent:
 
     @property
     def cpu_us(self) -> float:
-        """Of client and server, for each posting."""
+        """CPU time of client and server, per posting."""
         return (self.client_s + self.server_s) / self.postings * 1e6
 
 
 def run(url: str, seconds: float, rounds: int, connections: int = CONNECTIONS) -> dict[str, float]:
-    """Measures on a migrated database, as the role in the url; medians of the rounds. Each round posts without sealing,
-    seals what is there while nobody posts, and posts while it is sealed."""
+    """Measures on a migrated database, as the role in the URL; returns medians of the rounds. Each round posts without
+    sealing, seals while nothing is posted, and posts while sealing runs."""
     return uvloop.run(_measure(url, seconds, rounds, connections))
 
 
@@ -113,6 +114,6 @@ async def _keep_sealing(sealer: LedgerSealer, lease: Lease) -> None:
 
 
 async def _sessions_cpu_s(watcher: asyncpg.Connection) -> float:
-    """Of all sessions of this database: sealing takes any connection of its pool."""
+    """CPU time of all sessions of this database: sealing uses any connection of its pool."""
     pids = await watcher.fetch("select pid from pg_stat_activity where datname = current_database()")
     return server_cpu_s(row["pid"] for row in pids)

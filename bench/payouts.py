@@ -1,4 +1,4 @@
-"""Payouts a second through all hops, from the webhook to the finished exchange; and what each hop costs."""
+"""Payouts per second through all hops, from the webhook to the finished exchange, and the cost of each hop."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ HOPS: Final = (*(policy.queue for policy in QUEUES), FOLLOW.queue)
 BLOCK_S: Final = 0.2
 CALLERS: Final = 48
 UNDER_WAY_MAX: Final = 500
-"""Payouts that were ordered and are not finished."""
+"""Payouts that were ordered and are not finished yet."""
 LIMIT_S: Final = 180.0
 UNLIMITED_PER_S: Final = 10_000
 WARM_UP: Final = 20
@@ -65,7 +65,7 @@ class Measured(msgspec.Struct, frozen=True):
     intake_p50_ms: float
     intake_p99_ms: float
     cpu_ms: Mapping[str, float]
-    """For one payout, by process; `stand-ins` is whoever calls and everything that is simulated."""
+    """CPU time per payout, by process; `stand-ins` is the caller and all simulators."""
     hops: Mapping[str, Latency]
     vendor_requests: int
     vendor_peak_per_s: int
@@ -76,7 +76,7 @@ class Report(msgspec.Struct, frozen=True):
     rows: Sequence[Measured]
     limited: Measured
     rate_kept: bool
-    """Whether the vendor, by its own log, never had to turn a call away while its limit was on."""
+    """Whether the vendor, by its own log, never rejected a call while its limit was on."""
 
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {"roles": tuple(ROLES)}
@@ -84,13 +84,13 @@ IN_TWO: Final[Mapping[str, Sequence[str]]] = {
     "orchestrator+estimator": ("payouts.orchestrator", "payouts.estimator"),
     "swapper+hostpay": ("payouts.swapper", "payouts.hostpay"),
 }
-"""A process of Python has one core: on two, as many processes leave none idle."""
+"""A Python process uses one core: on two cores, two processes use both."""
 APART: Final[Mapping[str, Sequence[str]]] = {role: (role,) for role in ROLES}
 
 
 async def run(lend: Lend, superuser_url: str, sizes: Sizes, tell: Callable[[str], None]) -> Report:
-    """`lend` gives an empty, migrated database for each measurement: each has a chain of its own, on which a wallet
-    begins anew. The vendor is without faults."""
+    """Runs the benchmark. `lend` provides an empty, migrated database for each measurement: each has its own chain, on
+    which a wallet starts afresh. The vendor has no faults."""
     rows = []
     for name, layout in (("together", TOGETHER), ("in-two", IN_TWO), ("apart", APART)):
         tell(f"{sizes.payouts} payouts, roles {name}")
@@ -158,7 +158,7 @@ def _processes(
 ) -> Iterator[tuple[dict[str, Child], str]]:
     with ExitStack() as stack:
         ports = dict(zip((*layout, SERVER), stack.enter_context(reserved_ports(len(layout) + 1)), strict=True))
-        # A process of several roles answers below /payouts/<role>, one of a single role at the root.
+        # A process with several roles serves /payouts/<role>, one with a single role the root.
         addresses = {
             ROLES[role]: f"http://127.0.0.1:{ports[each]}" + (f"/{role.replace('.', '/')}" if len(roles) > 1 else "")
             for each, roles in layout.items()
@@ -194,7 +194,7 @@ def _processes(
 
 
 def _policies() -> dict[str, str]:
-    """As fast as the task service lets queues be; the vendor's budget, where it has one, is what holds."""
+    """Rates as high as the task service allows; only the vendor's budget, if any, limits."""
     found = {f"QUEUE_POLICY__{environment_name(FOLLOW.queue)}__STEPS_SECONDS": "1,1,2"}
     for policy in QUEUES:
         found[f"QUEUE_POLICY__{environment_name(policy.queue)}__RATE"] = "500"
@@ -203,7 +203,7 @@ def _policies() -> dict[str, str]:
 
 
 class _Load:
-    """Signed webhooks, and the wait until what they ordered is finished."""
+    """Sends signed webhooks and waits until their payouts are finished."""
 
     def __init__(self, http: HttpClient, world: DemoSimulators, connection: Any, name: str) -> None:
         self._http = http
@@ -213,8 +213,8 @@ class _Load:
         self.intake_ms: list[float] = []
 
     async def work(self, prefix: str, count: int) -> float:
-        """Seconds from the first webhook to the last payout that is finished. So many are under way as fit: more would
-        only wait, and take connections from those that work."""
+        """Seconds from the first webhook to the last finished payout. The number of concurrent payouts is limited: more
+        would only wait, and occupy connections."""
         self.intake_ms = []
         room = asyncio.Semaphore(UNDER_WAY_MAX)
         waiting = list(range(count))
@@ -239,13 +239,13 @@ class _Load:
                     for _ in range(finished - before):
                         room.release()
         except ExceptionGroup as failed:
-            # One is enough to tell what went wrong.
+            # One error is enough for the diagnosis.
             raise failed.exceptions[0] from None
         return time.monotonic() - started
 
     async def sustained_per_s(self, prefix: str) -> float:
-        """While neither the first came in nor the last went out: of the middle eight tenths, by when they finished.
-        0 when all of these finished in one moment."""
+        """The rate over the middle eight tenths, by finishing time, without start-up and end. 0 if all of these
+        finished at once."""
         times: list[float] = [
             row["at"]
             for row in await self._connection.fetch(

@@ -1,4 +1,4 @@
-"""The figures of payouts, as people read them."""
+"""The payout figures as tables."""
 
 from rich.console import Group
 from rich.table import Table

@@ -37,11 +37,12 @@ BOTH = "both"
 
 
 class Servers(msgspec.Struct, frozen=True):
-    """What the benchmark may use: its own databases bench_* on one server, and Redis servers that it starts."""
+    """The servers for the benchmark: its databases bench_* on one PostgreSQL server, and Redis servers that it
+    starts."""
 
-    # As a superuser.
+    # For a superuser.
     postgres_url: str
-    # On the disk that the other server writes to, or the comparison of durability says nothing.
+    # On the same disk as the other server, or comparing durability means nothing.
     redis_folder: Path
     redis_durability: Durability = "everysec"
 
@@ -54,7 +55,7 @@ def run(
     progress: Callable[[str], None],
     sizes: Sizes | None = None,
 ) -> Report:
-    """Measure the systems of one backend, or of both one after the other; everything made is gone at the end."""
+    """Measures the systems of one backend, or of both in turn; everything created is deleted at the end."""
     wanted = choose(backend, systems)
     rounds = QUICK_ROUNDS if quick else ROUNDS
     chosen = sizes or (QUICK if quick else Sizes())
@@ -88,7 +89,7 @@ def _site(backend: str, servers: Servers) -> Site:
 
 
 class _Run:
-    """The figures gathered so far. A system that fails is dropped from the rest of the run and named in `errors`."""
+    """The figures so far. A failing system is dropped from the rest of the run and named in `errors`."""
 
     def __init__(self, backend: str, site: Site, sizes: Sizes, progress: Callable[[str], None]) -> None:
         self._backend = backend
@@ -110,13 +111,13 @@ class _Run:
         self._try(system, "install", act)
 
     def measure(self, rounds: int) -> None:
-        """Systems alternate inside each round, so that a busy minute of the machine falls on all of them."""
+        """Systems alternate within each round, so that a busy minute of the machine affects all of them."""
         for number in range(1, rounds + 1):
             for system in list(self._systems):
                 self._try(system, f"throughput, round {number}", partial(self._measure_throughput, system))
         for number in range(1, rounds + 1):
             for system in list(self._systems):
-                # Waiting out a lease once is enough: it is a setting, not noise.
+                # Waiting for a lease once is enough: it is a setting, not noise.
                 self._try(system, f"idle, round {number}", partial(self._measure_idle, system, number == 1))
         for number in range(1, rounds + 1):
             for system in [system for system in self._systems if self._write_modes(system)]:
@@ -190,7 +191,7 @@ class _Run:
 
 
 def choose(backend: str, names: list[str] | None) -> dict[str, list[System]]:
-    """What is to be measured, by backend; unknown names are refused with the known ones."""
+    """The systems to measure, by backend. Raises Invalid for unknown names."""
     if backend != BOTH and backend not in SYSTEMS:
         raise Invalid(f"no benchmark for backend {backend!r}; there are: {', '.join([*SYSTEMS, BOTH])}")
     chosen = SYSTEMS if backend == BOTH else {backend: SYSTEMS[backend]}

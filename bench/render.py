@@ -1,4 +1,4 @@
-"""The report as tables for a terminal. Figures of shared machines mislead; the ratio columns do not."""
+"""The report as tables for a terminal. Absolute figures of shared machines mislead; the ratio columns do not."""
 
 from collections.abc import Mapping, Sequence
 
@@ -51,7 +51,7 @@ def _queues(backend: str, rows: Sequence[Row], conditions: Mapping[str, str]) ->
     for name in _QUEUE_COLUMNS:
         table.add_column(name, justify="right")
     ours = next((row for row in rows if row.system == OURS), None)
-    # Waiting ended there; whether such a job is ever picked up is not known.
+    # The wait ended there; whether such a job is ever picked up is unknown.
     never = f"> {conditions['pickup_limit_s']}" if "pickup_limit_s" in conditions else "–"
     for row in rows:
         table.add_row(

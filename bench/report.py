@@ -1,4 +1,4 @@
-"""What one run found, in the shape that `--json` prints, and the ratios that are all that counts of it."""
+"""The results of one run, in the format of `--json`, and the ratios, which are what counts."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from bench.peers import OUR_SYSTEMS, OURS
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One system's figures: medians over the rounds; None where it was not measured or never came."""
+    """One system's figures: medians over the rounds; None if not measured, or without a result."""
 
     backend: str
     system: str
@@ -21,7 +21,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     idle_p99_ms: float | None
     pickup_s: float | None
     rss_mb: float | None
-    # Ours is a policy, a peer's a default: without it the pickup time says little.
+    # payonce's is a policy, a peer's a default: without it the pick-up time means little.
     lease_s: float | None = None
     settings: dict[str, str] = {}
 
@@ -42,9 +42,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     transactional: list[TransactionalRow] = []
     scaling: dict[str, float | None] = {}
     ratios: dict[str, dict[str, float | None]] = {}
-    # One sentence per system that is not installed.
+    # One sentence for each system that is not installed.
     skipped: list[str] = []
-    # One text per system that failed on the way, with its last output.
+    # One text for each system that failed during the run, with its last output.
     errors: list[str] = []
 
     def to_json(self) -> str:
@@ -52,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratios(rows: Sequence[Row], transactional: Sequence[TransactionalRow] = ()) -> dict[str, float | None]:
-    """Ours divided by the best peer's of the same run; for idle_p50 smaller is better."""
+    """payonce's figure divided by the best peer's in the same run; for idle_p50 smaller is better."""
     return {
         "drain": ratio_to_best(rows, lambda row: row.drain_per_s, best=max),
         "bulk_enqueue": ratio_to_best(rows, lambda row: row.bulk_per_s, best=max),
@@ -62,7 +62,7 @@ def ratios(rows: Sequence[Row], transactional: Sequence[TransactionalRow] = ()) 
 
 
 def transactional_ratio(rows: Sequence[TransactionalRow]) -> float | None:
-    """Among those that commit the business row and the acknowledgement together."""
+    """Among systems that commit the business row and the acknowledgement together."""
     ours = [row.per_s for row in rows if row.atomic and row.system == OURS]
     peers = [row.per_s for row in rows if row.atomic and row.system not in OUR_SYSTEMS]
     return round(ours[0] / max(peers), 3) if ours and peers else None

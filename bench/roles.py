@@ -1,4 +1,4 @@
-"""Roles of payonce as processes that are measured: where they are lent a database, and until they answer."""
+"""payonce's roles as measured processes, with a temporary database."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ START_S: Final = 60.0
 LOOK_S: Final = 0.1
 
 Lend = Callable[[], AbstractAsyncContextManager[str]]
-"""Gives an empty, migrated database for one measurement."""
+"""Provides an empty, migrated database for one measurement."""
 
 
 async def until_up(url: str, children: Mapping[str, Child]) -> None:
@@ -30,7 +30,7 @@ async def until_up(url: str, children: Mapping[str, Child]) -> None:
                 pass
             for name, child in children.items():
                 if not child.running:
-                    raise BenchFailed(f"{name} ended by itself: {child.last_lines()}")
+                    raise BenchFailed(f"{name} ended unexpectedly: {child.last_lines()}")
             if time.monotonic() > deadline:
                 raise BenchFailed(f"the roles did not answer within {START_S:g} s")
             await asyncio.sleep(LOOK_S)

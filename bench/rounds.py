@@ -22,13 +22,13 @@ PHASE_LIMIT_S = 120.0
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How much of everything one round does."""
+    """The sizes of one round."""
 
     backlog: int = 20_000
     singles: int = 1_000
     idle_jobs: int = 200
     transactional: int = 5_000
-    # A slow peer's rate is known well enough by then; it is computed from what was acknowledged.
+    # A slow peer's rate is known well enough by then; it is computed from the acknowledgements so far.
     drain_limit_s: float = 30.0
     pickup_limit_s: float = 60.0
 
@@ -51,7 +51,7 @@ class Responsiveness(msgspec.Struct, frozen=True):
 
 
 class Stage:
-    """A fresh store with the system installed, its driver open, and a folder for its workers' notes."""
+    """A fresh store with the system installed, an open driver, and a folder for its workers' journals."""
 
     def __init__(self, system: System, site: Site, address: Address, folder: Path, stack: ExitStack) -> None:
         self.system = system
@@ -72,7 +72,7 @@ class Stage:
         )
 
     def enqueue(self, do: str, job: Job, count: int, first_reference: int = 0, limit_s: float = PHASE_LIMIT_S) -> float:
-        """Jobs per second, with what the server still had to write written beforehand."""
+        """Jobs per second, after the server has finished earlier writes."""
         self._site.settle()
         command = Command(do, job=job, count=count, first_reference=first_reference)
         return count / self.driver.ask(command, limit_s).seconds
@@ -84,7 +84,7 @@ class Stage:
         journal = self.journal
         worker.must(lambda: journal.handled > 0, "its first job", START_LIMIT_S)
         in_time = worker.wait_for(lambda: journal.handled >= backlog, "the backlog", limit_s)
-        # A handler that returned proves nothing: what counts is what the store says.
+        # A returned handler proves nothing: the store's state counts.
         if in_time:
             reply = self.wait_until_empty(START_LIMIT_S)
         else:
@@ -106,7 +106,7 @@ def stage(system: System, site: Site, name: str | None = None) -> Iterator[Stage
     """`name` keeps two stages of one system apart."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-")))
-        # Entered before the processes start, and so left after they ended.
+        # Entered before the processes start, and so left after they have ended.
         address = stack.enter_context(site.fresh(system, name or system.slug))
         yield Stage(system, site, address, folder, stack)
 
@@ -145,15 +145,15 @@ def measure_transactional(system: System, site: Site, mode: WriteMode, sizes: Si
     with stage(system, site) as at:
         at.enqueue("put_in_bulk", mode.job, sizes.transactional)
         per_s, _ = at.drain(sizes.transactional, sizes.drain_limit_s)
-        # In this order: a drain that ran out of time goes on meanwhile.
+        # In this order: a drain that timed out continues meanwhile.
         handled, written = at.journal.handled, databases.count_business_rows(at.address.database_url)
         if written < handled:
-            raise BenchFailed(f"{system.name}: {handled} handlers returned but only {written} business rows are there")
+            raise BenchFailed(f"{system.name}: {handled} handlers returned, but there are only {written} business rows")
         return per_s
 
 
 def _measure_pickup(at: Stage, worker: Child, limit_s: float) -> float | None:
-    """Seconds from kill -9 in mid-handler until another worker starts the same job; None if not in time."""
+    """Seconds from kill -9 during a handler until another worker starts the same job; None if not in time."""
     at.enqueue("put_singly", "slow", 1)
     worker.must(lambda: at.journal.slow_starts == 1, "the slow job", START_LIMIT_S)
     worker.kill()

@@ -1,4 +1,4 @@
-"""How payonce itself behaves under load that peers are not compared on: depth, an old snapshot, idleness."""
+"""payonce's behaviour under conditions on which peers are not compared: depth, an old snapshot, idleness."""
 
 import asyncio
 import statistics
@@ -17,16 +17,16 @@ from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.policy import Policy
 from payonce.queues.postgres import PostgresQueue
 
-# Claims that are not counted: the server plans a prepared statement anew for its first five executions.
+# Claims that do not count: the server replans a prepared statement for its first five executions.
 WARM_UP_CLAIMS = 6
 CLAIMS = 30
 CLAIM_SIZE = 20
 FILL_LIMIT_S = 300.0
 CHURN_LIMIT_S = 120.0
-# For what a worker allocates at its start to be there.
+# Time for a worker's initial allocations.
 SETTLE_S = 1.0
 
-# Ours comes first.
+# payonce is the first system.
 _SYSTEM = SYSTEMS["postgres"][0]
 
 
@@ -41,7 +41,7 @@ QUICK_SCALING = ScalingSizes(waiting_large=50_000, churn_cycles=2, churn_jobs=1_
 
 
 def measure_scaling(site: PostgresSite, sizes: ScalingSizes) -> dict[str, float | None]:
-    """All of it, as the report prints it. payonce must be `installed` on the server."""
+    """All figures, as in the report. payonce must be `installed` on the server."""
     small_ms, large_ms = measure_claims_ms(site, sizes)
     free_per_s = measure_churn(site, sizes, snapshot_open=False)
     held_per_s = measure_churn(site, sizes, snapshot_open=True)
@@ -59,13 +59,13 @@ def measure_scaling(site: PostgresSite, sizes: ScalingSizes) -> dict[str, float 
 
 
 def measure_claims_ms(site: PostgresSite, sizes: ScalingSizes) -> tuple[float, float]:
-    """The median claim with few and with many messages waiting, taken in turns; nothing else runs."""
+    """The median claim with few and with many messages waiting, alternating, while nothing else runs."""
     if sizes.waiting_small < (WARM_UP_CLAIMS + CLAIMS) * CLAIM_SIZE:
         raise ValueError(f"{sizes.waiting_small} waiting messages are too few for {CLAIMS} claims of {CLAIM_SIZE}")
     with stage(_SYSTEM, site) as small, stage(_SYSTEM, site, "deep") as large:
         for at, waiting in ((small, sizes.waiting_small), (large, sizes.waiting_large)):
             at.enqueue("put_in_bulk", "noop", waiting, limit_s=FILL_LIMIT_S)
-            # In production autovacuum has long done so when a queue is this deep.
+            # In production autovacuum has done so long before a queue is this deep.
             databases.vacuum(at.address.url)
         site.settle()
         return asyncio.run(_time_claims(small.address.url, large.address.url))
@@ -88,12 +88,12 @@ async def _time_claims(small_url: str, large_url: str) -> tuple[float, float]:
 async def _open_queue(stack: AsyncExitStack, url: str) -> PostgresQueue:
     database = await stack.enter_async_context(Database.open(url))
     notifier = await stack.enter_async_context(Notifier.open(database, listen=False))
-    # Without the limit: its count of live leases is not what depth could slow down.
+    # Without the limit: depth does not affect its count of live leases.
     return PostgresQueue(database, notifier, Policy("bench"), worker="bench-claims")
 
 
 def measure_churn(site: PostgresSite, sizes: ScalingSizes, snapshot_open: bool) -> float:
-    """Jobs per second, put and settled, in the last of several cycles: dead rows pile up behind an old snapshot."""
+    """Jobs per second, put and settled, in the last of several cycles: dead rows accumulate behind an old snapshot."""
     with ExitStack() as stack:
         at = stack.enter_context(stage(_SYSTEM, site))
         if snapshot_open:
@@ -114,7 +114,7 @@ def _cycle(at: Stage, cycle: int, jobs: int) -> None:
 
 
 def measure_idle_worker(site: PostgresSite) -> float:
-    """Resident megabytes of a worker that has handled one job and waits for the next."""
+    """Resident memory of a worker that has handled one job and waits for the next, in megabytes."""
     with stage(_SYSTEM, site) as at:
         worker = at.start_worker()
         at.enqueue("put_singly", "noop", 1)

@@ -1,4 +1,4 @@
-"""The servers that systems are measured on, PostgreSQL or Redis: empty and alike for each stage of each system."""
+"""The servers on which systems are measured, PostgreSQL or Redis: empty and equal for each stage of each system."""
 
 import tempfile
 import time
@@ -20,28 +20,28 @@ INSTALL_LIMIT_S = 30.0
 SETTLE_LIMIT_S = 60.0
 POLL_S = 0.01
 
-# What must be the same for all, and so stands in the report.
+# Settings that must be the same for all, and are therefore in the report.
 _REDIS_CONDITIONS = ("appendonly", "appendfsync", "save", "maxmemory-policy", "io-threads")
 
 
 class Site(Protocol):
-    """Where a backend's systems are measured."""
+    """The servers for one backend's systems."""
 
     def installed(self, system: System) -> AbstractContextManager[None]:
-        """Whatever the system needs once, before its first stage; gone at the end."""
+        """Installs the system before its first stage; removes it at the end."""
 
     def fresh(self, system: System, name: str) -> AbstractContextManager[Address]:
-        """A store with the system installed and no job in it; `name` keeps two of one system apart."""
+        """A store with the system installed and no jobs; `name` distinguishes two stores of one system."""
 
     def settle(self) -> None:
-        """No phase pays for what the one before it left to be written."""
+        """Settles the servers, so that no phase pays for writes of the previous one."""
 
     def conditions(self) -> dict[str, str]:
-        """What the report's reader must know of the server."""
+        """The server's settings for the report."""
 
 
 class PostgresSite:
-    """Databases of the benchmark's own on one server, each a copy of a template that is installed once."""
+    """The benchmark's databases on one server, each a copy of a template that is installed once."""
 
     def __init__(self, server_url: str) -> None:
         self.server_url = server_url
@@ -73,7 +73,7 @@ class PostgresSite:
 
 
 class RedisSite:
-    """A Redis server started empty for each stage, with the same settings; for our own systems a database beside it."""
+    """A new Redis server for each stage, with the same settings; for payonce also a database."""
 
     def __init__(self, folder: Path, durability: Durability, beside: PostgresSite) -> None:
         self._folder = folder
@@ -97,7 +97,7 @@ class RedisSite:
 
     @contextmanager
     def _server(self) -> Iterator[RedisServer]:
-        # Not emptied but new: no system pays for another's log of commands, scripts or fragments.
+        # New instead of emptied: no system pays for another's command log, scripts or fragmentation.
         with tempfile.TemporaryDirectory(prefix="bench-redis-", dir=self._folder) as folder:
             server = RedisServer(Path(folder), self._durability)
             server.start()
@@ -137,7 +137,7 @@ def _template(system: System) -> str:
 
 
 def _wait_for_written(url: str) -> None:
-    """Until the server has no log of commands left to write."""
+    """Waits until the server has written its command log."""
     import redis
 
     deadline = time.monotonic() + SETTLE_LIMIT_S

@@ -1,4 +1,4 @@
-"""Tables that reports of several services share."""
+"""Tables shared by the reports of several services."""
 
 from collections.abc import Mapping
 

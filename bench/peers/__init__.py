@@ -1,7 +1,7 @@
-"""One file per queue library that is measured; each is also the program that its two processes run.
+"""One file per measured queue library; each is also the program of its two processes.
 
-Nothing here imports a peer: a peer is only ever imported by its own processes, so that one library's
-event-loop policy, logging or monkey-patching never reaches another's numbers.
+Nothing here imports a peer: only a peer's own processes do, so that its event-loop policy, logging or monkey-patching
+cannot affect other figures.
 """
 
 import importlib.metadata
@@ -10,7 +10,7 @@ import importlib.util
 import msgspec
 
 OURS = "payonce"
-# Beside ours, never among the peers: what the outbox and the inbox cost on a queue that lives elsewhere.
+# Next to payonce, not among the peers: the cost of outbox and inbox for a queue outside the database.
 OURS_TRANSACTIONAL = "payonce (transactional)"
 OUR_SYSTEMS = (OURS, OURS_TRANSACTIONAL)
 
@@ -19,9 +19,9 @@ class System(msgspec.Struct, frozen=True):
     """One library on one backend."""
 
     name: str
-    # Below this package.
+    # Relative to this package.
     program: str
-    # What its processes import; the first is also the name of its distribution.
+    # Modules that its processes import; the first is also the name of its distribution.
     modules: tuple[str, ...]
 
     @property
@@ -30,7 +30,7 @@ class System(msgspec.Struct, frozen=True):
 
     @property
     def slug(self) -> str:
-        """For names of databases."""
+        """A form of the name for databases."""
         return self.program.replace(".", "_")
 
     @property
@@ -42,7 +42,7 @@ class System(msgspec.Struct, frozen=True):
         return importlib.metadata.version(self.modules[0])
 
 
-# Ours first: rounds are interleaved in this order.
+# payonce first: rounds are interleaved in this order.
 SYSTEMS: dict[str, tuple[System, ...]] = {
     "postgres": (
         System(OURS, "postgres.payonce", ("payonce",)),

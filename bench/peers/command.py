@@ -1,6 +1,6 @@
-"""The two programs behind `python -m bench.peers.NAME`: `worker`, and `driver`, which enqueues and watches.
+"""The two programs of `python -m bench.peers.NAME`: `worker`, and `driver`, which enqueues and observes.
 
-The driver takes one JSON command per line on standard input and answers each with one JSON line.
+The driver reads one JSON command per line from standard input and answers each with one JSON line.
 """
 
 import argparse
@@ -21,11 +21,12 @@ from bench.journal import Journal
 from bench.peers.port import Address, Job, Peer, Traits, payload
 from payonce.kit.collector import freeze_loaded_objects
 
-# Jobs of the latency phase come this far apart: long enough for a worker to go back to sleep, not in step with polls.
+# Interval between jobs of the latency phase: long enough for a worker to become idle, and not a multiple of polling
+# intervals.
 LATENCY_GAP_S = (0.002, 0.010)
 LATENCY_JOB_LIMIT_S = 10.0
 POLL_S = 0.0005
-# Asking the store costs it something; the worker is still at work while we ask.
+# Queries load the store, in which the worker is still busy.
 STORE_POLL_S = 0.003
 
 
@@ -58,11 +59,11 @@ def main(peer_at: Callable[[Address], Peer]) -> None:
         freeze_loaded_objects()
         uvloop.run(peer.work(journal))
         return
-    # A library that prints must not garble the answers: they keep the real standard output to themselves.
+    # A printing library must not garble the replies: they use the real standard output.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     uvloop.run(_drive(peer, journal, answers))
-    # Some peers leave threads behind that would keep a finished driver alive.
+    # Some peers leave threads that would keep a finished driver alive.
     os._exit(0)
 
 
@@ -113,7 +114,7 @@ async def _put_in_bulk(peer: Peer, command: Command) -> float:
 
 
 async def _time_idle(peer: Peer, journal: Journal, command: Command) -> None:
-    """One job at a time, each after the one before has started and the worker has had time to fall idle."""
+    """One job at a time, each after the previous one has started and the worker has become idle."""
     for number in range(command.count):
         before = len(journal.latencies_ns)
         await peer.put("timed", payload(number))

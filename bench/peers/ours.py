@@ -1,4 +1,4 @@
-"""payonce as it is measured on every backend, with everything on: lease, fence, retries, keys, limits, job log."""
+"""payonce as measured on every backend, with all features on: lease, fence, retries, keys, limits, job log."""
 
 import asyncio
 
@@ -12,11 +12,11 @@ from payonce.engine.messages.policy import Policy
 from payonce.engine.messages.work import Handler, Work, handles
 
 SLOTS = 1000
-# As many as a business pool of a peer, so that transactional handlers compete on equal terms.
+# The size of a peer's business pool, so that transactional handlers compete on equal terms.
 WORK_CONNECTIONS = 8
-# High enough never to hold anything up: the price of keeping the limit is in the figures, waiting for it is not.
+# High enough never to delay anything: the figures include the cost of the limit, but no waiting for it.
 CONCURRENCY = 10_000
-# Longer than the handler that is killed in mid-run, which must end by its lease and not by its limit.
+# Longer than the handler that is killed during its run, which must end by its lease and not by its limit.
 RUN_LIMIT_S = 2 * SLOW_S
 
 POLICY = Policy("bench", concurrency=CONCURRENCY, run_limit_s=RUN_LIMIT_S)

@@ -1,4 +1,4 @@
-"""What the benchmark asks of a queue library, and the work that every library is given."""
+"""The port of a queue library, and the work that every library is given."""
 
 import time
 from typing import Literal, Protocol, TypedDict
@@ -11,21 +11,21 @@ from bench.journal import Journal
 Job = Literal["noop", "timed", "slow", "write", "write_atomic"]
 JOBS: tuple[Job, ...] = ("noop", "timed", "slow", "write", "write_atomic")
 
-# Longer than any bound on waiting for the pickup of a killed worker's job.
+# Longer than any limit on waiting for the pick-up of a killed worker's job.
 SLOW_S = 300.0
 
 BUSINESS_TABLE = "create table if not exists bench_business (reference bigint primary key, amount bigint not null)"
 WRITE_BUSINESS_ROW = "insert into bench_business (reference, amount) values ($1, $2)"
-# Business writes of a peer that cannot share its own connection go through a pool of this size.
+# Pool size for business writes of a peer that cannot share its own connection.
 BUSINESS_CONNECTIONS = 8
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where one system is measured."""
+    """Addresses of the servers for one system."""
 
-    # Of the backend.
+    # The backend's server.
     url: str
-    # Of the PostgreSQL beside it, for a system that needs one although its queue lives elsewhere.
+    # The PostgreSQL server for business rows, for a system whose queue is elsewhere.
     database_url: str = ""
 
 
@@ -48,19 +48,19 @@ class WriteMode(msgspec.Struct, frozen=True):
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """What was chosen for a library, for the report's reader to judge whether it is fair."""
+    """Choices for a library, so that readers of the report can judge their fairness."""
 
     worker: str
     bulk: str
-    # How many jobs one `put_many` takes at the library's best.
+    # The number of jobs per `put_many` at the library's best.
     bulk_size: int
-    # How long a claim outlives its claimer, where the library has such a notion.
+    # How long a claim outlives its worker, if the library has such a setting.
     lease_s: float | None
     write_modes: tuple[WriteMode, ...]
 
 
 class Peer(Protocol):
-    """One queue library at its best honest settings, seen from the enqueuer and from the worker."""
+    """One queue library at its best fair settings, as enqueuer and as worker."""
 
     traits: Traits
 
@@ -80,7 +80,7 @@ class Peer(Protocol):
         """Jobs not yet acknowledged in the store."""
 
     async def work(self, journal: Journal) -> None:
-        """Be the worker until killed: handle all `JOBS` and note them in the journal."""
+        """Run as the worker until killed: handle all `JOBS` and record them in the journal."""
 
 
 def payload(reference: int) -> Payload:

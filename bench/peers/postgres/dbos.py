@@ -1,4 +1,4 @@
-"""DBOS: durable workflows on queues kept in its system database; it polls, and keeps what is done."""
+"""DBOS: durable workflows on queues in its system database; it polls, and keeps finished work."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ class Dbos:
         self._watch: asyncpg.Connection
 
     async def install(self) -> None:
-        # Launching an application is what creates its schema and registers its queues.
+        # Launching an application creates its schema and registers its queues.
         await self._launch()
 
     async def open(self) -> None:
@@ -98,7 +98,7 @@ def _config(url: str) -> DBOSConfig:
         "system_database_url": url,
         "log_level": "ERROR",
         "application_version": "1",
-        # The same executor after a crash: what DBOS recovers at start without its paid conductor.
+        # The same executor after a crash: DBOS recovers that at start without its paid conductor.
         "executor_id": "bench",
     }
 

@@ -37,7 +37,7 @@ class Payonce:
         await install_schema(self._url)
         await self.open()
         await self._feed.declare([POLICY])
-        # What comes after is copied from this database, which nobody may be connected to then.
+        # Later databases are copied from this one, which must have no connections then.
         await self._stack.aclose()
 
     async def open(self) -> None:

@@ -18,7 +18,7 @@ class Procrastinate:
         worker=f"concurrency {CONCURRENCY}, psycopg pool of {CONNECTIONS}, uvloop, msgspec, delete_jobs successful",
         bulk="batch_defer_async() of 500",
         bulk_size=500,
-        # Heartbeats only tell who has stalled; putting the jobs back is left to a periodic task of the user's own.
+        # Heartbeats only reveal stalled workers; putting jobs back is left to a periodic task of the user.
         lease_s=None,
         write_modes=(
             WriteMode("write", False, "cannot: a job finished in the handler makes the worker's own finish fail"),

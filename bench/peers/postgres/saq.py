@@ -50,7 +50,7 @@ class Saq:
         await self._queue.connect()
 
     async def put(self, job: Job, payload: Payload) -> None:
-        # The slow job keeps the library's defaults: they decide what happens to it after a crash.
+        # The slow job uses the library's defaults, which decide what happens to it after a crash.
         options = {} if job == "slow" else {"ttl": -1, "timeout": 60}
         await self._queue.enqueue(job, payload=payload, **options)
 

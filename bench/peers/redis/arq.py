@@ -25,7 +25,7 @@ class Arq:
         worker=f"max_jobs {MAX_JOBS}, poll_delay {POLL_S} s (default 0.5), keep_result 0, uvloop, msgspec",
         bulk=f"no bulk call; {AT_ONCE} enqueue_job() at once",
         bulk_size=AT_ONCE,
-        # job_timeout and its ten seconds of grace: until then the dead worker's key keeps everybody away.
+        # job_timeout plus ten seconds of grace: until then the dead worker's key blocks the job.
         lease_s=310.0,
         write_modes=(),
     )
@@ -35,7 +35,7 @@ class Arq:
         self._pool: ArqRedis
 
     async def install(self) -> None:
-        """It has no schema."""
+        """Does nothing: it has no schema."""
 
     async def open(self) -> None:
         self._pool = await create_pool(self._settings, job_serializer=msgspec.msgpack.encode)

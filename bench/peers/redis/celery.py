@@ -18,7 +18,7 @@ class Celery:
         worker=f"pool solo, prefetch {PREFETCH}, no results, no events; acknowledged before the run (default)",
         bulk="no bulk call; send_task() on one producer",
         bulk_size=100,
-        # visibility_timeout, for tasks that are acknowledged late.
+        # visibility_timeout, for tasks acknowledged late.
         lease_s=3600.0,
         write_modes=(),
     )
@@ -36,7 +36,7 @@ class Celery:
         self._watch = redis.Redis.from_url(at.url)
 
     async def install(self) -> None:
-        """It has no schema."""
+        """Does nothing: it has no schema."""
 
     async def open(self) -> None:
         self._watch.ping()

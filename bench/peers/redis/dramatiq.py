@@ -14,10 +14,10 @@ from bench.peers import command
 from bench.peers.port import SLOW_S, Address, Job, Payload, Traits
 
 THREADS = 8
-# By default twice the threads, and then it mostly sleeps between fetches: half the rate, measured.
+# The default of twice the threads makes it sleep between fetches: half the rate, measured.
 PREFETCH = 64
 QUEUE = "default"
-# Its middleware ends an actor after ten minutes; the slow job is to be ended by a kill and by nothing else.
+# Its middleware ends an actor after ten minutes; only the kill should end the slow job.
 TIME_LIMIT_MS = int(2 * SLOW_S * 1000)
 
 
@@ -34,7 +34,7 @@ class Dramatiq:
         worker=f"{THREADS} threads, prefetch {PREFETCH} (default {2 * THREADS}), default middleware, msgspec",
         bulk="no bulk call; send() one after the other",
         bulk_size=100,
-        # A dead worker's messages are put back by chance: one command in a thousand looks for them.
+        # A dead worker's messages are put back at random: one command in a thousand looks for them.
         lease_s=60.0,
         write_modes=(),
     )
@@ -46,7 +46,7 @@ class Dramatiq:
         dramatiq.set_encoder(_Encoder())
 
     async def install(self) -> None:
-        """It has no schema."""
+        """Does nothing: it has no schema."""
 
     async def open(self) -> None:
         self._broker.declare_queue(QUEUE)
@@ -66,7 +66,7 @@ class Dramatiq:
         return int(self._watch.hlen(f"dramatiq:{QUEUE}.msgs"))
 
     async def work(self, journal: Journal) -> None:
-        # Handlers run in threads, and a count is read and written in two steps.
+        # Handlers run in threads, and updating a count takes two steps.
         turn = threading.Lock()
 
         @dramatiq.actor(actor_name="noop")
@@ -85,7 +85,7 @@ class Dramatiq:
                 journal.note_slow_start()
             time.sleep(SLOW_S)
 
-        # What its command line starts in each of its processes.
+        # As its command line starts it in each process.
         worker = dramatiq.Worker(self._broker, worker_threads=THREADS)
         worker.queue_prefetch = PREFETCH
         worker.start()

@@ -1,4 +1,4 @@
-"""payonce on Redis, fed directly as every peer is: acknowledgements and the next claim in one script."""
+"""payonce on Redis, fed directly like every peer: acknowledgements and the next claim in one script."""
 
 import os
 from contextlib import AsyncExitStack
@@ -37,7 +37,7 @@ class Payonce:
         self._watch: redis.asyncio.Redis
 
     async def install(self) -> None:
-        # Only what all of its stages have in common: the Redis server is new for each of them.
+        # Only what all stages share: each has a new Redis server.
         await install_schema(self._at.database_url)
 
     async def open(self) -> None:
@@ -57,7 +57,7 @@ class Payonce:
         await self._feed.put([message(job, payload) for payload in payloads])
 
     async def unfinished(self) -> int:
-        # Whatever became of a message, its id is known here until it has ended.
+        # A message's id is stored here until it is settled, whatever its state.
         return int(await self._watch.hlen(f"{KEY}:ids"))
 
     async def work(self, journal: Journal) -> None:

@@ -1,6 +1,6 @@
-"""payonce on Redis, fed from transactions: what is put is a row of the outbox first, and one of the inbox at the end.
+"""payonce on Redis, fed from transactions: a put message is first a row of the outbox, and finally one of the inbox.
 
-The worker's process also carries the outbox to Redis and looks for what Redis has lost, as one process alone does.
+The worker's process also relays the outbox to Redis and refills Redis, as in a deployment of one process.
 """
 
 import asyncio

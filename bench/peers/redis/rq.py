@@ -1,4 +1,4 @@
-"""RQ: the simple worker, which runs jobs in its own process one after the other instead of forking for each."""
+"""RQ: the simple worker, which runs jobs sequentially in its own process instead of forking for each."""
 
 import sys
 import time
@@ -14,10 +14,10 @@ from bench.peers.port import SLOW_S, Address, Job, Payload, Traits
 
 BULK = 500
 QUEUE = "bench"
-# Longer than the slow job, which is to be ended by a kill and by nothing else.
+# Longer than the slow job, which only the kill should end.
 JOB_TIMEOUT_S = int(2 * SLOW_S)
 
-# Jobs are found by the name of a module and a function in it.
+# Jobs are found by module and function name.
 _journal: Journal
 
 
@@ -48,7 +48,7 @@ class Rq:
         self._queue = Queue(QUEUE, connection=self._connection)
 
     async def install(self) -> None:
-        """It has no schema."""
+        """Does nothing: it has no schema."""
 
     async def open(self) -> None:
         self._connection.ping()
@@ -69,7 +69,7 @@ class Rq:
     async def work(self, journal: Journal) -> None:
         global _journal
         _journal = journal
-        # This file runs as the main program; under its own name it would be imported a second time, without journal.
+        # This file runs as the main program; under its own name it would be imported again, without a journal.
         sys.modules[_MODULE] = sys.modules[__name__]
         SimpleWorker([self._queue], connection=self._connection).work(logging_level="ERROR")
 

@@ -16,7 +16,7 @@ from bench.peers.port import SLOW_S, Address, Job, Payload, Traits
 
 CONCURRENCY = 100
 OPERATIONS = 100
-# Each of its tasks waits on one and acknowledges on another.
+# Each of its tasks waits on one connection and acknowledges on another.
 CONNECTIONS = 4 * CONCURRENCY
 AT_ONCE = 20
 
@@ -34,21 +34,21 @@ class Saq:
     )
 
     def __init__(self, at: Address) -> None:
-        # Its wait for a job has no end. The client's own limit of 5 s would cut it off in the middle, and a job that
-        # the server hands out at that moment stays with nobody; the same when the client's connections run out.
+        # Its wait for a job is unlimited. The client's default limit of 5 s would interrupt it, and a job that the
+        # server returns at that moment would be lost; likewise if the client's connections run out.
         client = redis.asyncio.Redis.from_url(at.url, socket_timeout=None, max_connections=CONNECTIONS)
         self._queue = RedisQueue(
             client, dump=msgspec.json.encode, load=msgspec.json.decode, max_concurrent_ops=OPERATIONS
         )
 
     async def install(self) -> None:
-        """It has no schema."""
+        """Does nothing: it has no schema."""
 
     async def open(self) -> None:
         await self._queue.connect()
 
     async def put(self, job: Job, payload: Payload) -> None:
-        # The slow job keeps the library's defaults: they decide what happens to it after a crash.
+        # The slow job uses the library's defaults, which decide what happens to it after a crash.
         options = {} if job == "slow" else {"ttl": -1, "timeout": 60}
         await self._queue.enqueue(job, payload=payload, **options)
 

@@ -32,24 +32,24 @@ class Taskiq:
         worker=f"RedisStreamBroker, {ASYNC_TASKS} tasks, prefetch {PREFETCH}, no validation, uvloop, msgspec",
         bulk=f"no bulk call; {AT_ONCE} kiq() at once",
         bulk_size=AT_ONCE,
-        # idle_timeout of its stream broker.
+        # The idle_timeout of its stream broker.
         lease_s=600.0,
         write_modes=(),
     )
 
     def __init__(self, at: Address) -> None:
-        # From the stream's beginning: the default leaves out what was put before the first worker came.
+        # From the stream's beginning: the default skips entries put before the first worker started.
         self._broker = RedisStreamBroker(url=at.url, consumer_id="0").with_serializer(_Serializer())
         self._watch = redis.asyncio.Redis.from_url(at.url)
 
-        # The enqueuer knows a task by its name; only the worker's body is ever run.
+        # The enqueuer refers to a task by name; only the worker's body runs.
         async def elsewhere(payload: Payload) -> None:
             raise NotImplementedError
 
         self._tasks = {job: self._broker.register_task(elsewhere, task_name=job) for job in ("noop", "timed", "slow")}
 
     async def install(self) -> None:
-        """It has no schema."""
+        """Does nothing: it has no schema."""
 
     async def open(self) -> None:
         await self._broker.startup()
@@ -79,8 +79,8 @@ class Taskiq:
 
         for job in (noop, timed, slow):
             self._broker.register_task(job, task_name=job.__name__)
-        # What its command line runs in each of its processes. Without the validation, as with its --no-parse: a
-        # payload that is a typed dictionary would have its validator built anew for every job.
+        # As its command line runs it in each process, without validation, like --no-parse: for a typed dictionary as
+        # payload it would build a validator per job.
         await run_receiver_task(
             self._broker,
             max_async_tasks=ASYNC_TASKS,
