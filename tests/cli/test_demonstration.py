@@ -31,7 +31,7 @@ PLANTED = """
 
 def test_planted_losses_and_doublings_are_counted(database: ScratchDatabase) -> None:
     outcome, broken = asyncio.run(plant_and_judge(database))
-    assert (outcome.asked, outcome.applied, outcome.doubled) == (5, 2, 1)
+    assert (outcome.requested, outcome.applied, outcome.doubled) == (5, 2, 1)
     assert (outcome.parked, outcome.unfinished, outcome.lost) == (1, 1, 1)
     assert outcome.parked_rows == {3}
     assert broken == {"no message changes a row twice": 1}
@@ -48,7 +48,9 @@ async def plant_and_judge(database: ScratchDatabase) -> tuple[Outcome, Mapping[s
         return await store.outcome(Reader(opened)), {name: count for name, count in found.items() if count}
 
 
-GOOD = Outcome(asked=10, applied=9, doubled=0, parked=1, unfinished=0, lost=0, retries=0, parked_rows=frozenset({7}))
+GOOD = Outcome(
+    requested=10, applied=9, doubled=0, parked=1, unfinished=0, lost=0, retries=0, parked_rows=frozenset({7})
+)
 
 
 def report_of(outcome: Outcome = GOOD, kills: int = 12) -> Report:

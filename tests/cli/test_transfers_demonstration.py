@@ -16,7 +16,7 @@ from tests.cli.conftest import PATIENCE_S, Payonce, ask, until
 
 EUR = well_known("EUR")
 GOOD = Verdict(
-    asked=10,
+    requested=10,
     finished=8,
     refused=1,
     compensated=1,

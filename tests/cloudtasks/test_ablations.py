@@ -76,7 +76,7 @@ def committing_without(text: str, instead: str) -> Ablation:
 
 ABLATIONS: Final[Ablations] = {
     "the run's token at its end": (
-        settling_without("and entry.holder = said.token"),
+        settling_without("and entry.holder = input.token"),
         [test_runs.test_a_run_is_taken_over_when_its_lease_has_ended_and_the_old_one_is_stale],
     ),
     "the run's token in its commit": (
@@ -135,7 +135,7 @@ ABLATIONS: Final[Ablations] = {
         [test_runs.test_a_task_at_another_queues_door_begins_nothing],
     ),
     "telling deliveries apart": (
-        beginning_without("when asked.delivery < entry.delivery then 'superseded'"),
+        beginning_without("when requested.delivery < entry.delivery then 'superseded'"),
         [test_runs.test_a_retry_at_another_time_waits_for_a_new_task],
     ),
     "a moment for locked rows": (

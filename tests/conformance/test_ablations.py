@@ -78,7 +78,7 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         [test_claiming_and_settling.test_a_claim_does_not_wait_for_messages_that_others_hold],
     ),
     "skip locked of an extend": (
-        taking_out("skip locked", within="as asked"),
+        taking_out("skip locked", within="as requested"),
         [test_claiming_and_settling.test_an_open_business_transaction_does_not_hold_up_the_renewal_of_others],
     ),
     "token of a success": (
@@ -90,7 +90,7 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         [given(test_claiming_and_settling.test_a_stale_settle_changes_nothing_and_says_so, retry)],
     ),
     "token of an extend": (
-        taking_out(r"m\.token = asked\.token", "true"),
+        taking_out(r"m\.token = requested\.token", "true"),
         [test_claiming_and_settling.test_a_stale_extend_changes_nothing_and_names_the_lost_claim],
     ),
     "token of running alone": (

@@ -194,7 +194,7 @@ async def test_a_loss_a_doubling_and_a_missing_posting_are_found(stage: OpenStag
         assert (verdict.doubled, verdict.lost) == (["t-1"], ["t-2"])
         assert verdict.unexplained["EUR"] == Amount(1_257, EUR)
         assert [words.partition(":")[0] for words in verdict.broken] == [
-            "what is with us is owed to the transfers whose money is with us",
+            "the money we hold is owed to the transfers it belongs to",
             "each step that happened is in the books once",
         ]
 

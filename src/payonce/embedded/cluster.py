@@ -99,7 +99,7 @@ def _run_initdb(home: Home, installation: Installation, making: Path, *, durable
     command += ["--encoding=UTF8", "--locale=C", *([] if durable else ["--no-sync"])]
     lock = take_server_lock(home)
     try:
-        made = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -115,6 +115,6 @@ def _run_initdb(home: Home, installation: Installation, making: Path, *, durable
         raise Unavailable(f"initdb in {home.folder} took longer than {INITDB_LIMIT_S:.0f} s: try again") from problem
     finally:
         os.close(lock)
-    if made.returncode != 0:
-        output = " / ".join(made.stdout.strip().splitlines()[-SHOWN_LINES:])
+    if completed.returncode != 0:
+        output = " / ".join(completed.stdout.strip().splitlines()[-SHOWN_LINES:])
         raise Unavailable(f"data folder {home.folder} cannot be written: initdb reported {output}")

@@ -65,9 +65,9 @@ class Sender:
         except (Broken, OSError, ValueError) as error:
             if deadline.expired():
                 return late_answer(claim)
-            said = redact(f"{type(error).__name__}: {error}")[:REASON_MAX_LENGTH].replace("\0", " ")
+            reason = redact(f"{type(error).__name__}: {error}")[:REASON_MAX_LENGTH].replace("\0", " ")
             took_s = asyncio.get_running_loop().time() - began_at
-            return Answer(None, grpc.StatusCode.UNAVAILABLE, f"UNAVAILABLE(14): {said}", took_s=took_s)
+            return Answer(None, grpc.StatusCode.UNAVAILABLE, f"UNAVAILABLE(14): {reason}", took_s=took_s)
 
     async def _exchange(self, claim: Claim, request: Any, began_at: float) -> Answer:
         reply = await self._wire.exchange(

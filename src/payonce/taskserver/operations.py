@@ -53,9 +53,11 @@ class Operations:
             raise invalid(
                 f"BatchCreateTasksRequest.requests has {len(request.requests)}; it must have 1 to {CREATE_MAX}."
             )
-        for place, each in enumerate(request.requests):
+        for position, each in enumerate(request.requests):
             if each.parent not in ("", parent):
-                raise invalid(f"requests[{place}].parent is {names.shown(each.parent)}; it must be {parent!r} as well.")
+                raise invalid(
+                    f"requests[{position}].parent is {names.shown(each.parent)}; it must be {parent!r} as well."
+                )
         name = names.operation_name(parent, request.request_id or str(uuid4()))
         digest = _digest(request)
         if not request.request_id:
@@ -75,19 +77,19 @@ class Operations:
         """Returns the operation and the number of tasks it created."""
         outcomes: dict[int, Refusal] = {}
         tasks: dict[int, NewTask] = {}
-        for place, each in enumerate(request.requests):
+        for position, each in enumerate(request.requests):
             try:
-                tasks[place] = new_task(parent, each.task)
+                tasks[position] = new_task(parent, each.task)
             except Refusal as refusal:
-                outcomes[place] = refusal
+                outcomes[position] = refusal
         added = await put(list(tasks.values())) if tasks else []
         response, now = _CreateResponse(), None
-        for (place, task), outcome in zip(tasks.items(), added, strict=True):
+        for (position, task), outcome in zip(tasks.items(), added, strict=True):
             if isinstance(outcome, Refusal):
-                outcomes[place] = outcome
+                outcomes[position] = outcome
             else:
                 now = outcome
-                response.tasks.append(shown_new_task(task, outcome, request.requests[place].response_view))
+                response.tasks.append(shown_new_task(task, outcome, request.requests[position].response_view))
         if len(outcomes) == len(request.requests) and (missing := _queue_missing(outcomes)):
             raise missing
         if now is None:
@@ -122,24 +124,24 @@ class Operations:
             await _remember(connection, name, operation)
         return operation
 
-    async def _delete(self, connection: Connection, queue: QueueRow, asked: Sequence[str], name: str) -> Any:
+    async def _delete(self, connection: Connection, queue: QueueRow, requested: Sequence[str], name: str) -> Any:
         outcomes: dict[int, Refusal] = {}
         ids: dict[int, str] = {}
-        for place, each in enumerate(asked):
+        for position, each in enumerate(requested):
             try:
                 parent, task_id = names.split_task(each)
                 if parent != queue.name:
-                    raise invalid(f"names[{place}] is of queue {parent!r}; it must be of {queue.name!r}.")
-                ids[place] = task_id
+                    raise invalid(f"names[{position}] is of queue {parent!r}; it must be of {queue.name!r}.")
+                ids[position] = task_id
             except Refusal as refusal:
-                outcomes[place] = refusal
+                outcomes[position] = refusal
         gone = await self.tasks.delete(queue.id, list(ids.values()), within=connection) if ids else set()
-        for place, task_id in ids.items():
+        for position, task_id in ids.items():
             if task_id not in gone:
-                outcomes[place] = not_found(TASK_GONE)
+                outcomes[position] = not_found(TASK_GONE)
         now = await connection.fetchval("select payonce.due_now()")
         metadata = _DeleteMetadata(state=_DELETED_IN_PART if outcomes else _SUCCEEDED)
-        return _done(name, metadata, outcomes, len(asked), now, None)
+        return _done(name, metadata, outcomes, len(requested), now, None)
 
     async def find(self, name: str) -> Any:
         stored = await self.database.engine.fetchval(
@@ -178,15 +180,15 @@ async def _remember(connection: Connection, name: str, operation: Any) -> None:
     )
 
 
-def _done(name: str, metadata: Any, outcomes: Mapping[int, Refusal], asked: int, now: datetime, response: Any) -> Any:
+def _done(name: str, metadata: Any, outcomes: Mapping[int, Refusal], count: int, now: datetime, response: Any) -> Any:
     """A google.longrunning.Operation with its outcome; an error only if all requests failed."""
     write_time(metadata.start_time, now)
     write_time(metadata.end_time, now)
-    for place, refusal in outcomes.items():
-        metadata.failed_requests[place].CopyFrom(_status(refusal))
+    for position, refusal in outcomes.items():
+        metadata.failed_requests[position].CopyFrom(_status(refusal))
     operation = operations_pb2.Operation(name=name, done=True)
     operation.metadata.Pack(metadata)
-    if len(outcomes) == asked:
+    if len(outcomes) == count:
         kind = metadata.DESCRIPTOR.name
         operation.error.code = _ABORTED
         operation.error.message = (

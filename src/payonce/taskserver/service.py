@@ -207,10 +207,10 @@ def _states(text: str) -> list[str]:
     return [state for state in STATES if (state == match["state"]) != (match["sign"] == "!=")]
 
 
-def _page_size(asked: int, most: int) -> int:
-    if asked < 0:
-        raise invalid(f"page_size is {asked}; it must not be negative.")
-    return min(asked or most, most)
+def _page_size(requested: int, most: int) -> int:
+    if requested < 0:
+        raise invalid(f"page_size is {requested}; it must not be negative.")
+    return min(requested or most, most)
 
 
 def _page_token(last: str) -> str:

@@ -26,8 +26,8 @@ class RedisClock(Clock):
         moments = [await super().next_due()]
         later = f"({(await self.now() - EPOCH) / timedelta(milliseconds=1)!r}"
         keys = [f"{main}:{part}" for main in await self._queues() for part in ("delayed", "alone")]
-        asked = [("ZRANGEBYSCORE", key, later, "+inf", "WITHSCORES", "LIMIT", "0", "1") for key in keys]
-        for found in await self._execute_atomically(*asked):
+        commands = [("ZRANGEBYSCORE", key, later, "+inf", "WITHSCORES", "LIMIT", "0", "1") for key in keys]
+        for found in await self._execute_atomically(*commands):
             moments += [EPOCH + timedelta(microseconds=round(float(due_ms) * 1_000)) for _, due_ms in found]
         return min((moment for moment in moments if moment is not None), default=None)
 

@@ -44,7 +44,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of the requested changes."""
 
-    asked: int
+    requested: int
     applied: int
     doubled: int
     """Rows changed more than once, or changed by a message that still exists."""

@@ -41,7 +41,7 @@ async def outcome(read: Reader) -> Outcome:
         ), changed as (
             select row_id, count(*) as times from tally.changes group by row_id
         )
-        select count(*) as asked,
+        select count(*) as requested,
             count(*) filter (where changed.times >= 1) as applied,
             count(*) filter (where changed.times > 1 or (changed.times >= 1 and waiting.row_id is not null)) as doubled,
             count(*) filter (where waiting.state = 'parked') as parked,
@@ -53,7 +53,9 @@ async def outcome(read: Reader) -> Outcome:
         """,
         CHANGES.queue,
     )
-    figures = {name: row[name] for name in ("asked", "applied", "doubled", "parked", "unfinished", "lost", "retries")}
+    figures = {
+        name: row[name] for name in ("requested", "applied", "doubled", "parked", "unfinished", "lost", "retries")
+    }
     return Outcome(**figures, parked_rows=frozenset(row["parked_rows"]))
 
 

@@ -65,8 +65,8 @@ def build_routes() -> APIRouter:
             order = Order(id=str(new_id()), **body.model_dump())
             try:
                 await store.request(tx, order, once.caller.tenant, once.trace_id)
-            except BadOrder as no:
-                raise Problem(422, str(no)) from no
+            except BadOrder as error:
+                raise Problem(422, str(error)) from error
             found = await store.seen(tx, order.id, once.caller.tenant)
             assert found is not None
             return _document(found)

@@ -3,7 +3,7 @@
 from typing import Final
 
 INVARIANTS: Final = {
-    "what is with us is owed to the transfers whose money is with us": """
+    "the money we hold is owed to the transfers it belongs to": """
         select t.id, t.state, coalesce(sum(l.minor), 0) as in_transit
         from transfers.transfers t
         left join payonce.postings p on p.reference_kind = 'transfer' and p.reference_id = t.id

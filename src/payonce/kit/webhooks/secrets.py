@@ -64,11 +64,13 @@ def secrets_of(text: str) -> tuple[Secret, ...]:
 def _decoded(text: str) -> bytes:
     encoded = text.removeprefix(PREFIX)
     if not _BASE64.fullmatch(encoded):
-        raise Invalid(f"what follows {PREFIX} in a webhook secret is base64; make one with `payonce webhooks secret`")
+        raise Invalid(
+            f"a webhook secret with {PREFIX} must continue in base64; make one with `payonce webhooks secret`"
+        )
     try:
         # Senders write it with or without padding.
         return base64.b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise Invalid(
-            f"what follows {PREFIX} in a webhook secret is base64; make one with `payonce webhooks secret`"
+            f"a webhook secret with {PREFIX} must continue in base64; make one with `payonce webhooks secret`"
         ) from None

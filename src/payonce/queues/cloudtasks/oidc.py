@@ -221,10 +221,10 @@ class _KeySet(msgspec.Struct, frozen=True):
 
 def _public_key(key: _Key) -> RSAPublicKey:
     exponent, modulus = (int.from_bytes(_decoded(part), "big") for part in (key.e, key.n))
-    made = RSAPublicNumbers(exponent, modulus).public_key()
-    if made.key_size < KEY_BITS_LEAST:
-        raise ValueError(f"a key of {made.key_size} bits")
-    return made
+    public_key = RSAPublicNumbers(exponent, modulus).public_key()
+    if public_key.key_size < KEY_BITS_LEAST:
+        raise ValueError(f"a key of {public_key.key_size} bits")
+    return public_key
 
 
 def _decoded(text: str) -> bytes:

@@ -39,14 +39,14 @@ BEGIN: Final = f"""
             case when entry.queue <> $6 then 'elsewhere'
                  when entry.over then 'over'
                  when entry.state = 'parked' then 'parked'
-                 when asked.delivery < entry.delivery then 'superseded'
+                 when requested.delivery < entry.delivery then 'superseded'
                  when entry.held then 'held'
                  when paused.paused then 'paused'
                  when entry.died_alone then 'died alone'
                  when entry.due_in_s > $9 then 'early'
                  when entry.crashed >= {SUSPICIOUS} and not $8 then 'suspect'
                  else 'begun' end as verdict
-        from unnest($2::uuid[], $3::integer[]) as asked (id, delivery) cross join paused cross join lateral (
+        from unnest($2::uuid[], $3::integer[]) as requested (id, delivery) cross join paused cross join lateral (
             select entry.id, entry.queue, entry.state, entry.delivery, {_ENTRY_COLUMNS},
                 entry.holder is not null and entry.held_until > payonce.lease_now() as held,
                 {_CRASHED} as crashed,
@@ -56,7 +56,7 @@ BEGIN: Final = f"""
                 extract(epoch from entry.ready_at - payonce.due_now())::float8 as due_in_s,
                 exists (select from payonce.inbox known
                         where known.consumer = '{CONSUMER_PREFIX}' || entry.queue and known.id = entry.id::text) as over
-            from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id
+            from payonce.outbox entry where entry.relay = $1 and entry.id = requested.id
             for update skip locked
         ) entry
     ), begun as (
@@ -89,10 +89,10 @@ BEGIN: Final = f"""
 
 # Classifies the ids that BEGIN left out.
 ABSENT: Final = """
-    select asked.id,
-        exists (select from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id) as there,
-        exists (select from payonce.inbox known where known.consumer = $3 and known.id = asked.id::text) as over
-    from unnest($2::uuid[]) as asked (id)"""
+    select requested.id,
+        exists (select from payonce.outbox entry where entry.relay = $1 and entry.id = requested.id) as there,
+        exists (select from payonce.inbox known where known.consumer = $3 and known.id = requested.id::text) as over
+    from unnest($2::uuid[]) as requested (id)"""
 
 _LOG_ENDED: Final = insert_runs(
     """mine cross join lateral (
@@ -112,14 +112,14 @@ _LOG_ENDED: Final = insert_runs(
 # goes into the inbox, so that a repeated task is recognised. `anew`: it waits for a new task. An orderly end clears the
 # crash suspicion. The time between a release and the next due time does not age a message.
 SETTLE: Final = f"""
-    with said as (
+    with input as (
         select * from unnest($2::uuid[], $3::bigint[], $4::text[], $5::float8[], $6::text[], $7::boolean[])
-            as said (id, token, ending, delay_s, reason, anew)
+            as input (id, token, ending, delay_s, reason, anew)
     ), mine as (
-        select entry.id, said.token, said.ending, said.delay_s, said.reason, said.anew
-        from said cross join lateral (
+        select entry.id, input.token, input.ending, input.delay_s, input.reason, input.anew
+        from input cross join lateral (
             select entry.id from payonce.outbox entry
-            where entry.relay = $1 and entry.id = said.id and entry.holder = said.token and entry.state <> 'parked'
+            where entry.relay = $1 and entry.id = input.id and entry.holder = input.token and entry.state <> 'parked'
             for update
         ) entry
     ), gone as (
@@ -189,21 +189,21 @@ HOLD: Final = """
 # SKIP LOCKED: a row held by an open commit() needs no renewal and must not block the others. Returns the lost runs:
 # gone, or under another token.
 EXTEND: Final = """
-    with asked as (
-        select * from unnest($2::uuid[], $3::bigint[]) as asked (id, token)
+    with requested as (
+        select * from unnest($2::uuid[], $3::bigint[]) as requested (id, token)
     ), mine as (
-        select entry.id from asked cross join lateral (
+        select entry.id from requested cross join lateral (
             select entry.id from payonce.outbox entry
-            where entry.relay = $1 and entry.id = asked.id and entry.holder = asked.token
+            where entry.relay = $1 and entry.id = requested.id and entry.holder = requested.token
             for update skip locked
         ) entry
     ), extended as (
         update payonce.outbox entry set held_until = payonce.lease_now() + make_interval(secs => $4::float8)
         where entry.relay = $1 and entry.id = any(array(select id from mine))
     )
-    select asked.id, asked.token from asked left join lateral (
+    select requested.id, requested.token from requested left join lateral (
         select entry.id from payonce.outbox entry
-        where entry.relay = $1 and entry.id = asked.id and entry.holder = asked.token limit 1
+        where entry.relay = $1 and entry.id = requested.id and entry.holder = requested.token limit 1
     ) entry on true
     where entry.id is null"""
 
@@ -217,5 +217,5 @@ FREE: Final = """
     returning entry.id"""
 
 ENDED: Final = """
-    select known.id from unnest($1::text[]) as asked (id)
-    join payonce.inbox known on known.consumer = $2 and known.id = asked.id"""
+    select known.id from unnest($1::text[]) as requested (id)
+    join payonce.inbox known on known.consumer = $2 and known.id = requested.id"""

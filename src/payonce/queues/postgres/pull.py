@@ -161,8 +161,8 @@ class PostgresQueue:
     ) -> list[SettleAnswer]:
         if len(settled) == len(settlements):
             return [SettleAnswer.SETTLED] * len(settlements)
-        asked = [settlement.claim.message.id for settlement in settlements]
-        missed = [message_id for message_id in asked if message_id not in settled]
+        ids = [settlement.claim.message.id for settlement in settlements]
+        missed = [message_id for message_id in ids if message_id not in settled]
         alive = {row["id"] for row in await connection.fetch(statements.ALIVE, missed)}
         return [
             SettleAnswer.SETTLED
@@ -170,7 +170,7 @@ class PostgresQueue:
             else SettleAnswer.STALE
             if message_id in alive
             else SettleAnswer.ALREADY
-            for message_id in asked
+            for message_id in ids
         ]
 
     async def _bisect(self, batch: Sequence[T], act: Callable[[Sequence[T]], Awaitable[set[UUID]]]) -> set[UUID]:

@@ -196,20 +196,20 @@ MARK_ALONE: Final = """
 # SKIP LOCKED: a row held by an open commit() needs no renewal and must not block the others. Returns the lost claims:
 # gone, or under another token.
 EXTEND: Final = """
-    with asked as (
-        select * from unnest($1::uuid[], $2::bigint[]) as asked (id, token)
+    with requested as (
+        select * from unnest($1::uuid[], $2::bigint[]) as requested (id, token)
     ), mine as (
-        select m.id from asked cross join lateral (
+        select m.id from requested cross join lateral (
             select m.id from payonce.messages m
-            where m.id = asked.id and m.token = asked.token and m.lease_until is not null for update skip locked
+            where m.id = requested.id and m.token = requested.token and m.lease_until is not null for update skip locked
         ) m
     ), extended as (
         update payonce.messages m set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
         where m.id = any(array(select id from mine))
     )
-    select asked.id, asked.token from asked left join lateral (
+    select requested.id, requested.token from requested left join lateral (
         select m.id from payonce.messages m
-        where m.id = asked.id and m.token = asked.token and m.lease_until is not null limit 1
+        where m.id = requested.id and m.token = requested.token and m.lease_until is not null limit 1
     ) m on true
     where m.id is null"""
 

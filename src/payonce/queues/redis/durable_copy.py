@@ -129,10 +129,11 @@ class CopyStates(msgspec.Struct, frozen=True):
 async def known_copies(source: Connection | asyncpg.Pool, queue: str, ids: Sequence[UUID]) -> CopyStates:
     rows = await source.fetch(
         """
-        select asked.id, (select state from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id),
+        select requested.id,
+               (select state from payonce.outbox entry where entry.relay = $1 and entry.id = requested.id),
                exists (select from payonce.inbox known
-                       where known.consumer = $2 and known.id = asked.id::text) as settled
-        from unnest($3::uuid[]) as asked (id)
+                       where known.consumer = $2 and known.id = requested.id::text) as settled
+        from unnest($3::uuid[]) as requested (id)
         """,
         RELAY,
         consumer(queue),

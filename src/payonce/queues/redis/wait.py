@@ -166,14 +166,14 @@ class ArrivalWatcher:
             if look.stopped:
                 return False
             token, asked_at = random_token(), time.monotonic()
-            asked = [
+            requests = [
                 connection.send(words)
                 for words in (("CLIENT", "ID"), self._blocking_move(CLAIMING_WAIT_S), self._claim(token))
             ]
-            look.connection = asked[0]
+            look.connection = requests[0]
             try:
                 async with asyncio.timeout(CLAIMING_WAIT_S + COMMAND_TIMEOUT_S):
-                    _, found, claimed = await asyncio.gather(*asked, return_exceptions=True)
+                    _, found, claimed = await asyncio.gather(*requests, return_exceptions=True)
             except TimeoutError as error:
                 await pool.aclose()
                 found = claimed = error

@@ -136,8 +136,8 @@ def _ids(page: Sequence[StoredCopy]) -> list[UUID]:
 
 _DESCRIBE: Final = """
     update payonce.outbox entry
-    set last_error = told.reason, first_attempt_at = told.first_at, token = token + 1,
+    set last_error = described.reason, first_attempt_at = described.first_at, token = token + 1,
         state = case when $6 then 'parked' else entry.state end,
-        try_at = case when $6 then told.at else entry.try_at end
-    from unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::timestamptz[]) as told (id, at, reason, first_at)
-    where entry.relay = $1 and entry.id = told.id and entry.state = 'waiting'"""
+        try_at = case when $6 then described.at else entry.try_at end
+    from unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::timestamptz[]) as described (id, at, reason, first_at)
+    where entry.relay = $1 and entry.id = described.id and entry.state = 'waiting'"""

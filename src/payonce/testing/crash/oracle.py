@@ -36,18 +36,18 @@ RULES: Final = {
     "every effect has come to its end": """
         select kind, key, generation, state from payonce.effects where state in ('intended', 'unknown', 'review')
     """,
-    "every try of an effect began on record, and no other did": """
+    "every attempt of an effect was recorded at its start, and no other was": """
         select e.kind, e.key, e.generation, e.attempt from payonce.effects e
         where array(select a.attempt from payonce.effect_attempts a where a.effect_id = e.id and a.event = 'started'
                     order by a.attempt) <> array(select generate_series(1, e.attempt))
     """,
-    "no outcome is on record of a try that never began": """
+    "no outcome is recorded for an attempt that never began": """
         select a.effect_id, a.attempt, a.event from payonce.effect_attempts a
         where a.event in ('performed', 'refused', 'not_sent', 'unknown') and not exists (
             select from payonce.effect_attempts s
             where s.effect_id = a.effect_id and s.attempt = a.attempt and s.event = 'started' and s.id < a.id)
     """,
-    "an effect is performed if and only if somebody said so": """
+    "an effect is performed if and only if a result or an answer says so": """
         select e.kind, e.key, e.generation, e.state from payonce.effects e
         where e.state = 'performed' and not exists (
             select from payonce.effect_attempts a

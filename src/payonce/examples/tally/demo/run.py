@@ -28,7 +28,7 @@ class Report:
     def figures(self) -> dict[str, Any]:
         outcome = self.outcome
         return {
-            "messages": outcome.asked,
+            "messages": outcome.requested,
             "applied": outcome.applied,
             "lost": outcome.lost + outcome.unfinished,
             "doubled": outcome.doubled,

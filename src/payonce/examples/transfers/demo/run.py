@@ -38,7 +38,7 @@ class Report:
     def figures(self) -> dict[str, Any]:
         verdict, disrupted = self.verdict, self.disrupted
         return {
-            "transfers": verdict.asked,
+            "transfers": verdict.requested,
             "finished": verdict.finished,
             "refused": verdict.refused,
             "compensated": verdict.compensated,
@@ -75,12 +75,12 @@ class Report:
 
     def rendered(self) -> Any:
         meanings = {
-            "transfers": "asked for, from accounts at Northbank to accounts at Southbank",
+            "transfers": "ordered, from accounts at Northbank to accounts at Southbank",
             "finished": "withdrawn once and paid in once, by the banks' own books",
             "refused": "by Northbank; nothing moved",
             "compensated": "refused by Southbank, and given back at Northbank",
             "in_review": "wait for a person",
-            "lost": "neither ended nor waiting, or said to have happened and not in the banks' books",
+            "lost": "neither finished nor waiting, or reported as done but not in the banks' books",
             "doubled": "withdrawn, paid or given back more than once, by the banks' own books",
             "unexplained": "minor units by which the banks' books and ours differ",
             "faults": "calls to the banks that went wrong, on purpose",

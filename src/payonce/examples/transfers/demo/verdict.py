@@ -23,7 +23,7 @@ STEPS: Final[dict[State, frozenset[str]]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    asked: int
+    requested: int
     finished: int
     refused: int
     compensated: int
@@ -55,7 +55,7 @@ async def judge(
             lost.append(order.id)
     ended = Counter(states.values())
     return Verdict(
-        asked=len(orders),
+        requested=len(orders),
         finished=ended[State.PAID],
         refused=ended[State.REFUSED],
         compensated=ended[State.REFUNDED],

@@ -53,7 +53,7 @@ TRANSFER: Final = BankScenario(
     {"t-1": 5_000, "t-2": 6_000},
     {"t-1": frozenset({"credited"}), "t-2": frozenset({"returned"})},
     away_faults={("charges", "credit t-2:1"): ("declined",)},
-    tells=True,
+    publishes=True,
 )
 
 BY_HAND: Final = BankScenario(

@@ -1,4 +1,4 @@
-"""What the built-in scenarios share: two banks, payments to make, and both sides' books side by side."""
+"""Shared by the built-in scenarios: two banks, payments to make, and a comparison of both sides' records."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,20 +49,20 @@ class BankScenario(PlainScenario):
     handlers: Sequence[Handler]
     first: Policy
     payments: Mapping[str, int]
-    """What is to be paid, in minor units, by id."""
+    """The payments, in minor units by id."""
     ends: Mapping[str, frozenset[str]]
-    """The states in which each payment may end, however its processes fared."""
+    """The states in which each payment may end, whatever happens to its processes."""
     home_faults: Faults = field(default_factory=dict)
     away_faults: Faults = field(default_factory=dict)
     repeated: Sequence[str] = ()
-    """Payments that are asked for a second time, as an impatient customer would."""
+    """Payments that are requested twice, as by an impatient customer."""
     prunes: bool = False
-    tells: bool = False
+    publishes: bool = False
     """Whether each payment's end is published."""
     by_hand: Mapping[str, Policy] = field(default_factory=dict)
-    """Payments whose message is pushed into that queue by hand, past the outbox."""
+    """Payments whose message is pushed directly into that queue, bypassing the outbox."""
     misfits: Sequence[bytes] = ()
-    """Bodies that are pushed by hand and are no messages of the first queue: each is parked and logged."""
+    """Directly pushed bodies that are no messages of the first queue: each is parked and logged."""
     wipes: bool = False
     redrives: bool = False
     redrives_reviews: bool = False
@@ -78,7 +78,7 @@ class BankScenario(PlainScenario):
         return [Banks(BankClient(HOME, reach(HOME)), BankClient(AWAY, reach(AWAY)))]
 
     def relays(self, reach: Reach) -> Sequence[Relay]:
-        return [NewsRelay(NEWS, reach(NEWS))] if self.tells else []
+        return [NewsRelay(NEWS, reach(NEWS))] if self.publishes else []
 
     def janitors(self, database: Database, feed: NotifyingFeed) -> Sequence[Janitor]:
         return [Janitor("prune", PRUNE_EVERY_S, Prune(database).tick)] if self.prunes else []
@@ -105,7 +105,7 @@ class BankScenario(PlainScenario):
         return len(self.misfits)
 
     def decide(self, review: Review, simulators: Simulators) -> Decision:
-        """By the books as they are now: a person cannot see what is still on its way."""
+        """Decides by the banks' current records: an operator cannot see requests in transit."""
         effect = review.effect
         for bank in _banks(simulators):
             for entry in bank.entries(RESOURCES[effect.kind]):
@@ -114,7 +114,7 @@ class BankScenario(PlainScenario):
         return Answer.DID_NOT, None, None
 
     async def answered(self, tx: Tx, effect: EffectRecord, answer: Answer) -> None:
-        """Asks for the payment once more if its message is gone: the handler goes by what is on record."""
+        """Requests the payment again if its message is gone; the handler goes by the recorded effects."""
         if await tx.fetchval("select exists (select from payonce.live_messages where id = $1)", effect.message_id):
             return
         payment_id = effect.key.rpartition(" ")[2]
@@ -128,8 +128,8 @@ class BankScenario(PlainScenario):
 
     async def check(self, read: Reads, simulators: Simulators) -> list[str]:
         ours, theirs = await _performed(read), _booked(simulators)
-        found = [f"the bank has {entry}, and we do not" for entry in (theirs - ours)]
-        found += [f"we have {entry}, and the bank does not" for entry in (ours - theirs)]
+        found = [f"the bank has {entry}, but we do not" for entry in (theirs - ours)]
+        found += [f"we have {entry}, but the bank does not" for entry in (ours - theirs)]
         payments = await store.states(read)
         for payment_id, allowed in self.ends.items():
             if payments[payment_id].state not in allowed:
@@ -138,15 +138,17 @@ class BankScenario(PlainScenario):
                 )
         spent = sum(each.minor for each in payments.values() if each.state in ("paid", "credited"))
         if (on_the_books := await store.held(read, "payments/made")) != spent:
-            found.append(f"payments of {spent} were made, and the ledger says {on_the_books}")
+            found.append(f"payments of {spent} were made, but the ledger has {on_the_books}")
         parked = await read.fetch(
             "select distinct message_id from payonce.job_logs where status = 'parked' and last_error is not null"
         )
         if self.misfits and len(parked) != len(self.misfits):
-            found.append(f"{len(self.misfits)} bodies fit nothing, and the job log has {len(parked)} of them as parked")
-        told = sorted(_listener(simulators).told.values())
-        if self.tells and told != sorted((each.id, each.state) for each in payments.values()):
-            found.append(f"the listener was told {told}")
+            found.append(
+                f"{len(self.misfits)} bodies are no messages, but the job log has {len(parked)} of them as parked"
+            )
+        published = sorted(_listener(simulators).events.values())
+        if self.publishes and published != sorted((each.id, each.state) for each in payments.values()):
+            found.append(f"the listener received {published}")
         return found
 
 

@@ -1,4 +1,4 @@
-"""Who is told of transfers, outside: a relay that posts events, and a listener that keeps what it was told."""
+"""Publication of transfers: a relay that posts events, and a listener that stores them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from payonce.kit.http.transport import Transport
 
 
 class NewsRelay:
-    """Posts one event after the other; whoever listens tells repetitions by their id."""
+    """Posts one event at a time; the listener detects repetitions by id."""
 
     def __init__(self, host: str, transport: Transport) -> None:
         self.name = EVENTS
@@ -28,24 +28,24 @@ class NewsRelay:
 
     async def _deliver(self, entry: Entry) -> Answer:
         message = entry.message
-        told = {"id": str(message.id), "about": message.correlation_id, **message.payload}
-        answer = await self._http.request("POST", "/events", json=told)
+        event = {"id": str(message.id), "about": message.correlation_id, **message.payload}
+        answer = await self._http.request("POST", "/events", json=event)
         return Delivered() if answer.is_success else Deferred(f"the listener answered {answer.status}")
 
 
 @dataclass
 class Listener:
-    """An ASGI application that keeps each event once, by its id."""
+    """An ASGI application that stores each event once, by id."""
 
-    told: dict[str, Any] = field(default_factory=dict)
+    events: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._application = Starlette(routes=[Route("/events", self._hear, methods=["POST"])])
+        self._application = Starlette(routes=[Route("/events", self._receive, methods=["POST"])])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._application(scope, receive, send)
 
-    async def _hear(self, request: Request) -> Response:
+    async def _receive(self, request: Request) -> Response:
         event = await request.json()
-        self.told[event["id"]] = (event["about"], event["end"])
+        self.events[event["id"]] = (event["about"], event["end"])
         return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""The handlers of the built-in scenarios: each pays in another way, and what follows is a message of its own."""
+"""The handlers of the built-in scenarios: each pays in another way, and the next step is a separate message."""
 
 from collections.abc import Callable
 from typing import Final
@@ -38,13 +38,13 @@ ACCOUNT, MADE = "bank/account", "payments/made"
 
 @handles(CHARGE)
 async def charge(work: Work, banks: Banks) -> None:
-    """Keyed: whoever comes after a lost answer sends the same request again."""
+    """Keyed: after a lost response the same request is sent again."""
     await _pay(work, RECEIPT, lambda paid: Charge(banks.home, paid.minor))
 
 
 @handles(INSIST)
 async def insist(work: Work, banks: Banks) -> None:
-    """Not before another payment is made; given up after two tries, and then a person lets it start over."""
+    """Waits until another payment is made; parked after two attempts, until an operator redrives it."""
     other = await store.payment(work.read, work.message.payload["after"])
     if other.state != "paid":
         raise Retry(f"{other.id} is {other.state}, not paid")
@@ -53,32 +53,32 @@ async def insist(work: Work, banks: Banks) -> None:
 
 @handles(CHECKED)
 async def charge_checked(work: Work, banks: Banks) -> None:
-    """Keyed, and only what the contract takes comes here."""
+    """Keyed; the contract admits only valid payloads."""
     assert isinstance(work.payload, Asked)
     await charge.function(work, banks)
 
 
 @handles(PURCHASE)
 async def purchase(work: Work, banks: Banks) -> None:
-    """Findable: the bank is asked, and its carts are wiped before the request goes out again."""
+    """Findable: the bank is queried, and its carts are wiped before the request is repeated."""
     await _pay(work, RECEIPT, lambda paid: Purchase(banks.home, paid.minor))
 
 
 @handles(WIRE)
 async def wire(work: Work, banks: Banks) -> None:
-    """Blind: sent once; after a lost answer a person decides."""
+    """Blind: sent once; after a lost response an operator decides."""
     await _pay(work, RECEIPT, lambda paid: Wire(banks.home, paid.minor))
 
 
 @handles(TRANSFER)
 async def transfer(work: Work, banks: Banks) -> None:
-    """The first step of two: money leaves the one bank."""
+    """The first of two steps: money leaves one bank."""
     await _pay(work, CREDIT, lambda paid: Charge(banks.home, paid.minor))
 
 
 @handles(BROADCAST)
 async def broadcast(work: Work, banks: Banks) -> None:
-    """Harmless and rebroadcast: a quote that may be asked for again, and then bytes that may be sent again."""
+    """Harmless and rebroadcast: a repeatable quote, then bytes that may be sent again."""
     paid = await store.payment(work.read, work.message.correlation_id)
     if paid.state not in ("new", "paying"):
         return
@@ -89,7 +89,7 @@ async def broadcast(work: Work, banks: Banks) -> None:
 
 @handles(CREDIT)
 async def credit(work: Work, banks: Banks) -> None:
-    """The second step: money reaches the other bank, or is refused there and returned by a third."""
+    """The second step: money reaches the other bank, or is refused there and returned in a third step."""
     paid = await store.payment(work.read, work.message.correlation_id)
     if paid.state not in ("paid", "crediting"):
         return
@@ -99,8 +99,8 @@ async def credit(work: Work, banks: Banks) -> None:
             key=f"credit {paid.id}",
             intent=lambda tx: store.move(tx, paid.id, "crediting", "paid"),
         )
-    except Refused as no:
-        async with work.commit(rejected=no.reason) as tx:
+    except Refused as error:
+        async with work.commit(rejected=error.reason) as tx:
             await store.move(tx, paid.id, "returning", "crediting")
             await tx.send(RETURN, {}, correlation_id=paid.id, key=f"return:{paid.id}")
         return
@@ -124,7 +124,7 @@ async def return_money(work: Work, banks: Banks) -> None:
 
 @handles(RECEIPT)
 async def send_receipt(work: Work) -> None:
-    """Adds to a total that nothing but the commit's own fence keeps right."""
+    """Adds to a total that only the commit's fence keeps correct."""
     paid = await store.payment(work.read, work.message.correlation_id)
     async with work.commit() as tx:
         await store.tell(tx, paid.id)
@@ -133,14 +133,14 @@ async def send_receipt(work: Work) -> None:
 
 async def _pay(work: Work, then: Policy, effect: Callable[[Payment], BankEffect]) -> None:
     paid = await store.payment(work.read, work.message.correlation_id)
-    # A rejected one is looked at again when a person has learned more; what is on record decides.
+    # A rejected payment may continue after an operator's answer; the recorded effect decides.
     if paid.state not in ("new", "paying", "rejected"):
         return
     try:
         receipt = await work.effect(effect(paid), key=paid.id, intent=lambda tx: _begin(tx, paid))
-    except Refused as no:
+    except Refused as error:
         if paid.state != "rejected":
-            async with work.commit(rejected=no.reason) as tx:
+            async with work.commit(rejected=error.reason) as tx:
                 await store.move(tx, paid.id, "rejected", "paying")
         return
     await _record(work, paid, receipt, then)

@@ -1,4 +1,4 @@
-"""The payments of the built-in scenarios, each function with its SQL beside it."""
+"""The payments of the built-in scenarios; each function contains its SQL."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -52,7 +52,7 @@ async def payment(read: Reader, payment_id: str | None) -> Payment:
 
 
 async def move(tx: Tx, payment_id: str, to: str, *expect: str, number: str | None = None) -> None:
-    """Compare-and-set: nothing is written from a stale read."""
+    """Compare-and-set: raises Stale if the payment has changed since it was read."""
     moved_to = await tx.fetchval(
         """
         update crash.payments set state = $2, number = coalesce($4, number) where id = $1 and state = any($3)
@@ -72,7 +72,7 @@ async def tell(tx: Tx, payment_id: str) -> None:
 
 
 async def count(tx: Tx, name: str) -> None:
-    """Adds one. Only the commit of the message that it is done in keeps it from being added twice."""
+    """Adds one. Only the message's commit prevents adding it twice."""
     await tx.execute(
         """
         insert into crash.totals as t (name, count) values ($1, 1)
@@ -92,6 +92,6 @@ async def states(read: Reads) -> dict[str, Payment]:
 
 
 async def held(read: Reads, path: str) -> int:
-    """What the ledger says of an account, in minor units."""
+    """The ledger's balance of an account, in minor units."""
     total = await read.fetchval("select coalesce(sum(balance), 0) from payonce.balances where path = $1", path)
     return int(total)
