@@ -52,7 +52,7 @@ async def let_in(self: Verifier, authorization: str, audience: str) -> None:
 
 
 async def nobody_elses(database: object, service: object) -> None:
-    """Whoever's server it is."""
+    """Skips the check of the server's installation."""
 
 
 async def lost_nothing(self: Any, late_s: float = 0.0) -> int:
@@ -107,7 +107,7 @@ ABLATIONS: Final[Ablations] = {
         patched(refill.TaskMaintenance, "refill", lost_nothing),
         [test_refill.test_a_lost_task_comes_anew_under_another_name_with_attempts_as_they_are],
     ),
-    "a new name for what is brought anew": (
+    "a new name for a new delivery": (
         patched(relay, "task_id", lambda message_id, delivery: f"always-{message_id.hex}"),
         [
             test_refill.test_a_lost_task_comes_anew_under_another_name_with_attempts_as_they_are,

@@ -49,7 +49,7 @@ class Caller:
         return await self.http.request("POST", PATH, body=body, headers={**authorization, **named})
 
     async def written(self) -> int:
-        """Runs begun or ended, whoever asked."""
+        """The number of runs begun or ended."""
         count = await self.context.s.owner.fetchval(
             """
             select (select count(*) from payonce.outbox where holder is not null or attempts > 0)
@@ -118,7 +118,7 @@ async def test_a_task_as_cloud_run_forwards_it_is_run_where_cloud_run_verifies_a
 
 @pytest.mark.parametrize("by_platform", [True, False])
 async def test_a_request_with_two_tokens_is_refused(stage: OpenStage, by_platform: bool) -> None:
-    """Which of them Cloud Run has checked, nobody here can know."""
+    """It is unknown which of the headers Cloud Run has verified."""
     async with knocking(stage, by_platform=by_platform) as k:
         [message_id] = await k.context.put({"n": 1})
         body = message_to_wire(Message(id=message_id, queue=QUEUE))

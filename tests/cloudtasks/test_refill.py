@@ -129,7 +129,7 @@ async def test_the_queues_of_another_payonces_server_are_left_alone(stage: OpenS
         assert not there.paused
 
 
-async def test_a_missing_queue_is_noticed_by_whoever_wants_to_put_into_it(stage: OpenStage) -> None:
+async def test_the_relay_notices_a_missing_queue(stage: OpenStage) -> None:
     async with open_testbed(stage, [run], working=False, dispatching=False) as context:
         await context.tasks.maintenance.check_queues()
         await context.tasks.service._connected().delete_queue(name=context.tasks.service.config.location.queue(QUEUE))

@@ -30,7 +30,7 @@ def entry_of(now: Any, **fields: Any) -> Entry:
 
 
 class Answering(TaskService):
-    """A service whose answers a test gives; what is made of them is under test."""
+    """A task service with given responses; their evaluation is under test."""
 
     def __init__(self, *said: CallStatus) -> None:
         super().__init__(Config(PLACE, LOCAL_ACCOUNT, NOBODY))

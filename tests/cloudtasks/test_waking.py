@@ -34,7 +34,7 @@ async def listening(notifier: Notifier) -> AsyncIterator[asyncio.Event]:
     [
         pytest.param(ADDRESS, True, QUEUE, False, id="reached from here"),
         pytest.param(None, True, QUEUE, True, id="served where this process does not know"),
-        pytest.param(ADDRESS, True, "another", True, id="a queue that nobody here knows"),
+        pytest.param(ADDRESS, True, "another", True, id="an unknown queue"),
         pytest.param(ADDRESS, False, QUEUE, True, id="no relay here"),
     ],
 )

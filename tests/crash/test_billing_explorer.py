@@ -1,5 +1,5 @@
-"""Billing in the crash explorer: whoever dies wherever, every period is invoiced and charged once; and each safeguard
-is missed."""
+"""Billing in the crash explorer: wherever a process dies, every period is invoiced and charged once; and each safeguard
+is needed."""
 
 from collections.abc import Sequence
 
@@ -21,17 +21,17 @@ QUICKLY_MISSED = ("the generation in the key of a charge", "one key for all send
     [
         # The receiver has applied it, and the sender never hears of it.
         "billing-trial @ - services.billing.subscriptions.api.webhooks:take_payment_event #1 @ after",
-        # The gateway has captured it, and nobody here knows.
+        # The gateway has captured it, but this is not recorded.
         "billing-trial @ billing-trial vendors.gateway.client:GatewayClient._send #1 @ after",
         # The invoice and the charge that it asks for, or neither.
         "billing-change @ billing-change engine.messages.work:Work.commit #3 @ before",
-        # The gateway has given credit back as money, and nobody here knows.
+        # The gateway has refunded credit as money, but this is not recorded.
         "billing-credit @ billing-credit vendors.gateway.client:GatewayClient._send #2 @ after",
         # Canceled, and the caller never hears of it, while a change of plan is accepted.
         "billing-change-canceled @ cancel engine.messages.work:Work.commit #1 @ after",
         # The renewal is put while the change that waited for it is being worked on.
         "billing-change-renewal @ due engine.messages.work:Work.commit #1 @ before",
-        # Stands still before it takes the credit, until it was used and what was left has expired.
+        # Stopped before it takes the credit, until that was used and the rest has expired.
         "billing-credit-shared @ pay-out engine.messages.work:Work.commit #1 @ stopped",
         # Declined, and the process stands still until somebody else has dunned and charged the invoice.
         pytest.param(

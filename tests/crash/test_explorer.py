@@ -1,4 +1,4 @@
-"""The explorer sees what it is to see: what is broken is found, what is not reached is told."""
+"""The explorer finds injected bugs, and reports crossings it did not reach."""
 
 import os
 from dataclasses import replace
@@ -82,7 +82,7 @@ def test_a_quicker_look_leaves_no_site_and_mode_without_a_point() -> None:
 
 
 async def pay_without_a_record(work: Work, banks: Banks) -> None:
-    """What people write before they have lost money: the call, and then the commit."""
+    """The naive order: the call, and then the commit."""
     paid = await store.payment(work.read, work.message.correlation_id)
     if paid.state == "new":
         receipt = await banks.home.wire(Order(f"{paid.id}:1", paid.minor))
@@ -153,7 +153,7 @@ def test_a_message_that_never_ends_is_stuck(postgres: ScratchServer) -> None:
 @pytest.mark.parametrize(
     ("scenario", "message", "site", "ordinal", "mode"),
     [
-        # Charged and told, and the commit lost: the next run returns what is on record.
+        # Charged and published, but the commit is lost: the next run returns the recorded result.
         ("charge", "c-1", "engine.messages.work:Work.commit", 1, Mode.BEFORE),
         # Stopped inside its transaction until the server ends its session.
         ("charge", "c-1", "engine.messages.work:Work.commit", 1, Mode.STOPPED),
@@ -239,8 +239,8 @@ def test_only_what_surely_changes_nothing_counts_as_a_read(statement: str, reads
     assert only_reads(statement) is reads
 
 
-def test_a_crossing_is_named_for_whoever_wanted_it() -> None:
-    assert site() == "tests.crash.test_explorer:test_a_crossing_is_named_for_whoever_wanted_it"
+def test_a_crossing_is_named_after_its_originator() -> None:
+    assert site() == "tests.crash.test_explorer:test_a_crossing_is_named_after_its_originator"
 
 
 @pytest.mark.full

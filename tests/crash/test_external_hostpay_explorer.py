@@ -1,4 +1,5 @@
-"""An external hostpay in the crash explorer: whoever dies wherever, somebody's own GCHostPay gets one task per swap."""
+"""An external hostpay in the crash explorer: wherever a process dies, the operator's own GCHostPay gets one task per
+swap."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +125,7 @@ class ExternalScenario(PlainScenario):
 @pytest.mark.parametrize(
     "point",
     [
-        # The intent is on record, and whoever wrote it is dead before the task is made.
+        # The intent is recorded, but its process died before it created the task.
         "payout-external @ payout-external engine.effects.send:Run.intent #2 @ after",
         # Neither the intent nor the task.
         "payout-external @ payout-external engine.effects.send:Run.intent #2 @ before",

@@ -49,7 +49,7 @@ INTENT = "wire @ w-1 engine.effects.send:Run.intent #1"
         (f"{INTENT} @ failover-before", ON_POSTGRES, 1),
         # The intent is on the new primary, and only the answer is lost.
         (f"{INTENT} @ failover-after", ON_POSTGRES, 0),
-        # The old primary committed the intent, and nobody else has it.
+        # Only the old primary committed the intent.
         (f"{INTENT} @ failover-unreplicated", ON_POSTGRES, 1),
         (f"{INTENT} @ failover-unreplicated", OnRedis(), 1),
         # A claim outside a transaction: it has its id only when it waits for the standby.

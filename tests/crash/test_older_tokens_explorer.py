@@ -74,7 +74,7 @@ def by_spelling() -> None:
 @pytest.mark.parametrize(
     "point",
     [
-        # The payout is taken up, and nobody knows: the task comes again.
+        # The payout is accepted, but this is not recorded: the task comes again.
         "payout-older @ answer engine.messages.work:Work.commit #1 @ after",
         # It stands still until the other task is a payout.
         "payout-older @ answer engine.messages.work:Work.commit #1 @ stopped",

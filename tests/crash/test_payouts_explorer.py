@@ -25,11 +25,11 @@ def stand() -> OnCloudTasks:
     [
         # The task is made, and its relay does not know it: made again under the same name, it is there once.
         "payout @ - queues.cloudtasks.client:TaskService._create_one #1 @ after",
-        # The role has done its work, and the task service never hears of it: the inbox knows what comes once more.
+        # The role has done its work, but the task service gets no response: the inbox recognises the repeated task.
         "payout-direct @ - taskserver.delivery:Sender._exchange #6 @ after",
         # A request that was on its way for a minute reaches a door where its message has another run.
         pytest.param("payout-direct @ - taskserver.delivery:Sender._exchange #5 @ late", marks=pytest.mark.full),
-        # The exchange exists, and nobody here knows.
+        # The exchange exists, but this is not recorded.
         pytest.param(
             "payout @ payout vendors.changenow.client:ChangeNowClient._send #3 @ after", marks=pytest.mark.full
         ),

@@ -39,7 +39,7 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
         "charge @ c-1 engine.messages.work:Work.commit #1 @ after",
         # Delivered, and the relay does not know it: delivered again, and there once.
         "charge @ - queues.redis.relay:RedisRelay._deliver #1 @ after",
-        # Claimed, and nobody knows: the lease ends.
+        # Claimed, but the response is lost: the lease ends.
         "charge @ - queues.redis.pull:RedisQueue._run #1 @ after",
         # Redis is wiped while a process is stopped inside its commit.
         "wiped @ c-1 engine.messages.work:Work.commit #1 @ stopped",

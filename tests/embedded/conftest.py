@@ -56,7 +56,7 @@ def data_dir(place: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def made_once() -> Iterator[Path]:
-    """A stopped server's data, to copy where making it is not what is tested."""
+    """A stopped server's data, to copy for tests that do not test its creation."""
     with open_folder(quick_disk()) as folder:
         stop(start(folder / "pg", settings=QUICK))
         yield folder / "pg"

@@ -1,4 +1,4 @@
-"""Whatever was killed, and whenever: the next start finds a whole server, and nobody else is harmed."""
+"""Whatever was killed, and whenever: the next start finds a consistent server, and no other process is harmed."""
 
 import asyncio
 import fcntl

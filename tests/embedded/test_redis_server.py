@@ -1,4 +1,4 @@
-"""The Redis server of tests and benchmarks: it starts, it can be killed, and it ends with whoever started it."""
+"""The Redis server of tests and benchmarks: it starts, can be killed, and ends with its starter."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""The banks' statements against our effects: after faults nothing is open, and what others did is in suspense."""
+"""The banks' statements compared with our effects: after faults nothing is open, and foreign bookings are in
+suspense."""
 
 from datetime import datetime
 

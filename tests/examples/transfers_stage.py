@@ -24,7 +24,7 @@ from payonce.vendors.southbank.simulator import SouthbankSimulator
 EUR, JPY = well_known("EUR"), well_known("JPY")
 OPENING = (Amount(10_000_000, EUR), Amount(10_000_000, JPY))
 PATIENCE_S = 3_600.0
-"""By the store's clock: what is not at its end after that time is stuck."""
+"""By the store's clock: a transfer unfinished after that time is stuck."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Office:
         self.orders += orders
 
     async def run(self, patience_s: float = PATIENCE_S) -> None:
-        """From one due time to the next until nothing is left to do; what is late lands one hop later."""
+        """Advances from one due time to the next until nothing is left to do; late requests arrive one hop later."""
         await self.s.clock.run_to(await self.s.clock.now() + timedelta(seconds=patience_s), self.drain)
 
     async def drain(self) -> None:

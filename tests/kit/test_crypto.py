@@ -61,7 +61,7 @@ def test_another_use_key_or_purpose_does_not_open(ring: Keyring, aad: bytes) -> 
 
 
 def test_the_header_cannot_be_moved_into_the_use() -> None:
-    """The bytes of the header are part of what is authenticated, in a fixed place."""
+    """The header's bytes are authenticated, at a fixed position."""
     same_key = Keyring({1: OLD, 2: OLD}, current=1)
     relabelled = bytearray(same_key.seal(b"x", b"use"))
     relabelled[1] = 2

@@ -140,7 +140,7 @@ async def test_the_length_that_head_tells_of_is_not_waited_for() -> None:
 @pytest.mark.parametrize("status", [204, 304])
 @pytest.mark.parametrize(("after", "connections"), [(b"", 1), (b"hello", 2)])
 async def test_an_answer_that_can_have_no_body_has_none(status: int, after: bytes, connections: int) -> None:
-    """Whatever length it tells of: what comes after it is no part of it, nor the answer to the next request."""
+    """Whatever length it declares, following bytes are neither part of it nor the response to the next request."""
     speaker = Speaker(b"HTTP/1.1 %d Nothing\r\nContent-Length: 5\r\n\r\n" % status + after)
     async with spoken_to(speaker, timeout_s=5) as client:
         for _ in range(2):
@@ -244,7 +244,7 @@ async def test_what_waits_for_a_connection_is_not_sent_by_a_client_that_is_close
 
 
 async def test_an_early_answer_to_a_long_request_ends_the_connection() -> None:
-    """What has not left yet would be read as the beginning of the next request."""
+    """Unsent bytes would be read as the beginning of the next request."""
     connections, is_over = 0, asyncio.Event()
 
     async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -127,7 +127,7 @@ async def test_waiting_for_a_free_connection_in_vain_is_not_sent(vendor: Vendor)
 
 async def test_a_server_without_tls_is_not_sent_to() -> None:
     async def talks_plainly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Who hangs up on what was not read resets the connection, and its words may be lost with it.
+        # Closing with unread data resets the connection, and the response may be lost with it.
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()

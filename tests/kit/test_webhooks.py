@@ -136,7 +136,7 @@ def test_without_any_header_those_of_the_standard_are_asked_for() -> None:
 
 
 def test_a_half_of_the_standard_does_not_fall_back_to_the_older_scheme() -> None:
-    """Whoever takes a header off must not choose the scheme that is checked."""
+    """Removing a header must not select the scheme that is checked."""
     headers = signed()
     del headers["webhook-signature"]
     assert why(verify(headers, BODY, [SECRET], NOW)) == "400 missing"
@@ -186,7 +186,7 @@ def test_signatures_of_other_versions_stand_beside_ours() -> None:
 
 
 def test_only_the_canonical_spelling_of_a_signature_counts() -> None:
-    """Else one signature has many names, and whoever remembers signatures would take each for a new one."""
+    """Otherwise one signature would have many encodings, and each would pass a check for repetitions."""
     headers = standard(signed())
     text = headers["webhook-signature"]
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"

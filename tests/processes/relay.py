@@ -25,7 +25,7 @@ POLL_S = 0.05
 
 
 class JournalRelay:
-    """Received is what stands in the journal, whatever becomes of this process afterwards."""
+    """An entry in the journal counts as received, whatever happens to this process afterwards."""
 
     name = NAME
 

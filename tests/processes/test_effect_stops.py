@@ -31,7 +31,7 @@ class Bank:
     url: str = ""
     booked: list[Order] = field(default_factory=list)
     carts: Counter[Order] = field(default_factory=Counter)
-    """How often the cart of an order was wiped: what was put into an older one is not taken."""
+    """How often the cart of an order was wiped: a payment into an older one is refused."""
 
     def times(self) -> dict[str, int]:
         return dict(Counter(order.kind for order in self.booked))
@@ -150,7 +150,7 @@ async def wake(testbed: ProcessTestbed, stopped: Child) -> None:
 
 
 async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_wakes(testbed: ProcessTestbed) -> None:
-    """Guards the monotonic deadline and the lease: what was intended long ago is no longer sent."""
+    """Guards the monotonic deadline and the lease: an old intent is no longer sent."""
     async with open_bank(Bank()) as bank:
         stopped, successor = await stop_one_and_let_another_finish(testbed, bank, "intended")
         before = list(bank.booked)

@@ -203,7 +203,7 @@ class Failover:
         assert late == [], "paid in quarantine"
 
     async def each_paid_once(self) -> None:
-        """Nothing twice, nothing lost, nothing at the bank that is not on record; what nobody knows is in review."""
+        """Nothing twice, nothing lost, nothing unrecorded at the bank; unknown results are in review."""
         recorded = await self.each_on_record()
         booked = set(self.bank.booked)
         performed = {order for order, state in recorded.items() if state == "performed"}
@@ -215,7 +215,7 @@ class Failover:
         assert len(performed | undecided) == self.payments, "lost"
 
     async def each_on_record(self) -> dict[Order, str]:
-        """What was charged was charged once and is on record. Answers the states of what is."""
+        """Checks that charges happened once and are recorded; returns the states."""
         twice = {order: times for order, times in Counter(self.bank.booked).items() if times > 1}
         assert twice == {}, "charged twice"
         rows = await self.testbed.database.work.fetch("select kind, key, generation, state from payonce.effects")
@@ -302,7 +302,7 @@ async def test_what_an_asynchronous_standby_lost_is_found_on_the_statement_and_n
             # Of the fifty, the standby had the intents of those that were under way when replication was held.
             assert run.adopted > 0, "nothing was lost, so the test shows nothing"
             await failover.release()
-            # What was before a person was found on the statement meanwhile; its message looks for the answer.
+            # Reviews were resolved by the statement meanwhile; their messages wait for the answer.
             await failover.drained_by(REVIEW_LOOK_S)
             await failover.each_paid_once()
 

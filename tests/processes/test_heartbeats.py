@@ -31,7 +31,7 @@ async def test_a_run_over_its_limit_is_cancelled_and_tried_again(testbed: Proces
         await testbed.noted("CancelledError", 1)
         testbed.journal.let_go(1)
         await eventually(lambda: testbed.ask("select state = 'ready' from payonce.messages"), what="it waits again")
-        # What was in flight may still land: nobody tries again before the lease would have ended.
+        # Requests in transit may still arrive: nothing is retried before the lease would have ended.
         await clock.advance(policy.lease_s)
         await testbed.drained()
     await testbed.each_applied_once()

@@ -45,7 +45,7 @@ async def started(testbed: ProcessTestbed, count: int) -> dict[int, Child]:
 
 
 async def leading(testbed: ProcessTestbed, above: int = 0) -> tuple[int, int]:
-    """Epoch and process of whoever has written a line with a higher epoch."""
+    """Epoch and process of a line with a higher epoch."""
 
     async def newest() -> Any:
         return await testbed.ask(

@@ -150,7 +150,7 @@ class Run:
         await eventually(lambda: len(self.bank.booked) >= wanted, LIMIT_S, f"{wanted} payments are made")
         if moment is not Moment.ANY:
             self.aim.take(moment)
-            # Whoever records what the bank answered writes the log out, and with it the ids that are to be lost.
+            # Recording the bank's response flushes the log, and with it the ids that are to be lost.
             self.bank.paused = moment is Moment.BEFORE_COMMIT
             await eventually(lambda: self.aim.waiting() >= WAITING, LIMIT_S, f"{WAITING} COMMITs wait")
             with suppress(AssertionError):
@@ -180,7 +180,7 @@ class Run:
         await eventually(nothing_left, LIMIT_S, "every message has ended, is parked or waits for a person")
 
     async def violations(self, *, drained: bool) -> Violations:
-        # First: what is booked later may be recorded later, too.
+        # Read first: later bookings may be recorded later, too.
         booked = list(self.bank.booked)
         rows = await self.testbed.database.work.fetch("select kind, key, generation, state from payonce.effects")
         recorded = {(row["kind"], f"{row['key']}:{row['generation']}") for row in rows}

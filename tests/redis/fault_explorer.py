@@ -1,7 +1,7 @@
-"""Striking one process behind every command of a path, and holding what is left in Redis against what was put.
+"""Crashes or stops one process after every command of a path, and compares the contents of Redis with what was put.
 
 The oracle: every message is handled, or exactly once in the main list, `:processing`, `:delayed` or `:failed`; it is
-never lost and never there twice; and nobody takes away what somebody else holds.
+never lost and never duplicated; and no process releases a message that another one holds.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tests.redis.fault_proxy import FaultKind, FaultProxy
 
 ROUNDS_MAX = 8
-"""Of recovery; what is not at rest by then never will be."""
+"""Rounds of recovery after which everything must have finished."""
 TICKS_MAX = 20
 STRIKE_LIMIT_S = 45.0
 NOTHING = "no_message"
@@ -30,30 +30,30 @@ def name_in(message: Mapping[str, Any]) -> str:
 
 
 class QueueClient(Protocol):
-    """What one process can do to the queue."""
+    """The operations of one process on the queue."""
 
     async def tick(self, handle: Handle) -> str:
-        """Claims one message, runs it, ends it; answers how, or that there was none."""
+        """Claims, runs and settles one message; returns the result, or that there was none."""
         ...
 
     async def pump(self) -> object:
-        """Lets what has fallen due be claimed."""
+        """Moves due messages to the main list."""
         ...
 
     async def sweep(self) -> object:
-        """Takes messages from those whose lease ended."""
+        """Releases messages with expired leases."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Side(Protocol):
-    """One way of keeping a queue in Redis, on an empty server."""
+    """An implementation of queues in Redis, on an empty server."""
 
     async def client(self, url: str, name: str) -> QueueClient: ...
 
     async def put(self, names: Sequence[str], *, raw: bool) -> None:
-        """Envelopes, or raw objects pushed by hand: of those the same name twice is the same bytes twice."""
+        """Puts envelopes, or pushes raw objects: for those the same name means the same bytes."""
         ...
 
     async def end_leases(self) -> None: ...
@@ -67,28 +67,28 @@ class Side(Protocol):
     async def claimable(self) -> bool: ...
 
     async def holder(self, name: str) -> str | None:
-        """Whose lock is on a message in `:processing`."""
+        """The owner of the lock of a message in `:processing`."""
         ...
 
     async def inconsistencies(self) -> Sequence[str]:
-        """What does not fit together in Redis, whatever the messages are."""
+        """Inconsistencies in Redis, regardless of the messages."""
         ...
 
 
 @dataclass
 class Tally:
-    """What the test knows without asking Redis."""
+    """The test's own records, independent of Redis."""
 
     put: Counter[str] = field(default_factory=Counter)
     in_doubt: set[str] = field(default_factory=set)
-    """Put by a process that may have died meanwhile: all of them are there, or none."""
+    """Put by a process that may have died: either all exist, or none."""
     failures_left: Counter[str] = field(default_factory=Counter)
     gives_up: set[str] = field(default_factory=set)
     """Parked by their first run."""
     succeeded: Counter[str] = field(default_factory=Counter)
-    """Runs of the handler that came to their end."""
+    """Completed runs of the handler."""
     acknowledged: Counter[str] = field(default_factory=Counter)
-    """Messages that a process believes it has ended well."""
+    """Messages that a process has settled as successful."""
 
     async def handle(self, message: Mapping[str, Any]) -> None:
         name = name_in(message)
@@ -118,7 +118,7 @@ Act = Callable[[QueueClient, Tally], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Path:
-    """What a process does until it is struck, and what was there before."""
+    """The actions of a process until its crash, and the initial state."""
 
     name: str
     act: Act
@@ -127,24 +127,25 @@ class Path:
     failures: Mapping[str, int] = field(default_factory=dict)
     gives_up: Sequence[str] = ()
     before: Act | None = None
-    """Done by another process, undisturbed."""
+    """Done by another process, without a crash."""
     abandoned_before: int = 0
-    """So many processes have claimed the first message and died, one after the other, and their leases have ended."""
+    """The number of processes that claimed the first message and died, one after the other, and whose leases have
+    ended."""
     swept_before: bool = False
     delays_pass_before: bool = False
     pumped_before: bool = False
     held_by_another: bool = False
-    """While the process acts, another one has the first message in its handler."""
+    """While the process acts, another one runs the handler of the first message."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What the oracle says of one strike."""
+    """A violation found after one fault."""
 
     path: str
     fault: FaultKind
     behind: tuple[str, ...]
-    """The commands that were carried out before the fault."""
+    """The commands executed before the fault."""
     what: str
 
     def __str__(self) -> str:
@@ -155,9 +156,9 @@ OpenSide = Callable[[], AbstractAsyncContextManager[Side]]
 
 
 async def explore(open_side: OpenSide, port: int, path: Path) -> list[Violation]:
-    """Every fault behind every command of the path, each on an empty server."""
+    """Every fault after every command of the path, each on an empty server."""
     found, commands = await strike(open_side, port, path, FaultKind.NONE, 0)
-    assert commands, f"{path.name} sends no command: there is nothing to strike"
+    assert commands, f"{path.name} sends no command: there is nothing to interrupt"
     for fault in (FaultKind.DEATH, FaultKind.STOP):
         for behind in range(len(commands) + 1):
             found += (await strike(open_side, port, path, fault, behind))[0]
@@ -167,7 +168,7 @@ async def explore(open_side: OpenSide, port: int, path: Path) -> list[Violation]
 async def strike(
     open_side: OpenSide, port: int, path: Path, fault: FaultKind, behind: int
 ) -> tuple[list[Violation], tuple[str, ...]]:
-    """One run of the path with one fault; answers what the oracle found and the commands that the struck one sent."""
+    """One run of the path with one fault; returns the violations, and the commands of the interrupted process."""
     async with asyncio.timeout(STRIKE_LIMIT_S), open_side() as side, FaultProxy.open(port) as proxy:
         run = _Strike(side, path, proxy, fault, behind)
         await run.prepare()
@@ -242,7 +243,7 @@ class _Strike:
                 await client.close()
 
     async def _taken_over_meanwhile(self, acting: "asyncio.Future[object]") -> None:
-        """Leases end, another process takes over and is in its handler when the struck one goes on."""
+        """Leases end, and another process has taken over and runs the handler when the stopped one continues."""
         await self._recover_once()
         successor = await self._hold(self.other)
         self.proxy.wake()
@@ -255,7 +256,7 @@ class _Strike:
         await self._finish(successor)
 
     async def _hold(self, client: QueueClient) -> "_Held | None":
-        """Another process claims a message and stays in its handler; None when there was nothing to claim."""
+        """Another process claims a message and stays in its handler; None if there was nothing to claim."""
         held = _Held()
         if not await self.side.claimable():
             return None
@@ -317,7 +318,7 @@ class _Strike:
         copies = Counter(name for names in places.values() for name in names)
         self.found += await self.side.inconsistencies()
         if len({copies[name] for name in self.tally.in_doubt}) > 1:
-            self.found.append(f"of what was put together not all are there: {dict(places)}")
+            self.found.append(f"a batch is incomplete: {dict(places)}")
         for name, put in self.tally.put.items():
             if copies[name] > put:
                 self.found.append(f"{copies[name]} copies of {name}, put {put} times: {dict(places)}")

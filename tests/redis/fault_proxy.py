@@ -1,7 +1,4 @@
-"""A proxy between a Redis client and its server that dies, or stands still, after the k-th command that passes.
-
-It reads just enough of the protocol to know where a command and its answer end.
-"""
+"""A proxy between a Redis client and its server that closes, or stops forwarding, after the k-th command."""
 
 import asyncio
 from collections import deque

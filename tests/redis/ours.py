@@ -69,7 +69,7 @@ class OurClient:
         return claim if claim is not None and await self.queue.mark_alone(claim) else None
 
     async def pump(self) -> object:
-        """The outbox is carried on and refilled; what is due in Redis is moved by every script that claims."""
+        """Relays and refills the outbox; due messages in Redis are moved by every claiming script."""
         await self.carry()
         if (await refill(self.store, 0.0)).put_back:
             await self.carry()
@@ -166,7 +166,7 @@ class OurSide:
         return None
 
     async def inconsistencies(self) -> Sequence[str]:
-        """What is in `:processing` has a claim, a lease and a lock; what has one of them is in `:processing`."""
+        """A message in `:processing` has a claim, a lease and a lock, and vice versa."""
         bodies = await self.redis.say("LRANGE", f"{QUEUE}:processing", 0, -1)
         processing = sorted(msgspec.json.decode(body)["id"] for body in bodies)
         claims = sorted(pairs(await self.redis.say("HGETALL", f"{QUEUE}:claims")))

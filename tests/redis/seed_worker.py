@@ -58,7 +58,7 @@ class SeedWorker:
         return "success"
 
     async def pump(self) -> int:
-        """Beat: what is due in `:delayed` goes back to the main list."""
+        """Beat: due messages in `:delayed` go back to the main list."""
         due = await self.redis.say("ZRANGEBYSCORE", self.delayed, "-inf", self.now_ms())
         for body in due:
             await self.redis.say("ZREM", self.delayed, body)
@@ -66,7 +66,7 @@ class SeedWorker:
         return len(due)
 
     async def sweep(self) -> int:
-        """Beat: what is in `:processing` without a lock goes to `:delayed` or `:failed`."""
+        """Beat: messages in `:processing` without a lock go to `:delayed` or `:failed`."""
         swept = 0
         for body in await self.redis.say("LRANGE", self.processing, 0, -1):
             if await self.redis.say("EXISTS", self._lock(body)):

@@ -57,7 +57,7 @@ async def test_an_answer_that_does_not_come_in_time_costs_the_connection(
         await spoken.aclose()
 
 
-async def test_a_broken_connection_is_told_to_whoever_waits_and_used_by_nobody(redis_server: RedisServer) -> None:
+async def test_a_broken_connection_fails_its_callers_and_is_not_used_again(redis_server: RedisServer) -> None:
     async with FaultProxy.open(redis_server.port) as proxy:
         spoken = lines(proxy.url, most=1)
         await spoken.execute_command("ECHO", "before")

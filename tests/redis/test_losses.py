@@ -47,13 +47,13 @@ async def test_a_loss_in_mid_load_loses_and_doubles_nothing(forgetful_testbed: R
         await eventually(
             lambda: all(begun(testbed, HELD)[row] > before[row] for row in HELD),
             SOON_S,
-            "what was in hand is run again",
+            "interrupted messages run again",
         )
     for row in HELD:
         testbed.journal.let_go(row)
     await testbed.settled()
     await testbed.each_applied_once(but=POISON)
-    await eventually(partial(parked_copies, testbed), SOON_S, "what is parked is shown in Redis again")
+    await eventually(partial(parked_copies, testbed), SOON_S, "parked messages are in Redis again")
     assert begun(testbed, POISON) == runs_of_poison, "parked and run again"
     for row in STUMBLING:
         seen = [
@@ -73,7 +73,7 @@ async def test_a_pause_survives_the_loss(forgetful_testbed: RedisTestbed, loss: 
     await testbed.admin.pause(POLICY.queue, "for the test")
     await testbed.send(range(1, 40))
     await lose(testbed, loss)
-    await eventually(partial(all_back, testbed, 39), SOON_S, "what waits is put back")
+    await eventually(partial(all_back, testbed, 39), SOON_S, "waiting messages are put back")
     assert testbed.ended_rows() == {0}
     assert await testbed.store.command("EXISTS", f"{POLICY.queue}:paused")
     await testbed.admin.resume(POLICY.queue)
@@ -82,7 +82,7 @@ async def test_a_pause_survives_the_loss(forgetful_testbed: RedisTestbed, loss: 
 
 
 async def test_a_rate_limit_survives_the_loss(forgetful_testbed: RedisTestbed) -> None:
-    """The numbers come back from PostgreSQL; what was spent is forgotten with the server, once."""
+    """The limit's numbers come back from PostgreSQL; what was spent is lost with the server, once."""
     testbed, rate, burst = forgetful_testbed, 10.0, 1
     limited = replace(POLICY, rate=rate, burst=burst)
     await testbed.worker(limited)

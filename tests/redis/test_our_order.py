@@ -95,7 +95,7 @@ async def refill_and_carry(client: QueueClient, tally: Tally) -> None:
 KEPT_PATHS = (
     Path("relay", carry, put=(), before=send),
     Path("refill", refill_and_carry, put=(), before=send_carry_and_lose),
-    Path("refill of what is parked", refill_and_carry, put=(), gives_up=("a",), before=send_carry_tick_and_lose),
+    Path("refill of parked messages", refill_and_carry, put=(), gives_up=("a",), before=send_carry_tick_and_lose),
     Path("success of a kept one", tick, put=(), before=send_and_carry),
     Path("retry of a kept one", tick, put=(), failures={"a": 1}, before=send_and_carry),
     Path("parking of a kept one", tick, put=(), gives_up=("a",), before=send_and_carry),
@@ -113,11 +113,11 @@ OUR_PATHS = (
     Path("put", put_two),
     Path("run alone", tick, abandoned_before=2, swept_before=True),
     Path("sweep of what died alone", sweep, abandoned_before=3),
-    Path("claim of what is due", tick, failures={"a": 1}, before=tick, delays_pass_before=True),
+    Path("claim of due messages", tick, failures={"a": 1}, before=tick, delays_pass_before=True),
 )
 
 
-LONG_PATHS = ("refill of what is parked", "refill")
+LONG_PATHS = ("refill of parked messages", "refill")
 
 
 @pytest.mark.parametrize(

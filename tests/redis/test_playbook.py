@@ -157,7 +157,8 @@ async def test_every_line_of_the_job_log_has_the_fields_of_the_design(
 
 
 async def test_the_answers_add_up_at_every_moment_of_a_load(redis_server: RedisServer, stage: OpenStage) -> None:
-    """Typed as one transaction in mid-load: what was put is waiting, in hand, delayed, parked, or logged as ended."""
+    """Run as one transaction under load: every put message is waiting, in progress, delayed, parked, or logged as
+    settled."""
     async with drill(redis_server, stage, slots=3) as at:
         at.fails, at.looked = {order for order in range(LOAD) if order % 5 == 0}, asyncio.Condition()
         for order in range(LOAD):

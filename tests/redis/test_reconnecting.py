@@ -96,7 +96,7 @@ async def test_an_idle_worker_asks_little(testbed: RedisTestbed) -> None:
 
 
 async def test_a_worker_of_a_paused_queue_with_a_backlog_asks_little(testbed: RedisTestbed) -> None:
-    """What lies in the main list would end every standing look at once."""
+    """Messages in the main list would end every blocking wait at once."""
     await testbed.worker()
     await testbed.put([0], deed="skip")
     await testbed.ended(1)

@@ -83,7 +83,7 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         in_function("claim", r"speed_share := case", "speed_share := case when true then 1.0"),
         [given(test_limits.test_an_overloaded_worker_slows_its_queue_which_recovers, 429)],
     ),
-    "lease of what is claimed": (
+    "lease of a claim": (
         in_function("claim", "w.lease_until is null and w.schedule_at <= moment", "w.schedule_at <= moment"),
         [test_leases.test_a_leased_task_is_nobody_elses_until_its_lease_has_ended],
     ),

@@ -213,7 +213,7 @@ def emptied(ground: Ground) -> Any:
 
 
 def only_the_dead_hold(ground: Ground, count: int) -> Any:
-    """The survivor has done all that it could have: what is left died with the other."""
+    """The survivor has done all it could: the rest died with the other."""
 
     async def so() -> bool:
         return await ground.left() <= count

@@ -1,4 +1,4 @@
-"""Leases, pauses and late answers: one live dispatch per task, whoever dies, stops or comes too late."""
+"""Leases, pauses and late responses: one live dispatch per task, whichever process dies, stops or is late."""
 
 import asyncio
 

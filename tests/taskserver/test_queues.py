@@ -101,7 +101,7 @@ async def test_a_name_is_taken_once(api: Api) -> None:
         await api.client.create_queue(parent=api.location, queue={"name": name})
 
 
-async def test_whoever_asks_for_a_missing_queue_is_told(api: Api) -> None:
+async def test_a_missing_queue_is_reported(api: Api) -> None:
     name = api.name()
     for call in ("get_queue", "delete_queue", "purge_queue", "pause_queue", "resume_queue"):
         with pytest.raises(NotFound):

@@ -47,7 +47,7 @@ async def test_one_connection_serves_requests_of_every_kind() -> None:
     assert len(simulator.clients) == 1
 
 
-async def test_whoever_leaves_is_noticed() -> None:
+async def test_a_disconnect_is_noticed() -> None:
     simulator = Simulator()
     async with answering(simulator) as url, HttpClient("vendor", url, allow_private=True) as http:
         with pytest.raises(Unknown, match="no answer within"):

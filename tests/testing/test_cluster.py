@@ -1,4 +1,4 @@
-"""A primary and its standby: what is committed survives a failover, or is lost, as replication promises."""
+"""A primary and its standby: commits survive a failover, or are lost, as replication promises."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Bounded waiting: it returns what was waited for, and fails with what it saw last."""
+"""Bounded waiting: it returns the result, and fails with the last one it saw."""
 
 from collections.abc import Iterator
 

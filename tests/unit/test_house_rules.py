@@ -69,7 +69,7 @@ def floats(text: str) -> list[int]:
 
 
 def unfinished_work(text: str) -> list[int]:
-    """What is left to do is an issue, not a comment."""
+    """Open work belongs in an issue, not in a comment."""
     return lines_with(UNFINISHED, text)
 
 
@@ -157,7 +157,7 @@ def tracked() -> Iterator[Path]:
 
 
 def written() -> list[Path]:
-    """What people wrote: the bytes of a picture spell anything by chance."""
+    """Text files only: the bytes of a picture can spell anything by chance."""
     return [path for path in tracked() if path.suffix != ".png"]
 
 

@@ -1,4 +1,4 @@
-"""The envelope: its wire form, raw objects, and what is refused at put."""
+"""The envelope: its wire format, raw objects, and refusals at put."""
 
 import json
 from datetime import UTC, datetime

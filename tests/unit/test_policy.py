@@ -1,4 +1,4 @@
-"""Policies: what follows a run, which values are refused, and how the environment changes them."""
+"""Policies: the decision after a run, invalid values, and overrides by the environment."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ RETRIED = Ended(Ending.RETRY, "busy")
 
 
 def after_run(policy: Policy, run: int, *, age_s: float = 0.0, ended: Ended = RETRIED, **fields: object) -> Step:
-    """What follows when run number `run` ended."""
+    """The decision after run number `run`."""
     message = Message(queue=policy.queue, attempts=run - 1, **fields)  # type: ignore[arg-type]
     return next_step(policy, message, START, START + timedelta(seconds=age_s), ended)
 
