@@ -100,7 +100,7 @@ def test_backup_never_overwrites_and_a_failed_one_leaves_nothing(filled: str, se
 
 
 def test_silent_server_gives_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="does not answer"):
+    with pytest.raises(Unavailable, match="does not respond"):
         backup(f"postgresql://somebody:secret@/payonce?host={tmp_path}", tmp_path / "x.dump")
 
 

@@ -126,7 +126,7 @@ def test_rounding_is_never_chosen_silently() -> None:
     unstated: Any = Amount(1, USD).times
     with pytest.raises(TypeError):
         unstated(Decimal("0.5"))
-    with pytest.raises(TypeError, match="rounding is stated"):
+    with pytest.raises(TypeError, match="rounding must be"):
         unstated(Decimal("0.5"), "half even")
 
 
