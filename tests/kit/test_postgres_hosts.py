@@ -34,7 +34,7 @@ def test_hosts_come_in_their_order_with_their_ports(url: str, hosts: list[Host])
     ],
 )
 def test_what_is_no_host_or_port_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="the URL (names|has)"):
+    with pytest.raises(ValueError, match=r"the URL (names|has)"):
         hosts_of(url)
 
 

@@ -1,4 +1,4 @@
-"""What is done with a change: look, ask outside, commit once."""
+"""Applies a change: read, call a vendor, commit once."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from payonce.examples.tally.policies import CHANGES
 
 @handles(CHANGES)
 async def apply_change(work: Work[Change]) -> None:
-    """Add one to a row. Running twice is harmless: the commit holds only while the message is still ours."""
+    """Add one to a row. Running twice is harmless: the commit succeeds only while this run holds the message."""
     change = work.payload
     if not await store.row_exists(work.read, change.row_id):
         raise Retry(f"row {change.row_id} is not there yet")
@@ -23,14 +23,14 @@ async def apply_change(work: Work[Change]) -> None:
 
 
 async def ask_outside(change: Change) -> None:
-    """Stands where a service would call its vendor: the time in which a worker is most likely to die."""
+    """Simulates the call of a vendor, during which a worker is most likely to die."""
     await asyncio.sleep(change.takes_ms / 1000)
 
 
 def misbehave(change: Change, attempts: int) -> None:
     match change.fault:
         case Fault.RETRY if attempts < change.times:
-            raise Retry(f"the outside is busy, asked {attempts + 1} of {change.times} times")
+            raise Retry(f"the vendor is busy, attempt {attempts + 1} of {change.times}")
         case Fault.BUG if attempts < change.times:
             raise ArithmeticError(f"a seeded bug in row {change.row_id}")
         case Fault.ALWAYS_FAILS:

@@ -1,4 +1,4 @@
-"""One verb per step: order at the bank, then commit what it came to, with the next step."""
+"""One handler per step: order at the bank, then commit the result together with the next step."""
 
 from payonce import NoPayload, Refused, Unprocessable, Work, handles
 from payonce.examples.transfers import store
@@ -11,12 +11,12 @@ from payonce.vendors.southbank.port import Southbank
 
 @handles(REQUESTS)
 async def accept_transfer(work: Work[Order]) -> None:
-    """Take an order in. The same id again is the same transfer."""
+    """Accept an order. Repeating an id refers to the same transfer."""
     try:
         async with work.commit() as tx:
             await store.request(tx, work.payload)
-    except BadOrder as no:
-        raise Unprocessable(str(no)) from None
+    except BadOrder as error:
+        raise Unprocessable(str(error)) from None
 
 
 @handles(WITHDRAW)
@@ -32,9 +32,9 @@ async def withdraw(work: Work[NoPayload], northbank: Northbank) -> None:
             scope=transfer.scope,
             intent=lambda tx: store.move(tx, transfer.id, State.REQUESTED, State.WITHDRAWING),
         )
-    except Refused as no:
-        async with work.commit(rejected=no.reason) as tx:
-            await store.move(tx, transfer.id, State.WITHDRAWING, State.REFUSED, reason=no.reason)
+    except Refused as error:
+        async with work.commit(rejected=error.reason) as tx:
+            await store.move(tx, transfer.id, State.WITHDRAWING, State.REFUSED, reason=error.reason)
         return
     async with work.commit() as tx:
         await store.move(tx, transfer.id, State.WITHDRAWING, State.WITHDRAWN, withdrawal_id=receipt.id)
@@ -46,7 +46,7 @@ async def withdraw(work: Work[NoPayload], northbank: Northbank) -> None:
 
 @handles(PAY_IN)
 async def pay_in(work: Work[NoPayload], southbank: Southbank) -> None:
-    """Pay it to the customer's account at Southbank; a definite no sends it back."""
+    """Pay it to the customer's account at Southbank; after a definite refusal it is refunded."""
     transfer = await store.transfer(work.read, work.message.correlation_id)
     if transfer.state not in (State.WITHDRAWN, State.PAYING):
         return
@@ -57,9 +57,9 @@ async def pay_in(work: Work[NoPayload], southbank: Southbank) -> None:
             scope=transfer.scope,
             intent=lambda tx: store.move(tx, transfer.id, State.WITHDRAWN, State.PAYING),
         )
-    except Refused as no:
-        async with work.commit(rejected=no.reason) as tx:
-            await store.move(tx, transfer.id, State.PAYING, State.BOUNCED, reason=no.reason)
+    except Refused as error:
+        async with work.commit(rejected=error.reason) as tx:
+            await store.move(tx, transfer.id, State.PAYING, State.BOUNCED, reason=error.reason)
             await tx.send(
                 REFUND, NoPayload(), key=f"refund:{transfer.id}", correlation_id=transfer.id, lane=transfer.tenant
             )
@@ -71,7 +71,7 @@ async def pay_in(work: Work[NoPayload], southbank: Southbank) -> None:
 
 @handles(REFUND)
 async def refund(work: Work[NoPayload], northbank: Northbank) -> None:
-    """Give it back to where it came from; where that is impossible it is held for a person."""
+    """Refund it; if that is impossible, it is held for an operator."""
     transfer = await store.transfer(work.read, work.message.correlation_id)
     if transfer.state not in (State.BOUNCED, State.REFUNDING):
         return
@@ -82,9 +82,9 @@ async def refund(work: Work[NoPayload], northbank: Northbank) -> None:
             scope=transfer.scope,
             intent=lambda tx: store.move(tx, transfer.id, State.BOUNCED, State.REFUNDING),
         )
-    except Refused as no:
-        async with work.commit(rejected=no.reason) as tx:
-            await store.move(tx, transfer.id, State.REFUNDING, State.HELD, reason=no.reason)
+    except Refused as error:
+        async with work.commit(rejected=error.reason) as tx:
+            await store.move(tx, transfer.id, State.REFUNDING, State.HELD, reason=error.reason)
         return
     async with work.commit() as tx:
         await store.move(tx, transfer.id, State.REFUNDING, State.REFUNDED, refund_id=receipt.id)

@@ -6,7 +6,7 @@ from payonce import Exponential, NoPayload, Policy
 from payonce.examples.transfers.model import Order
 
 VENDOR_TIMEOUT_S: Final = 1.0
-"""Of one call to a bank; well below the lease, or another run could begin while this one waits for its answer."""
+"""Time limit of a call to a bank; well below the lease, so that no other run begins meanwhile."""
 
 _BACKOFF: Final = Exponential(base_delay_seconds=0.2, backoff_multiplier=2.0, max_delay_seconds=1.0, jitter_seconds=0.2)
 _DAY_S: Final = 86_400.0
@@ -14,9 +14,9 @@ PayloadT = TypeVar("PayloadT")
 
 
 def _policy(queue: str, payload: type[PayloadT]) -> Policy[PayloadT]:
-    # Money is not given up after so many tries, but when a day has not helped: then a person looks.
-    # Lease and delays are short, so that one can watch: the work of a killed worker is taken over in seconds. A real
-    # bank deserves longer delays; QUEUE_POLICY__TRANSFERS_PAY_IN__MAX_DELAY_SECONDS and its like set them.
+    # Transfers are not given up after a number of attempts, but after a day: then an operator decides.
+    # Lease and delays are short for the demonstration: a killed worker's work is taken over in seconds. A real bank
+    # requires longer delays; set QUEUE_POLICY__TRANSFERS_PAY_IN__MAX_DELAY_SECONDS and the like.
     return Policy(
         queue,
         max_attempts=None,

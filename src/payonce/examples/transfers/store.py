@@ -1,4 +1,4 @@
-"""Transfers on record, each function with its SQL beside it."""
+"""Stored transfers; each function contains its SQL."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ REFERENCES: Final = {
     "transfer": "select id from transfers.transfers where id = any($1::text[])",
     OPENING: f"select id from unnest($1::text[]) as asked (id) where id = '{AT_SOUTHBANK}'",
 }
-"""What postings refer to, and which of some ids are there."""
+"""The kind of a posting's reference, and the ids that exist."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A transfer as a caller sees it."""
+    """A transfer with its state, for callers."""
 
     transfer: Transfer
     trace_id: str | None
@@ -37,7 +37,7 @@ class Seen:
 
 
 async def request(tx: Tx, order: Order, tenant: str | None = None, trace_id: str | None = None) -> Transfer:
-    """Puts a transfer on record together with the message that begins it; the same order again changes nothing."""
+    """Stores a transfer together with its first message; repeating the order changes nothing."""
     wanted = requested(order)
     row = await tx.fetchrow(
         """
@@ -54,18 +54,18 @@ async def request(tx: Tx, order: Order, tenant: str | None = None, trace_id: str
         trace_id,
     )
     if row is not None:
-        # The lane is the tenant: freezes know it by that.
+        # The lane is the tenant, to which freezes apply.
         await tx.send(WITHDRAW, NoPayload(), key=f"withdraw:{wanted.id}", correlation_id=wanted.id, lane=tenant)
         return transfer_from(row)
     known = transfer_from(await tx.fetchrow("select * from transfers.transfers where id = $1", wanted.id))
     same = (known.source, known.target, known.amount, known.tenant)
     if same != (wanted.source, wanted.target, wanted.amount, tenant):
-        raise BadOrder(f"transfer {wanted.id} is on record with other accounts or another amount; use another id")
+        raise BadOrder(f"transfer {wanted.id} exists with other accounts or another amount; use another id")
     return known
 
 
 async def post_opening(post: Callable[[Posting], Awaitable[object]], amounts: Iterable[Amount]) -> None:
-    """What we have at Southbank before the first transfer; entered once."""
+    """Posts our balance at Southbank before the first transfer, once."""
     for amount in amounts:
         lines = moved(amount, "equity/opening", AT_SOUTHBANK)
         await post(Posting(f"opening:{amount.asset.code}", Reference(OPENING, AT_SOUTHBANK), lines))
@@ -79,7 +79,7 @@ async def transfer(read: Reader, transfer_id: str | None) -> Transfer:
 
 
 async def seen(read: Reader | Tx, transfer_id: str, tenant: str | None) -> Seen | None:
-    """For a tenant only what is theirs; those of the house see all."""
+    """A tenant's key sees only its own transfers; the platform's keys see all."""
     row = await read.fetchrow(
         "select * from transfers.transfers where id = $1 and ($2::text is null or tenant = $2)", transfer_id, tenant
     )
@@ -99,9 +99,9 @@ async def move(
     payment_id: str | None = None,
     refund_id: str | None = None,
 ) -> None:
-    """Compare-and-set: a transfer that is no longer as it was read is looked at again."""
+    """Compare-and-set: raises Retry if the transfer has changed since it was read."""
     if after not in TRANSITIONS[before]:
-        raise AssertionError(f"a transfer does not go from {before} to {after}")
+        raise AssertionError(f"there is no transition of a transfer from {before} to {after}")
     moved = await tx.fetchval(
         """
         update transfers.transfers
