@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from payonce.kit.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from payonce.app.process import Addresses, App
+    from payonce.app.addresses import Addresses
+    from payonce.app.process import App
     from payonce.cli.demo.disruption import (
         DisruptedRun,
         Workload,
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from payonce.cli.output import note, table
 
 _HOMES: Final = {
-    "payonce.app.process": "Addresses App",
+    "payonce.app.addresses": "Addresses",
+    "payonce.app.process": "App",
     "payonce.cli.demo.disruption": (
         "DisruptedRun Workload environment_of log_file progress_bar run_workload scratch_app too_few_kills"
     ),

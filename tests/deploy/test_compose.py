@@ -14,7 +14,8 @@ import jsonschema_rs
 import pytest
 from typer.main import get_command
 
-from payonce.app.process import Addresses, App, migrate_database
+from payonce.app.addresses import Addresses
+from payonce.app.process import App, migrate_database
 from payonce.app.registry import check_roles, role_names
 from payonce.cli.application import app
 from payonce.embedded import Server, client_environment, psql_command, reset, start

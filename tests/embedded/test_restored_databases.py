@@ -8,8 +8,9 @@ import asyncpg
 import pytest
 
 from payonce.embedded import Server, backup, backups, restore, start, stop
-from payonce.engine.controls.quarantine import notice_identity, open_quarantine
+from payonce.engine.controls.quarantine import open_quarantine
 from payonce.engine.database.connections import Database
+from payonce.engine.database.identity import notice_identity
 from payonce.engine.database.migrate import known_migrations, migrate
 from payonce.engine.ledger import Posting, Reference, audit_ledger, moved, post, snapshot_balances
 from payonce.engine.messages.transaction import Reader

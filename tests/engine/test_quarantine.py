@@ -12,11 +12,11 @@ from payonce.engine.controls.quarantine import (
     Quarantine,
     begin_quarantine,
     blockers,
-    notice_identity,
     open_quarantine,
     release,
     widen,
 )
+from payonce.engine.database.identity import notice_identity
 from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger import Posting, Reference, moved
 from payonce.engine.messages.transaction import begin

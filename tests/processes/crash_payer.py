@@ -14,10 +14,10 @@ import uvloop
 
 from payonce.app.logging import configure_logs
 from payonce.engine.controls.checks import SEND_CHECKS
-from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database import commits
 from payonce.engine.database.commits import LOST_ANSWERS, Session
 from payonce.engine.database.connections import Database
+from payonce.engine.database.identity import notice_identity
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import PlainConnection
 from payonce.engine.effects import CannotTell, DidNot, Happened

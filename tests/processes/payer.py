@@ -19,8 +19,8 @@ import msgspec
 import uvloop
 
 from payonce.engine.controls.checks import SEND_CHECKS
-from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database
+from payonce.engine.database.identity import notice_identity
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import PlainConnection
 from payonce.engine.effects import (

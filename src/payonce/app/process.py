@@ -4,11 +4,11 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from payonce import embedded
 from payonce.app import registry
+from payonce.app.addresses import Addresses, find_database
 from payonce.app.assembly import (
     check_environment,
     check_held,
@@ -22,9 +22,9 @@ from payonce.app.assembly import (
 from payonce.app.pushed_queues import at_home, open_pushed, tuned
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, CheckProgress, Report, checks_of, run_audit
 from payonce.engine.controls.checks import SEND_CHECKS
-from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database, check_login
 from payonce.engine.database.durability import check_durability, weaknesses
+from payonce.engine.database.identity import notice_identity
 from payonce.engine.database.migrate import Migration, Status, migrate, status
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.database.sessions import connect
@@ -45,25 +45,6 @@ from payonce.settings import TOKEN_BYTES, Settings, revealed
 DEFAULT_LEASE_S: Final = 30.0
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Addresses:
-    """Where the database is, for the services and for the one who migrates."""
-
-    service: str
-    owner: str
-
-
-async def find_database(settings: Settings) -> Addresses:
-    """The database that the environment names, or the private one, which is started if need be."""
-    if settings.database_url is not None:
-        owner = settings.database_owner_url or settings.database_url
-        return Addresses(settings.database_url.get_secret_value(), owner.get_secret_value())
-    server = await asyncio.to_thread(embedded.start, settings.server_dir)
-    if server.started:
-        log.info("private_postgresql_started", folder=str(server.data_dir), stop_with="payonce db stop")
-    return Addresses(server.service_url, server.owner_url)
 
 
 async def migrate_database(addresses: Addresses) -> list[Migration]:

@@ -76,7 +76,8 @@ async def _serve(
     token: str | None,
     as_json: bool,
 ) -> tuple[signal.Signals, str]:
-    from payonce.app.process import find_database, migrate_database
+    from payonce.app.addresses import find_database
+    from payonce.app.process import migrate_database
     from payonce.app.registry import all_migrations
     from payonce.app.resources import told_address
     from payonce.engine.database.connections import Database, check_login

@@ -10,7 +10,7 @@ from payonce.cli.output import JsonOption, YesOption, command_settings, run_asyn
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.app.process import Addresses
+    from payonce.app.addresses import Addresses
     from payonce.settings import Settings
 
 HELP: Final = """The database: the one that DATABASE_URL names, or the private one.
@@ -162,7 +162,7 @@ async def _connected(addresses: "Addresses") -> int:
 
 
 def _addresses(settings: "Settings") -> "Addresses":
-    from payonce.app.process import find_database
+    from payonce.app.addresses import find_database
 
     return run_async(find_database(settings))
 

@@ -10,7 +10,8 @@ import typer
 
 from payonce.cli import changes, operations, pushed_queues, redis_queues
 from payonce.cli.arguments import ByOption, QueueArgument, StateOption, operator_name, parsed_id
-from payonce.cli.output import JsonOption, open_app, run_async, show, table
+from payonce.cli.output import JsonOption, command_settings, open_app, run_async, show, table
+from payonce.cli.queue_depths import stored_depths
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -53,9 +54,11 @@ def list_queues(as_json: JsonOption = False) -> None:
     """All queues: messages by state, age of the oldest, paused or not."""
 
     async def act() -> None:
-        async with open_app() as app:
-            await redis_queues.warn(app)
-            depths = [await app.admin.depth(name) for name in await app.admin.queues()]
+        depths = await stored_depths(command_settings())
+        if depths is None:
+            async with open_app() as app:
+                await redis_queues.warn(app)
+                depths = [await app.admin.depth(name) for name in await app.admin.queues()]
         show({"queues": [asdict(depth) for depth in depths]}, as_json, _depth_table(depths))
 
     run_async(act())

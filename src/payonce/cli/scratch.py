@@ -12,7 +12,7 @@ from payonce.kit.ids import new_id
 if TYPE_CHECKING:
     import asyncpg
 
-    from payonce.app.process import Addresses
+    from payonce.app.addresses import Addresses
     from payonce.settings import Settings
 
 PREFIX: Final = "payonce_demo_"
@@ -22,7 +22,7 @@ PREFIX: Final = "payonce_demo_"
 async def scratch_database(settings: "Settings") -> AsyncIterator["Addresses"]:
     """Made fresh and dropped at the end. Those of demonstrations that were killed are dropped by the next one."""
     from payonce import embedded
-    from payonce.app.process import Addresses
+    from payonce.app.addresses import Addresses
     from payonce.engine.database.sessions import connect
 
     server = await asyncio.to_thread(embedded.start, settings.server_dir)

@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from payonce.queues.cloudtasks.statements import SUSPICIOUS
+from payonce.queues.cloudtasks.depths import SUSPICIOUS
 from payonce.services.payouts.demo.run import ALONE, DONE
 from payonce.services.payouts.model import Hold
 from payonce.services.payouts.store import payouts

@@ -16,7 +16,8 @@ from payonce.cli.demo.process_pool import ProcessPool, plan_disruptions
 from payonce.cli.output import note
 
 if TYPE_CHECKING:
-    from payonce.app.process import Addresses, App
+    from payonce.app.addresses import Addresses
+    from payonce.app.process import App
     from payonce.engine.messages.transaction import Reader
     from payonce.settings import Settings
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from payonce.engine.audit import LedgerSealer
-from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database, is_transient
+from payonce.engine.database.identity import notice_identity
 from payonce.engine.database.leases import TTL_DEFAULT_S, Leadership
 from payonce.engine.database.notifier import Notifier
 from payonce.engine.janitors.gauges import refresh_metrics

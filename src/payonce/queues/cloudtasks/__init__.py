@@ -11,6 +11,7 @@ endpoint      the HTTP endpoint that the task service calls
 oidc          authenticates the task service
 queue         runs: begun with a token from PostgreSQL, settled there, and only then answered
 statements    the SQL of runs
+depths        states and counts of messages
 admin         operations for operators
 refill        recreates tasks that the task service has lost
 sync          makes the task service's queues match the policies

@@ -8,7 +8,7 @@ from uuid import UUID
 from payonce.engine.database.commits import settled_transaction
 from payonce.engine.database.connections import Connection, Database
 from payonce.engine.database.notifier import Notifier
-from payonce.engine.messages.declarations import check_known, queue_names, set_paused, unknown_queue
+from payonce.engine.messages.declarations import check_known, queue_names, set_paused
 from payonce.engine.messages.model import State, clean_text
 from payonce.engine.messages.ports import Depth, Filter, Preview, QueuedMessage
 from payonce.engine.messages.rows import MESSAGE_COLUMNS, message_shown
@@ -16,9 +16,9 @@ from payonce.engine.outbox import wake_name
 from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX, STARTS_OVER
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks.client import TaskService
+from payonce.queues.cloudtasks.depths import HELD, IN_STATE, depth_of
 from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.cloudtasks.pushed import PushedQueue
-from payonce.queues.cloudtasks.statements import SUSPICIOUS
 from payonce.queues.operations import (
     CHANGE_BATCH,
     COUNT_MAX,
@@ -48,19 +48,7 @@ class CloudTasksAdmin:
         return await queue_names(self._pool)
 
     async def depth(self, queue: str) -> Depth:
-        row = await self._pool.fetchrow(_DEPTH, queue)
-        if row is None:
-            raise await unknown_queue(self._pool, queue)
-        return Depth(
-            queue,
-            row["ready"],
-            row["delayed"],
-            row["alone"],
-            row["leased"],
-            row["parked"],
-            max(0.0, row["oldest_ready_s"]),
-            row["paused"],
-        )
+        return await depth_of(self._pool, queue)
 
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[QueuedMessage]:
         """Messages in the order they fall due; `after` names the last message of the previous page."""
@@ -69,7 +57,7 @@ class CloudTasksAdmin:
         rows = await self._pool.fetch(
             f"""
             select {_STORED} from payonce.outbox
-            where relay = '{RELAY}' and queue = $1 and {_IN[state]} and ($3::uuid is null or ({_AT}, id) > (
+            where relay = '{RELAY}' and queue = $1 and {IN_STATE[state]} and ($3::uuid is null or ({_AT}, id) > (
                 select {_AT}, id from payonce.outbox where relay = '{RELAY}' and id = $3))
             order by {_AT}, id limit $2
             """,
@@ -202,22 +190,15 @@ def _stored(row: Any, state: State) -> QueuedMessage:
     )
 
 
-_HELD: Final = "coalesce(holder is not null and held_until > payonce.lease_now(), false)"
 _AT: Final = "(case when state = 'parked' then try_at else ready_at end)"
 _STORED: Final = f"{MESSAGE_COLUMNS}, {_AT} as at, run_crashes, held_until, worker, last_error"
-_IN: Final = {
-    State.PARKED: "state = 'parked'",
-    State.LEASED: f"state <> 'parked' and {_HELD}",
-    State.ALONE: f"state <> 'parked' and not {_HELD} and run_crashes >= {SUSPICIOUS}",
-    State.READY: f"state <> 'parked' and not {_HELD} and run_crashes < {SUSPICIOUS}",
-}
 
 _HAS_OPEN_EFFECTS: Final = has_open_effects("outbox")
 _IS_IN_REVIEW: Final = is_in_review("outbox")
 
 
 def _matching(state: State) -> str:
-    return f"""relay = '{RELAY}' and queue = $1 and {_IN[state]}
+    return f"""relay = '{RELAY}' and queue = $1 and {IN_STATE[state]}
         and ($2::uuid[] is null or id = any($2)) and ($3::text is null or action = $3)
         and ($4::text is null or correlation_id = $4)
         and ($5::text is null or position($5 in coalesce(last_error, '')) > 0)
@@ -237,24 +218,9 @@ def _arguments(queue: str, which: Filter) -> tuple[Any, ...]:
     )
 
 
-def _counted(state: State, also: str = "true") -> str:
-    return f"""(select count(*) from (select from payonce.outbox
-        where relay = '{RELAY}' and queue = q.name and {_IN[state]} and {also} limit {COUNT_MAX}) counted)"""
-
-
-_DEPTH: Final = f"""
-    select q.paused,
-        {_counted(State.READY, "ready_at <= payonce.due_now()")} as ready,
-        {_counted(State.READY, "ready_at > payonce.due_now()")} as delayed,
-        {_counted(State.ALONE)} as alone, {_counted(State.LEASED)} as leased, {_counted(State.PARKED)} as parked,
-        coalesce((select extract(epoch from payonce.due_now() - ready_at)::float8 from payonce.outbox
-            where relay = '{RELAY}' and queue = q.name and {_IN[State.READY]} order by ready_at limit 1), 0)
-            as oldest_ready_s
-    from payonce.queues q where q.name = $1"""
-
 _PURGE: Final = f"""
     with gone as (
-        delete from payonce.outbox where relay = '{RELAY}' and id = any($1) and not {_HAS_OPEN_EFFECTS} and not {_HELD}
+        delete from payonce.outbox where relay = '{RELAY}' and id = any($1) and not {_HAS_OPEN_EFFECTS} and not {HELD}
         returning *
     ), ended as (
         insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone

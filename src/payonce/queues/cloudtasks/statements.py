@@ -5,10 +5,7 @@ from typing import Final
 from payonce.engine.messages.job_log import insert_runs
 from payonce.engine.messages.rows import MESSAGE_COLUMNS
 from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX
-
-SUSPICIOUS: Final = 2
-"""So many processes may die while a message runs beside others; then it runs isolated, and if its process dies again,
-it is parked."""
+from payonce.queues.cloudtasks.depths import SUSPICIOUS
 
 _ENTRY_COLUMNS: Final = ", ".join(
     f"entry.{name.strip()}" for name in MESSAGE_COLUMNS.split(",") if name.strip() not in ("id", "queue")

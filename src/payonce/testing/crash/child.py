@@ -15,8 +15,8 @@ import asyncpg
 import structlog
 
 from payonce.engine.controls.checks import SEND_CHECKS
-from payonce.engine.controls.quarantine import notice_identity
 from payonce.engine.database.connections import Database, is_transient
+from payonce.engine.database.identity import notice_identity
 from payonce.engine.janitors import Janitor
 from payonce.engine.messages.process import Worker
 from payonce.engine.messages.work import Handler, Work

@@ -2,7 +2,6 @@
 vendors."""
 
 from payonce.engine.controls.quarantine.check import refuse_in_quarantine
-from payonce.engine.controls.quarantine.identity import notice_identity
 from payonce.engine.controls.quarantine.release import Blocker, blockers, release
 from payonce.engine.controls.quarantine.state import Quarantine, begin_quarantine, open_quarantine, widen
 
@@ -11,7 +10,6 @@ __all__ = [
     "Quarantine",
     "begin_quarantine",
     "blockers",
-    "notice_identity",
     "open_quarantine",
     "refuse_in_quarantine",
     "release",

@@ -12,7 +12,8 @@ from payonce.cli.demo.disruption import DisruptedRun, environment_of, log_file, 
 from payonce.cli.output import table
 
 if TYPE_CHECKING:
-    from payonce.app.process import Addresses, App
+    from payonce.app.addresses import Addresses
+    from payonce.app.process import App
     from payonce.cli.demo.fleet import Fleet
     from payonce.engine.messages.transaction import Reader
     from payonce.services.payouts.demo.orders import DemoOrder, WebhookCaller
@@ -223,7 +224,7 @@ class _Run:
         await asyncio.gather(*(one_after_another() for _ in range(CALLS_AT_ONCE)))
 
     async def _disrupt(self, progress: float, kills: list[float]) -> None:
-        from payonce.queues.cloudtasks.statements import SUSPICIOUS
+        from payonce.queues.cloudtasks.depths import SUSPICIOUS
 
         if progress >= OUTAGE_AT and not self.was_down:
             self.world.changenow.take_down(OUTAGE_S)
