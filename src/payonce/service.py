@@ -29,7 +29,7 @@ from payonce.settings.service import ServiceSettings
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
-    from fastapi.security import HTTPAuthorizationCredentials
+    from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
     from starlette.requests import Request
     from starlette.routing import Route
     from starlette.types import ASGIApp
@@ -199,6 +199,8 @@ class Service:
     is_operator: Callable[["Request", "HTTPAuthorizationCredentials"], Awaitable[bool | None]] | None = None
     """Whether these credentials are an operator's of the service, who may see how the queues are; None for credentials
     that the service does not issue. Raises Problem for those that it issued and no longer accepts."""
+    operator_scheme: Callable[[], "HTTPBearer"] | None = None
+    """The security scheme of these credentials, for the API description."""
     scopes: Mapping[str, str] = field(default_factory=dict)
     """What keys for its routes may be allowed, and what that means."""
     tenant_scopes: Sequence[str] = ()

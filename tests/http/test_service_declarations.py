@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fastapi import APIRouter
-from fastapi.security import HTTPAuthorizationCredentials
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -44,6 +44,13 @@ async def is_operator(request: Request, given: HTTPAuthorizationCredentials) -> 
     return {"manager": True, "guest": False}.get(given.credentials)
 
 
+BADGE = HTTPBearer(scheme_name="Badge", auto_error=False)
+
+
+def operator_scheme() -> HTTPBearer:
+    return BADGE
+
+
 async def sell(request: Request) -> Response:
     article = (await request.body()).decode()
     if article == "nothing":
@@ -67,8 +74,16 @@ SHOP = Service(
     shared_routes=shared_routes,
     mounts={"/till": till},
     is_operator=is_operator,
+    operator_scheme=operator_scheme,
 )
-STOCK = Service("shop", None, {"stock": ()}, shared_routes=shared_routes, is_operator=is_operator)
+STOCK = Service(
+    "shop",
+    None,
+    {"stock": ()},
+    shared_routes=shared_routes,
+    is_operator=is_operator,
+    operator_scheme=operator_scheme,
+)
 
 
 def with_shop(ask: WebClient) -> WebClient:
@@ -124,3 +139,13 @@ async def test_a_short_route_has_the_bounds_problems_and_metrics_of_every_other(
 async def test_a_short_route_takes_posts_only(web: OpenWeb) -> None:
     async with web() as ask:
         assert (await with_shop(ask).get(SALES)).status == 405
+
+
+async def test_the_description_has_the_security_schemes_of_the_services_that_are_here(web: OpenWeb) -> None:
+    async with web() as ask:
+        ask.app.services = [each for each in ask.app.services if each.operator_scheme is None]
+        for service_scheme, served in (([], replace(ask, web=build_web(ask.app))), (["Badge"], with_shop(ask))):
+            described = (await served.get("/openapi.json")).json
+            names = ["ApiKey", *service_scheme]
+            assert sorted(described["components"]["securitySchemes"]) == sorted(names)
+            assert described["paths"][DEPTHS]["get"]["security"] == [*({name: []} for name in names), {}]

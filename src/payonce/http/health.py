@@ -18,7 +18,7 @@ from payonce.http.kit.auth import require
 from payonce.http.kit.problems import responses
 from payonce.http.kit.scopes import METRICS_READ
 from payonce.http.metrics_page import MetricsPage
-from payonce.http.monitor_access import KEY, OPEN, is_monitor, require_monitor
+from payonce.http.monitor_access import KEY, OPEN, is_monitor, operator_schemes, require_monitor
 from payonce.kit.outcomes import PayonceError, Unavailable
 from payonce.kit.redact import redact
 
@@ -91,10 +91,10 @@ def health_routes(app: App) -> APIRouter:
     @routes.get(
         "/v1/health/queues",
         summary="Depth by state, age of the oldest",
-        dependencies=[require_monitor(app)],
+        dependencies=[require_monitor(app), *operator_schemes(app)],
         responses=responses(401, 403, 429, 503),
-        # Beside the key: an operator's token, and on the machine itself nothing.
-        openapi_extra={"security": [{"AccessToken": []}, {}]},
+        # Monitors on this machine need no credentials.
+        openapi_extra={"security": [{}]},
     )
     async def queue_health() -> Depths:
         return await depths_of(app)

@@ -29,6 +29,12 @@ def require_monitor(app: App) -> Any:
     return Security(monitor)
 
 
+def operator_schemes(app: App) -> list[Any]:
+    """Dependencies that describe the credentials of services' operators; `require_monitor` checks them."""
+    schemes = dict.fromkeys(each.operator_scheme() for each in app.services if each.operator_scheme is not None)
+    return [Security(scheme) for scheme in schemes]
+
+
 async def is_monitor(app: App, request: Request) -> bool:
     """For a route that tells everybody something, and watchers more."""
     try:

@@ -21,6 +21,7 @@ INVARIANTS = {**subscriptions.INVARIANTS, **payments.INVARIANTS, **payments.SHAR
 
 OPERATIONS = lazily("payonce.services.billing.api.operations:build_routes")
 IS_OPERATOR = lazily("payonce.services.billing.callers:is_operator")
+OPERATOR_SCHEME = lazily("payonce.services.billing.callers:operator_scheme")
 SIMULATED_CARDS = lazily("payonce.services.billing.resources:simulated_cards")
 
 MODULES: Final = ("babel", "bidi", "jwt", "reportlab", "uharfbuzz")
@@ -45,6 +46,7 @@ SUBSCRIPTIONS = Service(
     short_routes=lazily("payonce.services.billing.subscriptions.api:build_short_routes"),
     shared_routes=OPERATIONS,
     is_operator=IS_OPERATOR,
+    operator_scheme=OPERATOR_SCHEME,
     scopes=SCOPES,
     tenant_refusal=NO_TENANTS,
     observes=subscriptions.observe_subscriptions,
@@ -91,6 +93,7 @@ PAYMENTS = Service(
     shared_routes=OPERATIONS,
     mounts={"/simulated-gateway": SIMULATED_CARDS},
     is_operator=IS_OPERATOR,
+    operator_scheme=OPERATOR_SCHEME,
     observes=payments.observe_payments,
     lookups=payments.LOOKUPS,
     in_database=lazily("payonce.services.billing.resources:payments_in"),

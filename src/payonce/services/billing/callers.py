@@ -117,6 +117,11 @@ async def is_operator(request: Request, given: HTTPAuthorizationCredentials) -> 
     return (await _identified(request, given, READ)).operator if is_token(given.credentials) else None
 
 
+def operator_scheme() -> HTTPBearer:
+    """The security scheme of access tokens."""
+    return BEARER
+
+
 def caller_of(once: Once) -> BillingCaller:
     assert isinstance(once.caller, BillingCaller)
     return once.caller
