@@ -1,12 +1,12 @@
 """The job log, traces and the audit log over HTTP."""
 
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, Field
 
 from payonce.app.logging import without_secrets
@@ -53,6 +53,38 @@ class JobPage(BaseModel):
     next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
 
 
+@dataclass(frozen=True)
+class JobQuery:
+    """The query parameters of a list of ended runs: `query: Annotated[JobQuery, Depends()]`."""
+
+    queue: Name | None = None
+    status: Ended | None = None
+    action: Name | None = None
+    correlation_id: Name | None = None
+    idempotency_key: Name | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    limit: Limit = PAGE_DEFAULT
+    before: Annotated[Number | None, Query(description="The last id of the previous page.")] = None
+
+    async def page(self, read: job_log.Readable, queues: Sequence[str] | None = None) -> JobPage:
+        """The matching runs; where the query names no queue, those of `queues`, or of all."""
+        found = await job_log.recent(
+            read,
+            queue=self.queue,
+            queues=queues if self.queue is None else None,
+            status=self.status,
+            action=self.action,
+            correlation_id=self.correlation_id,
+            idempotency_key=self.idempotency_key,
+            since=self.since,
+            until=self.until,
+            limit=self.limit,
+            before_id=self.before,
+        )
+        return JobPage(jobs=_documents(found), next_before=found[-1].id if len(found) == self.limit else None)
+
+
 class TraceDocument(BaseModel):
     what: str
     trace_ids: list[str]
@@ -79,33 +111,9 @@ class AuditPage(BaseModel):
 def job_routes() -> APIRouter:
     routes = APIRouter(tags=["logs"])
 
-    @routes.get("/v1/jobs", summary="Ended runs, the newest first", responses=READ)
-    async def list_jobs(
-        context: AppContextDep,
-        caller: Reader,
-        queue: Name | None = None,
-        status: Ended | None = None,
-        action: Name | None = None,
-        correlation_id: Name | None = None,
-        idempotency_key: Name | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        limit: Limit = PAGE_DEFAULT,
-        before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
-    ) -> JobPage:
-        found = await job_log.recent(
-            context.read,
-            queue=queue,
-            status=status,
-            action=action,
-            correlation_id=correlation_id,
-            idempotency_key=idempotency_key,
-            since=since,
-            until=until,
-            limit=limit,
-            before_id=before,
-        )
-        return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
+    @routes.get("/v1/jobs", summary="Ended runs, newest first", responses=READ)
+    async def list_jobs(context: AppContextDep, caller: Reader, query: Annotated[JobQuery, Depends()]) -> JobPage:
+        return await query.page(context.read)
 
     @routes.get("/v1/traces/{what}", summary="One payment across queues and runs, in time order", responses=READ_ONE)
     async def trace(
@@ -117,7 +125,7 @@ def job_routes() -> APIRouter:
         if not found.entries:
             raise not_found(f"trace of {what!r} in this database, or it is older than the job log")
         return TraceDocument(
-            what=what, trace_ids=list(found.trace_ids), entries=shown_jobs(found.entries), truncated=found.truncated
+            what=what, trace_ids=list(found.trace_ids), entries=_documents(found.entries), truncated=found.truncated
         )
 
     @routes.get("/v1/audit", summary="Who did what, the newest first", responses=READ)
@@ -148,7 +156,7 @@ def job_routes() -> APIRouter:
     return routes
 
 
-def shown_jobs(entries: Iterable[job_log.Entry]) -> list[Job]:
+def _documents(entries: Iterable[job_log.Entry]) -> list[Job]:
     return [
         Job(**{**asdict(entry), "last_error": without_secrets(entry.last_error), "info": without_secrets(entry.info)})
         for entry in entries

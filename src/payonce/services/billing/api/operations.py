@@ -3,16 +3,15 @@
 from dataclasses import asdict
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Response
 
-from payonce.engine.messages import job_log
 from payonce.engine.messages.transaction import Tx
 from payonce.http.health import Depths, QueueDepth
-from payonce.http.jobs import Ended, JobPage, shown_jobs
+from payonce.http.jobs import JobPage, JobQuery
 from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found, responses
-from payonce.http.kit.values import PAGE_DEFAULT, Limit, Moment, Name, Number
+from payonce.http.kit.values import Name
 from payonce.http.queues import Pause, Paused, Redriven, RedriveRequest, redrive_parked
 from payonce.services.billing.callers import (
     BillingCaller,
@@ -45,35 +44,11 @@ def build_routes() -> APIRouter:
 
 def _add_looking(routes: APIRouter) -> None:
     @routes.get("/job-logs", summary="List finished jobs of billing's queues, newest first", responses=LOOK)
-    async def list_job_logs(
-        context: AppContextDep,
-        caller: Viewer,
-        queue: Name | None = None,
-        status: Ended | None = None,
-        action: Name | None = None,
-        correlation_id: Name | None = None,
-        idempotency_key: Name | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        limit: Limit = PAGE_DEFAULT,
-        before: Annotated[Number | None, Query(description="The last id of the previous page.")] = None,
-    ) -> JobPage:
+    async def list_job_logs(context: AppContextDep, caller: Viewer, query: Annotated[JobQuery, Depends()]) -> JobPage:
         require_resource(context, Tokens)
-        if queue is not None:
-            _check_ours(queue)
-        found = await job_log.recent(
-            context.read,
-            queues=OURS if queue is None else (queue,),
-            status=status,
-            action=action,
-            correlation_id=correlation_id,
-            idempotency_key=idempotency_key,
-            since=since,
-            until=until,
-            limit=limit,
-            before_id=before,
-        )
-        return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
+        if query.queue is not None:
+            _check_ours(query.queue)
+        return await query.page(context.read, OURS)
 
     @routes.get(
         "/queues", summary="List billing's queues with message counts by state and pause status", responses=LOOK
