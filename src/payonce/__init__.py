@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from payonce.engine.reconcile import Entry, Flow, StatementSource
     from payonce.engine.webhooks import Received, Receiver, announce
     from payonce.kit.budget import Budget, Unlimited
-    from payonce.kit.http import Application, HttpClient, Response
+    from payonce.kit.http import Application, HttpClient, Response, Watch, request_within
     from payonce.kit.http.transport import Transport
     from payonce.kit.ids import new_id
     from payonce.kit.log import get_logger
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from payonce.kit.webhooks import Refusal, Scheme, Secret
     from payonce.service import Demo, DemoReport, Forwarding, Option, Running, Served, Service, Simulators, lazily
     from payonce.settings import Settings
+    from payonce.settings.service import ServiceSettings, checked_url, checked_word
 
 _HOMES: Final = {
     "payonce.engine.audit.run": "Audit",
@@ -116,7 +117,7 @@ _HOMES: Final = {
     "payonce.engine.reconcile": "Entry Flow StatementSource",
     "payonce.engine.webhooks": "Received Receiver announce",
     "payonce.kit.budget": "Budget Unlimited",
-    "payonce.kit.http": "Application HttpClient Response",
+    "payonce.kit.http": "Application HttpClient Response Watch request_within",
     "payonce.kit.http.transport": "Transport",
     "payonce.kit.ids": "new_id",
     "payonce.kit.log": "get_logger",
@@ -127,6 +128,7 @@ _HOMES: Final = {
     "payonce.kit.webhooks": "Refusal Scheme Secret",
     "payonce.service": "Demo DemoReport Forwarding Option Running Served Service Simulators lazily",
     "payonce.settings": "Settings",
+    "payonce.settings.service": "ServiceSettings checked_url checked_word",
 }
 """The public names by the modules that define them; a module is imported when one of its names is used."""
 
@@ -209,6 +211,7 @@ __all__ = [
     "Secret",
     "Served",
     "Service",
+    "ServiceSettings",
     "Settings",
     "SharedBudget",
     "Simulators",
@@ -222,6 +225,7 @@ __all__ = [
     "Unknown",
     "Unlimited",
     "Unprocessable",
+    "Watch",
     "Work",
     "__version__",
     "accept",
@@ -231,6 +235,8 @@ __all__ = [
     "balance",
     "begin",
     "call_observer",
+    "checked_url",
+    "checked_word",
     "get_logger",
     "handles",
     "lazily",
@@ -239,6 +245,7 @@ __all__ = [
     "next_generation",
     "post",
     "preview",
+    "request_within",
     "reviews",
     "statement",
     "submit",

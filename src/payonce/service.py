@@ -150,10 +150,13 @@ class Service:
     name: str
     """Of a service that is deployed in several parts, each part is registered, under the same name."""
     package: str | None
-    """Has the folder `migrations`; None for what migrates with the engine or with another part of the service."""
+    """Has the folder `migrations`; None for a service without such a folder, and for one whose other part has it."""
     roles: Mapping[str, Sequence[Handler]]
     invariants: Mapping[str, str] = field(default_factory=dict)
     schedules: Sequence[Schedule] = ()
+    migrations: Sequence[str] = ()
+    """The SQL of its migrations, in order, for a service of one module without a folder `migrations`. Append to it: a
+    released migration must not change."""
     settings: type[ServiceSettings] | None = None
     """Its own settings; `settings.of(…)` reads them, and its roles start only when their `check` passes."""
     resources: Callable[[Settings, Database], AbstractAsyncContextManager[Sequence[object]]] | None = None

@@ -1,6 +1,5 @@
 """The code blocks in the documents run as they stand."""
 
-import asyncio
 import os
 import re
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from payonce import embedded
 from payonce.app.registry import SERVICES
 from payonce.engine.ledger import Account, balance
 from payonce.engine.messages.model import Message
@@ -34,19 +32,6 @@ def python_blocks(name: str) -> list[str]:
 
 def sh_blocks(name: str) -> list[str]:
     return re.findall(r"```sh\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL)
-
-
-def test_the_first_handler_of_the_quick_start_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [program] = python_blocks("quick-start.md")
-    names: dict[str, object] = {"__name__": "quick_start"}
-    exec(compile(program, "quick-start.md", "exec"), names)  # noqa: S102 - it is our own document
-    folder = tmp_path / "postgres"
-    try:
-        asyncio.run(names["main"](folder))  # type: ignore[operator]
-    finally:
-        embedded.reset(folder)
-    # A busy machine may have its worker say that it was slow.
-    assert capsys.readouterr().out.splitlines()[-1].startswith("1 greeting")
 
 
 def test_the_example_of_the_testing_page_passes(pytester: pytest.Pytester) -> None:

@@ -97,12 +97,17 @@ def test_the_older_name_of_the_module_still_works() -> None:
     assert {name for name in older.__all__ if getattr(older, name) is not getattr(payonce, name)} == set()
 
 
+def test_the_page_on_the_public_api_lists_every_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").partition("## Names of `payonce`")[2]
+    assert sorted(re.findall(r"`(\w+)`[,|\s]", page)) == sorted({*payonce.__all__} - {"__version__"})
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=name_of)
 def test_examples_import_nothing_internal(path: Path) -> None:
     assert internal(path.read_text(encoding="utf-8"), own="payonce.examples") == []
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.name != "quick-start.md"], ids=name_of)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_documents_import_nothing_internal(path: Path) -> None:
     for block in blocks(path.read_text(encoding="utf-8"), "python"):
         assert internal(f"async def fragment():\n{textwrap.indent(block, '    ')}") == []

@@ -6,6 +6,8 @@ from typing import Final
 ENTRY_POINTS: Final = "payonce.services"
 """The group under which an installed package declares its services: `giftcards = "giftcards:SERVICE"`."""
 CHOICE: Final = "PAYONCE_SERVICES"
+SERVICE_MODULES: Final = "PAYONCE_SERVICE_MODULES"
+"""The variable that names services by their module: `hello:SERVICE`, several with commas."""
 
 
 def chosen_services(environ: Mapping[str, str]) -> frozenset[str] | None:

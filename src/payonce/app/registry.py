@@ -1,7 +1,7 @@
 """The services of an installation: what each declares, and what follows from all of them together.
 
 A built-in service is one folder with the rooms of its neighbours, and one line in BUILT_IN. An installed package
-declares its own by an entry point.
+declares its own by an entry point, and PAYONCE_SERVICE_MODULES names modules that are not installed.
 """
 
 import os
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from payonce.app import CHOICE, ENTRY_POINTS, chosen_services
 from payonce.app.assembly import roles_of, scopes_of, services_in
+from payonce.app.service_modules import load_named
 from payonce.engine import controls
-from payonce.engine.database.migrate import Migration, known_migrations
+from payonce.engine.database.migrate import Migration, known_migrations, migrations_of
 from payonce.engine.messages.policy import override_from_environment
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.work import Handler
@@ -45,11 +46,13 @@ class Loaded:
 
 
 def load_services(environ: Mapping[str, str]) -> Loaded:
-    """The chosen built-in services, then those of installed packages in the order of their names."""
+    """The chosen built-in services, then installed packages in the order of their names, then named modules."""
     installed = _installed()
     chosen, names = chosen_services(environ), dict.fromkeys(service.name for service in installed)
     if chosen is not None and (unknown := sorted(chosen - names.keys())):
         raise Invalid(f"{CHOICE} names {unknown[0]!r}; installed services are: {', '.join(names)}")
+    if chosen is not None:
+        chosen |= {service.name for service in named_services()}
     absent: dict[str, str] = {}
     for service in installed:
         if chosen is not None and service.name not in chosen:
@@ -67,6 +70,7 @@ def _installed() -> list[Service]:
     found = [service for module in BUILT_IN for service in _declared(import_module(module).SERVICE, module)]
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         found += _declared(point.load(), f"the entry point {point.name} = {point.value}")
+    found += [service for service in named_services() if not any(service is other for other in found)]
     names = [role for service in found for role in roles_of([service])]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise Invalid(f"two services have the role {twice[0]}; give one of them another name, or uninstall it")
@@ -75,6 +79,11 @@ def _installed() -> list[Service]:
 
 def _is_importable(module: str) -> bool:
     return find_spec(module) is not None
+
+
+def named_services() -> list[Service]:
+    """The services that PAYONCE_SERVICE_MODULES names."""
+    return [service for name, declared in load_named() for service in _declared(declared, name)]
 
 
 def _declared(declared: object, where: str) -> Sequence[Service]:
@@ -161,4 +170,5 @@ def handlers_of(roles: Sequence[str]) -> list[Handler]:
 
 
 def all_migrations() -> list[Migration]:
-    return known_migrations((service.name, service.package) for service in SERVICES if service.package is not None)
+    packages = known_migrations((each.name, each.package) for each in SERVICES if each.package is not None)
+    return packages + [migration for each in SERVICES for migration in migrations_of(each.name, each.migrations)]

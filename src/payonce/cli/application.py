@@ -32,9 +32,10 @@ from payonce.cli import (
     users,
     webhooks,
 )
+from payonce.cli.arguments import ServiceOption
 from payonce.cli.demo import command
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
-from payonce.cli.mounts import Platform, ServiceHelp, lazy_command, mount, placeholder, service_help
+from payonce.cli.mounts import Platform, ServiceHelp, lazy_command, lazy_help, mount, placeholder, service_help
 from payonce.cli.output import note
 
 # The mark \b keeps the lines of a paragraph as they are.
@@ -90,11 +91,12 @@ def _about(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    service: ServiceOption = None,
 ) -> None: ...
 
 
 app.command("up")(serve.up)
-app.command("run", cls=lazy_command(serve.build_run), help=serve.RUN_SUMMARY)(placeholder)
+app.command("run", cls=lazy_help(serve.run_help), help=serve.RUN_SUMMARY)(serve.run)
 app.command("console")(console.console)
 app.command("demo", cls=lazy_command(command.build_demo), help=command.SUMMARY)(placeholder)
 app.add_typer(queues.commands, name="queues")

@@ -33,6 +33,25 @@ ByOption = Annotated[str | None, typer.Option(help="Who does this; unset, your l
 LimitOption = Annotated[int, typer.Option(help="At most this many, up to 500.", min=1, max=500)]
 
 
+def _load_services(names: list[str] | None) -> list[str] | None:
+    from payonce.app.service_modules import name_modules
+
+    name_modules(names or ())
+    return names
+
+
+ServiceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--service",
+        metavar="MODULE:NAME",
+        help="Also load this service, such as hello:SERVICE of hello.py in the current folder; repeatable.",
+        callback=_load_services,
+        is_eager=True,
+    ),
+]
+
+
 def parsed_id(text: str, see: str = "payonce queues peek") -> UUID:
     try:
         return UUID(text)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from payonce.cli.arguments import ServiceOption
 from payonce.cli.output import JsonOption, YesOption, command_settings, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
@@ -27,7 +28,7 @@ commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @commands.command("migrate")
-def migrate(as_json: JsonOption = False) -> None:
+def migrate(service: ServiceOption = None, as_json: JsonOption = False) -> None:
     """Bring the schema up to this version of payonce: all missing migrations, or none."""
     from payonce.app.process import migrate_database
 
@@ -39,7 +40,7 @@ def migrate(as_json: JsonOption = False) -> None:
 
 
 @commands.command("status")
-def status(as_json: JsonOption = False) -> None:
+def status(service: ServiceOption = None, as_json: JsonOption = False) -> None:
     """Which migrations are applied and which are missing."""
     from payonce.app.process import database_status
     from payonce.engine.database.sessions import described

@@ -15,6 +15,7 @@ from typer.main import get_command, get_group
 
 from payonce import examples, services
 from payonce.app import ENTRY_POINTS, chosen_services
+from payonce.app.service_modules import named_modules
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -62,6 +63,18 @@ def lazy_command(build: Callable[[], Callable[..., None]]) -> type[TyperCommand]
             return self._summary_command.get_short_help_str(limit)
 
     return LazyCommand
+
+
+def lazy_help(build: Callable[[], str]) -> type[TyperCommand]:
+    """For `app.command(cls=…, help=…)`: a command whose help is built when it is shown. The list of commands shows the
+    help that is registered."""
+
+    class LazyHelp(TyperCommand):
+        def format_help_text(self, ctx: Any, formatter: Any) -> None:
+            self.help = inspect.cleandoc(build())
+            super().format_help_text(ctx, formatter)
+
+    return LazyHelp
 
 
 class LazyGroup(TyperGroup):
@@ -138,7 +151,7 @@ def _services_with_commands() -> dict[str, "Service"]:
 
 
 def _installed() -> dict[str, "Service"]:
-    return _services_with_commands() if entry_points(group=ENTRY_POINTS) else {}
+    return _services_with_commands() if entry_points(group=ENTRY_POINTS) or named_modules() else {}
 
 
 def _group(service: "Service") -> TyperGroup:

@@ -5,12 +5,12 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from payonce.cli.arguments import ServiceOption
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.listeners import registered
 from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
@@ -29,7 +29,7 @@ PortOption = Annotated[
 ]
 
 
-def up(port: PortOption = None, as_json: JsonOption = False) -> None:
+def up(port: PortOption = None, service: ServiceOption = None, as_json: JsonOption = False) -> None:
     """Run every role in this process, with health, metrics and queues over HTTP.
 
     Example: payonce up --port 9000
@@ -45,28 +45,47 @@ RUN_HELP: Final = """{summary}
 {ports}
 SIGTERM or Ctrl-C drains: nothing new is claimed, running work gets PAYONCE_GRACE_S seconds. A second ends at once.
 
-Example: payonce run tally.worker --port 9001
+\b
+Examples:
+  payonce run tally.worker --port 9001
+  payonce run --service hello:SERVICE
 """
 
 
-def build_run() -> Callable[..., None]:
-    """The command, with the ports in its help on which roles listen without being asked to."""
+def run_help() -> str:
+    """With the ports on which roles listen without being asked to."""
     from payonce.app.registry import usual_ports
-
-    def run(
-        roles: Annotated[list[str], typer.Argument(metavar="ROLE...", help="Such as tally.worker.")],
-        port: PortOption = None,
-        as_json: JsonOption = False,
-        parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,
-    ) -> None:
-        if parent:
-            exit_with_parent(parent)
-        _run(command_settings(quiet=False), roles, port, as_json)
 
     alone = ", ".join(f"{role} alone on {port}" for role, port in usual_ports().items())
     ports = f"\n{alone.replace(' on ', ' listens on port ', 1)}, the first of each on a machine.\n" if alone else ""
-    run.__doc__ = RUN_HELP.format(summary=RUN_SUMMARY, ports=ports)
-    return run
+    return RUN_HELP.format(summary=RUN_SUMMARY, ports=ports)
+
+
+def run(
+    roles: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ROLE...", help="Such as tally.worker. Default: all roles of the services named by --service."
+        ),
+    ] = None,
+    port: PortOption = None,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+    parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,
+) -> None:
+    if parent:
+        exit_with_parent(parent)
+    _run(command_settings(quiet=False), roles or _named_roles(), port, as_json)
+
+
+def _named_roles() -> list[str]:
+    from payonce.app.assembly import roles_of
+    from payonce.app.registry import named_services, role_names
+
+    if roles := roles_of(named_services()):
+        return roles
+    roles_known = ", ".join(role_names())
+    raise Invalid(f"no role is named; give roles or --service MODULE:NAME; roles are: {roles_known}")
 
 
 def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> None:

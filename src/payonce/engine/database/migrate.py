@@ -51,6 +51,11 @@ def migrations_in(component: str, package: str) -> list[Migration]:
     return found
 
 
+def migrations_of(component: str, texts: Sequence[str]) -> list[Migration]:
+    """The migrations of a component that declares them as texts instead of files."""
+    return [Migration(component, number, "declared", sql) for number, sql in enumerate(texts, start=1)]
+
+
 ENGINE: Final = ("engine", "payonce.engine")
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import Field, field_validator
 
-from payonce.settings.service import ServiceSettings, checked_url
+from payonce import ServiceSettings, checked_url
 
 BANK_RULE: Final = "it must be an address such as https://api.bank.example"
 
