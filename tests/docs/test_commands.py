@@ -28,7 +28,10 @@ SCENARIOS: Final = {
     *(scenario.name for scenario in (*BUILT_IN, *ON_REDIS_ALONE)),
     *(scenario.name for service in SERVICES for scenario in service.scenarios()),
 }
-QUEUES: Final = {policy.queue for policies in messages_page.SECTIONS.values() for policy in policies}
+OF_THE_QUICK_START: Final = "hello-greet"
+QUEUES: Final = {policy.queue for policies in messages_page.SECTIONS.values() for policy in policies} | {
+    OF_THE_QUICK_START
+}
 
 
 class Unknown(AssertionError):

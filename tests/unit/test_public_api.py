@@ -99,7 +99,9 @@ def test_the_older_name_of_the_module_still_works() -> None:
 
 def test_the_page_on_the_public_api_lists_every_name() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").partition("## Names of `payonce`")[2]
-    assert sorted(re.findall(r"`(\w+)`[,|\s]", page)) == sorted({*payonce.__all__} - {"__version__"})
+    columns = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ")][1:]
+    named = [name for column in columns for name in re.findall(r"`(\w+)`", column)]
+    assert sorted(named) == sorted({*payonce.__all__} - {"__version__"})
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=name_of)
