@@ -72,12 +72,12 @@ async def test_a_held_payout_is_found_given_a_new_address_and_goes_on(stage: Ope
         await page.get_by_role("link", name="Held 1").click()
         await page.get_by_role("link", name=payout.unique_id).click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("held")
-        await page.get_by_role("radio", name="Let it go on to another address").check()
+        await page.get_by_role("radio", name="Release it to another address").check()
         await page.get_by_label("New address on btc").fill(OTHER_ADDRESS)
         await page.get_by_label("Why").fill("the client wrote to us")
         await page.get_by_role("button", name="Look at what follows").click()
         await expect(page.locator("main")).to_contain_text(f"to {OTHER_ADDRESS}, without a memo.")
-        await page.get_by_role("button", name="Let it go on to another address").click()
+        await page.get_by_role("button", name="Release it to another address").click()
         await expect(page.get_by_role("status")).to_have_text("The payout is priced.")
         await house.run()
         await expect(page.locator("#live")).to_contain_text("final")
@@ -102,7 +102,7 @@ async def test_what_is_typed_with_a_decision_is_what_is_decided(stage: OpenStage
         paid = await failed(house)
         swap = await house.swap(paid)
         house.chain.arrive(house.wallet.address, eth("0.039"), "support", transaction_hash=ONE_HASH.lower())
-        typed = {"Transaction by which it came back": ONE_HASH, "Swap, if several": swap.id}
+        typed = {"Transaction that returned it": ONE_HASH, "Swap, if several": swap.id}
         await decide(paid, "The deposit came back", **typed)
         await expect(page.locator("main")).to_contain_text(f"By transaction {ONE_HASH}.")
         await expect(page.locator("main")).to_contain_text("only when a second person agrees")
@@ -115,10 +115,10 @@ async def test_what_is_typed_with_a_decision_is_what_is_decided(stage: OpenStage
         assert (await house.payout(paid)).held_from is State.PRICED, "it was found, and waits as one that is unpaid"
 
         with_memo = await order(house, 5, address=XRP_CLIENT, coin="xrp", memo="777")
-        await decide(with_memo, "Keep it")
-        await page.get_by_role("button", name="Keep it").click()
+        await decide(with_memo, "Hold the payout")
+        await page.get_by_role("button", name="Hold the payout").click()
         person.expected.add(400)
-        await decide(with_memo, "Let it go on to another address", **{"New address on xrp": XRP_ELSEWHERE})
+        await decide(with_memo, "Release it to another address", **{"New address on xrp": XRP_ELSEWHERE})
         await expect(page.get_by_role("alert")).to_contain_text("extra_id is missing")
         # The page that says so is the answer to a form, and renews itself all the same.
         async with page.expect_response(lambda answer: answer.url.endswith(f"/payouts/{with_memo.id}")):
@@ -126,7 +126,7 @@ async def test_what_is_typed_with_a_decision_is_what_is_decided(stage: OpenStage
         await page.get_by_role("checkbox", name="It needs no memo").check()
         await page.get_by_role("button", name="Look at what follows").click()
         await expect(page.locator("main")).to_contain_text(f"to {XRP_ELSEWHERE}, without a memo.")
-        await page.get_by_role("button", name="Let it go on to another address").click()
+        await page.get_by_role("button", name="Release it to another address").click()
         changed = await house.payout(with_memo)
         assert (changed.wallet_address, changed.extra_id) == (XRP_ELSEWHERE, None)
 
@@ -183,10 +183,10 @@ async def test_a_decision_can_be_made_without_scripts(stage: OpenStage, browser:
         page = person.page
         await page.goto(f"/console/payouts?reference={payout.payment_id}")
         await page.get_by_role("link", name=payout.unique_id).click()
-        await page.get_by_role("radio", name="Give the money back").check()
+        await page.get_by_role("radio", name="Refund the payout").check()
         await page.get_by_label("Why").fill("they cannot receive it")
         await page.get_by_role("button", name="Look at what follows").click()
-        await page.get_by_role("button", name="Give the money back").click()
+        await page.get_by_role("button", name="Refund the payout").click()
         await expect(page.get_by_role("status")).to_have_text("The payout is refunded.")
         await page.goto("/console/payouts/days")
         await expect(page.locator(".spark.still").first).to_be_visible()

@@ -84,7 +84,7 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
             ({"seen": ""}, "does not say what you saw"),
             ({"why": ""}, "say why"),
             ({"address": ""}, "the new address is missing"),
-            ({"address": "0xnot"}, "is no address of the network btc"),
+            ({"address": "0xnot"}, "is not an address of the network btc"),
             ({"verdict": "hold"}, "is held; one can hold"),
         ):
             refused = await visitor.submit(page, path, **{**good, **wrong})
@@ -175,7 +175,7 @@ async def test_a_payment_above_the_wallets_limit_is_approved(stage: OpenStage) -
         payout = await above_the_limit(house)
         page = await visitor.get(f"/payouts/{payout.id}")
         assert "Waits for an approver" in page.words
-        assert "is above the 0.010000000000000000 ETH that the wallet pays at once" in page.words
+        assert "is above the wallet's limit of 0.010000000000000000 ETH per payment" in page.words
         [number] = re.findall(r"/console/approvals/(\d+)", page.text)
         approval = await visitor.get(f"/approvals/{number}")
         assert f"/console/payouts/{payout.unique_id}" in approval.text
@@ -204,7 +204,7 @@ async def test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two(st
         path, form = "/vendors/wallet-limits", {"per_payment": "2", "per_day": "10", "why": "the new policy"}
         check = await visitor.submit(await visitor.get("/vendors"), path, **form)
         assert "Nothing is changed yet." in check.words
-        assert "instead of any amount at once and any amount a day" in check.words
+        assert "instead of any amount per payment and any amount per day" in check.words
         done = await visitor.submit(check, path, **form, sure="yes")
         assert "2.000000000000000000 ETH at once, 10.000000000000000000 ETH a day" in done.words
         for more in ({"per_payment": "2.5"}, {"per_day": ""}):

@@ -90,7 +90,7 @@ async def test_a_payment_that_waits_for_the_wallet_says_so_on_its_page(stage: Op
         await house.run(1_200.0)
         said = (await visitor.get(f"/payouts/{payout.id}")).words
         assert "Part 1 is not paid yet: the wallet" in said
-        assert "fill it up" in said
+        assert "top it up" in said
         house.chain.arrive(house.wallet.address, eth("5"), "top-up")
         await house.run()
         assert "is not paid yet" not in (await visitor.get(f"/payouts/{payout.id}")).words
@@ -102,7 +102,7 @@ def shown_as(amount: Amount) -> str:
 
 async def test_what_accumulates_is_shown_by_client_with_what_is_missing(stage: OpenStage) -> None:
     async with open_console(stage) as (house, address), visiting(address) as visitor:
-        assert "Nothing waits below the exchange's minimum." in (await visitor.get("/payouts/accumulating")).words
+        assert "No payouts are accumulating." in (await visitor.get("/payouts/accumulating")).words
         house.changenow.set_range(TO_BTC, Decimal("0.01"), None)
         first = await order(house, 1, price="10")
         await house.run()
@@ -136,7 +136,7 @@ async def test_a_minimum_that_nobody_tells_is_not_made_up(stage: OpenStage) -> N
 
 async def test_an_empty_list_says_what_comes_next(stage: OpenStage) -> None:
     async with open_console(stage) as (_, address), visiting(address) as visitor:
-        assert "No payout was ordered yet." in (await visitor.get("/payouts")).words
+        assert "No payout has been ordered yet." in (await visitor.get("/payouts")).words
         assert "No payout matches." in (await visitor.get("/payouts?channel=-1")).words
         assert "No payout was ordered within 30d." in (await visitor.get("/payouts/days")).words
         assert (await visitor.get("/payouts/nobody")).status == 404
@@ -305,13 +305,13 @@ async def test_vendors_are_shown_with_what_they_lost_and_what_is_paused(stage: O
             "select 'changenow', 30, 10, due + interval '100 milliseconds', due + interval '1 minute' "
             "from payonce.due_now() due"
         )
-        await house.s.admin.pause("gcsplit-eth-client-swap-queue", "ChangeNOW does not accept our key", "payouts")
+        await house.s.admin.pause("gcsplit-eth-client-swap-queue", "ChangeNOW refuses our API key", "payouts")
         page = await visitor.get("/vendors")
         assert not lost, "the answer was lost"
         assert re.search(r"changenow\.create 2 .* 1 0 0 1 ", page.words), page.words
         assert "changenow 30 10 30 % 30 % asked for rest" in page.words
-        assert "gcsplit-eth-client-swap-queue is paused: ChangeNOW does not accept our key" in page.words
-        assert "any amount at once, any amount a day" in page.words
+        assert "gcsplit-eth-client-swap-queue is paused: ChangeNOW refuses our API key" in page.words
+        assert "any amount per payment, any amount per day" in page.words
         assert "0 payments" in page.words
 
 
@@ -326,11 +326,11 @@ async def test_small_payouts_show_that_they_wait_and_then_the_swap_they_share(st
         await office.run()
         [swap] = await office.swaps(small[1])
         shared = await visitor.get(f"/payouts/{small[1].payout.id}")
-        assert "of 3 payouts" in shared.words
+        assert "for 3 payouts" in shared.words
         assert "0.000776000000000000 ETH" in shared.words
         assert "payouts/accumulated/" in shared.words
         lead = await visitor.get(f"/payouts/{swap.unique_id}")
-        assert ("led by another" in shared.words, "led by another" in lead.words) == (
+        assert ("of another payout" in shared.words, "of another payout" in lead.words) == (
             swap.unique_id != small[1].payout.unique_id,
             False,
         )

@@ -63,10 +63,10 @@ def test_no_letter_of_an_address_can_be_mistyped(data: st.DataObject) -> None:
         ("btc", BTC[0][:-1] + "b", "its checksum does not fit it"),
         ("btc", BTC[2][:-1] + "p", "its checksum does not fit it"),
         ("btc", TRX[0], "no address of the network btc"),
-        ("btc", segwit(BITCOIN, 0, bytes(21)), "a kind that nobody owns"),
-        ("btc", segwit(BITCOIN, 1, bytes(31)), "a kind that nobody owns"),
-        ("btc", segwit(BITCOIN, 2, bytes(32)), "a kind that nobody owns"),
-        ("btc", "bc1pfeessrawgf", "a kind that nobody owns"),
+        ("btc", segwit(BITCOIN, 0, bytes(21)), "a kind that has no owner"),
+        ("btc", segwit(BITCOIN, 1, bytes(31)), "a kind that has no owner"),
+        ("btc", segwit(BITCOIN, 2, bytes(32)), "a kind that has no owner"),
+        ("btc", "bc1pfeessrawgf", "a kind that has no owner"),
         ("btc", segwit("tb", 0, bytes(20)), "no address of the network btc"),
         ("trx", TRX[0][:-1] + "u", "its checksum does not fit it"),
         ("trx", base58check(b"\x42" + bytes(20)), None),
@@ -85,7 +85,7 @@ async def test_the_webhook_refuses_a_mistyped_address(
 def test_evm_addresses_are_checked_on_networks_that_are_not_listed(network: str) -> None:
     for spelled in SPELLINGS:
         assert wrong_with(network, spelled) is None
-    assert wrong_with(network, "0X" + MIXED[2:].upper()) == f"is no address of the network {network}"
+    assert wrong_with(network, "0X" + MIXED[2:].upper()) == f"is not an address of the network {network}"
     assert "the zero address" in (wrong_with(network, "0x" + "0" * 40) or "")
     assert "EIP-55" in (wrong_with(network, MIXED[:-1] + "D") or "")
     assert wrong_with(network, BTC[0]) is None, "of another shape; only the exchange knows"
@@ -98,10 +98,10 @@ def test_a_network_with_a_checksum_of_its_own_is_not_held_to_eip_55(network: str
 
 
 @pytest.mark.parametrize(
-    ("address", "why"), [(MIXED[:-1] + "D", "EIP-55"), ("0x" + "0" * 40, "zero address"), (BTC[0], "no address of")]
+    ("address", "why"), [(MIXED[:-1] + "D", "EIP-55"), ("0x" + "0" * 40, "zero address"), (BTC[0], "not an address of")]
 )
 def test_a_wallet_for_refunds_that_is_mistyped_stops_the_start(address: str, why: str) -> None:
-    with pytest.raises(Invalid, match=f"HOST_WALLET_ADDRESS, where the exchange sends refunds, is {address}.*{why}"):
+    with pytest.raises(Invalid, match=f"HOST_WALLET_ADDRESS, the exchange's refund address, is {address}.*{why}"):
         replace(TERMS, host_wallet=address)
     for spelled in SPELLINGS:
         replace(TERMS, host_wallet=spelled)

@@ -209,7 +209,7 @@ async def test_another_address_comes_with_its_memo_or_says_that_it_needs_none(
 async def test_a_memo_with_blanks_at_its_ends_is_refused(stage: OpenStage, given: str) -> None:
     async with open_office(stage) as office:
         taken = await held_with_a_memo(office)
-        with pytest.raises(Invalid, match="no blank at its beginning or end"):
+        with pytest.raises(Invalid, match="without leading or trailing blanks"):
             await decide(office, taken, Verdict.READDRESS, address=XRP_ELSEWHERE, extra_id=given)
         assert (await office.payout(taken)).extra_id == "777"
 

@@ -73,7 +73,7 @@ async def test_people_are_told_of_the_bound(stage: OpenStage) -> None:
         assert (told["accumulates"], told["client_gets"], told["reason"]) == (False, told["value_eth"], None)
         told = await quote(house.client, house.host, house.config, usdt("0.01"), *COIN)
         assert (told["accumulates"], told["client_gets"]) == (True, None)
-        assert told["reason"] == "it is below 20 times its gas: it would wait for more of the same client"
+        assert told["reason"] == "it is below 20 times its gas: it would accumulate until the client's total is enough"
 
 
 async def test_a_payment_to_the_wallet_itself_is_never_made(stage: OpenStage) -> None:

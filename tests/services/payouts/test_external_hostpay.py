@@ -371,7 +371,7 @@ async def test_people_cannot_say_unpaid_while_the_task_may_still_be_made(stage: 
         [effect] = await yard.effects()
         assert effect["state"] in ("intended", "unknown")
         await yard.decide(taken, Verdict.HOLD)
-        with pytest.raises(Invalid, match="whether GCHostPay was told"):
+        with pytest.raises(Invalid, match="whether GCHostPay has a task"):
             await yard.decide(taken, Verdict.UNPAID)
 
 

@@ -106,7 +106,7 @@ async def test_an_approval_that_waits_is_not_granted_for_another_address(stage: 
         first = await waiting(house)
         await house.decide(payout, Verdict.READDRESS, address=ELSEWHERE)
         await house.run(SOON_S)
-        with pytest.raises(Invalid, match="was withdrawn: the payment is asked for anew"):
+        with pytest.raises(Invalid, match="was withdrawn: the approval of this payment is requested again"):
             await house.grant_one(first.id)
         assert (await waiting(house)).id > first.id
         await is_asked_anew(house, payout)
@@ -121,7 +121,7 @@ async def test_an_approval_whose_address_or_memo_is_no_longer_the_payouts_is_ref
         await house.s.owner.execute(f"update payouts.payouts set {column} = $1", ELSEWHERE)
         refused = await house.grant_one((await waiting(house)).id)
         assert refused.state is controls.ApprovalState.DENIED
-        assert "the payout has another address or memo by now" in refused.result
+        assert "the payout now has another address or memo" in refused.result
         await is_asked_anew(house, payout)
 
 

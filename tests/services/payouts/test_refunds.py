@@ -142,11 +142,11 @@ async def test_money_that_support_sends_back_is_booked_and_the_payout_can_be_end
 ) -> None:
     async with open_house(stage) as house:
         payout = await failed(house)
-        with pytest.raises(Invalid, match="came back or is written off"):
+        with pytest.raises(Invalid, match="returned or written off"):
             await decide(house, payout, Verdict.REFUND)
         house.chain.arrive(house.wallet.address, eth("0.039"), "support", transaction_hash=ONE_HASH.lower())
         await agree(house, payout, Verdict.RETURNED, transaction=ONE_HASH)
-        assert "looked for on the chain" in ((await house.payout(payout)).reason or "")
+        assert "verification pending" in ((await house.payout(payout)).reason or "")
         await house.run()
         kept = await house.payout(payout)
         assert (kept.state, kept.held_from) == (State.REVIEW, State.PRICED)
@@ -237,7 +237,7 @@ async def is_not_back(house: House, payout: Payout, why: str) -> None:
     kept = await house.payout(payout)
     assert (kept.held_from, why in (kept.reason or "")) == (State.PAID_IN, True), kept.reason
     assert not await house.s.owner.fetch("select from payouts.refunds")
-    with pytest.raises(Invalid, match="came back or is written off"):
+    with pytest.raises(Invalid, match="returned or written off"):
         await decide(house, payout, Verdict.REFUND)
     with pytest.raises(Invalid, match="has a swap"):
         await decide(house, payout, Verdict.READDRESS, address=BTC_CLIENT)

@@ -68,11 +68,11 @@ SERVICE = Service(
         Demo(
             "payouts",
             lazily("payonce.services.payouts.demo.run:demonstrate"),
-            "200 split payouts through four roles and a Cloud Tasks server, each a process of its own and killed again "
-            "and again, while three in ten calls to the exchange go wrong and it is down for two minutes, by a moved "
-            "clock. At the end the books of exchange and chain say that everybody was paid once. It takes a minute or "
-            "two, on a busy machine more; if for two minutes no payout comes to its end, it is over, and what is "
-            "missing counts as lost.",
+            "Runs 200 split payouts through four roles and a Cloud Tasks server. Each is a process of its own and is "
+            "killed repeatedly, while 30 % of the calls to the exchange fail and the exchange is down for two minutes "
+            "of simulated time. At the end the books of exchange and chain prove that every client was paid exactly "
+            "once. It takes a minute or two, longer on a busy machine. If no payout ends for two minutes, the run "
+            "stops, and the unfinished payouts count as lost.",
             size_flag="--payouts",
         ),
     ),
@@ -80,8 +80,8 @@ SERVICE = Service(
     simulators=Simulators(
         ("ChangeNOW", "chain"),
         (
-            Option("--exchange-port", "Port of the exchange; 0 takes any free one.", default=9101, min=0, max=65535),
-            Option("--chain-port", "Port of the chain; 0 takes any free one.", default=9102, min=0, max=65535),
+            Option("--exchange-port", "Port of the exchange; 0 chooses a free one.", default=9101, min=0, max=65535),
+            Option("--chain-port", "Port of the chain; 0 chooses a free one.", default=9102, min=0, max=65535),
         ),
         lazily("payonce.services.payouts.demo.simulator_server:serve"),
     ),

@@ -1,4 +1,4 @@
-"""What a payout does at the exchange, and how a doubt about it is ended."""
+"""The effect that creates an exchange, and how its doubts are resolved."""
 
 from typing import Final
 
@@ -13,8 +13,8 @@ _MARK: Final = ": "
 
 
 class CreateSwap(Effect[Order, Made]):
-    """An exchange that nobody pays moves nothing. So in doubt the next generation is created, and the doubtful one,
-    should it exist, waits for a deposit that never comes and expires."""
+    """Creates an exchange. An unpaid exchange moves no money: in doubt the next generation creates another one, and the
+    doubtful one, if it exists, expires without a deposit."""
 
     kind, version, timeout_s = "changenow.create", 1, VENDOR_TIMEOUT_S + 5.0
     safety = Harmless()
@@ -50,7 +50,7 @@ class CreateSwap(Effect[Order, Made]):
         try:
             return await self.changenow.create(request)
         except ExchangeRefused as refusal:
-            # The record keeps the sentence alone, and what follows depends on the vendor's word.
+            # The effect's record keeps only this sentence, and the handler needs the vendor's code.
             raise Refused(f"{refusal.code}{_MARK}{refusal.reason}") from refusal
 
     def vendor_ref(self, outcome: Made) -> str:
@@ -62,6 +62,6 @@ def pair_of(swap: Swap) -> Pair:
 
 
 def code_of(refusal: Refused) -> Code:
-    """The vendor's word in a refusal, fresh or from the record. A brake of ours refuses without one."""
+    """The vendor's code in a refusal, fresh or from the record; OTHER for a refusal by our own controls."""
     word = refusal.reason.partition(_MARK)[0]
     return Code(word) if word in set(Code) else Code.OTHER

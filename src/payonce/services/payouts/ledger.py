@@ -1,7 +1,7 @@
-"""What each step of a payout writes into the books.
+"""The postings of each step of a payout.
 
-What we have or are owed is positive, what we owe is negative. Every posting adds up to zero in each asset, so the books
-close at every moment; per payout, `payouts/owed` and the client's `payouts/accumulated/…` say what is still to be paid.
+Assets are positive, liabilities negative. Every posting adds up to zero in each asset, so the ledger always balances.
+`payouts/owed` and the client's `payouts/accumulated/…` show the amount that each payout still has to receive.
 """
 
 import hashlib
@@ -12,22 +12,22 @@ from payonce.kit.money import Amount
 from payonce.services.payouts.model import ETH, Payout, Share, Swap
 
 COLLECTED: Final = "payouts/collected"
-"""Prices that were paid for subscriptions, with whoever calls our webhook."""
+"""Prices of subscriptions, held by the callers of our webhook."""
 FEES: Final = "payouts/fees"
 OWED: Final = "payouts/owed"
-"""To clients: in USDT until it is priced, then in ETH."""
+"""Debts to clients: in USDT until the payout is priced, then in ETH."""
 CONVERSION: Final = "payouts/conversion"
 """Our position between the two: USDT that we keep, ETH that we owe for it."""
 ACCUMULATED: Final = "payouts/accumulated"
-"""Followed by the client: what waits until it is enough for the exchange."""
+"""Prefix of the clients' accounts of accumulating payouts."""
 HOST_WALLET: Final = "payouts/host_wallet"
 AT_EXCHANGE: Final = "payouts/at_changenow"
-"""Deposits that are final at the exchange and have not become payouts yet."""
+"""Final deposits that the exchange has not paid out yet."""
 NETWORK_FEES: Final = "payouts/network_fees"
 EXCHANGE_LOSSES: Final = "payouts/exchange_losses"
-"""What the exchange kept of a deposit that it sent back, less what it sent too much."""
+"""Amounts missing from refunded deposits, less surpluses."""
 REJECTED: Final = "payouts/rejected"
-"""Owed to nobody by a person's decision, and not given back."""
+"""Payouts rejected by an operator: neither paid nor refunded."""
 
 PAYOUT: Final = "payout"
 SWAP: Final = "payout_swap"
@@ -35,7 +35,7 @@ SWAP: Final = "payout_swap"
 
 
 def client_account(payout: Payout) -> str:
-    """The same client is the same address, memo and coin; a hash, since addresses have characters that paths lack."""
+    """The account of one client: address, memo and coin. Hashed, since paths do not allow all address characters."""
     who = "\n".join(
         (payout.payout_currency, payout.payout_network, payout.wallet_address, payout.extra_id or "")
     ).encode()
@@ -52,17 +52,17 @@ def priced(payout: Payout, value: Amount) -> Posting:
 
 
 def accumulated(payout: Payout, swap_id: str) -> Posting:
-    """It was too small for this swap."""
+    """The payout was too small for this swap."""
     return _of(payout, f"accumulated:{swap_id}", moved(_value(payout), client_account(payout), OWED))
 
 
 def batched(payout: Payout, swap_id: str) -> Posting:
-    """Together with others it is enough, in this swap."""
+    """The payout is part of a batch, in this swap."""
     return _of(payout, f"batched:{swap_id}", moved(_value(payout), OWED, client_account(payout)))
 
 
 def refunded(payout: Payout, from_account: str = OWED) -> Posting:
-    """Undoes what was received, the fee included; what was priced is converted back at the price it had."""
+    """Reverses the receipt, including the fee; a priced payout is converted back at its original price."""
     fee = (Line(FEES, payout.fee),) if payout.fee else ()
     lines = (Line(COLLECTED, -payout.price), *fee)
     if payout.value is None:
@@ -77,8 +77,8 @@ def rejected(payout: Payout, from_account: str = OWED) -> Posting:
 
 
 def paid_in(swap: Swap, gas: Amount) -> Posting | None:
-    """The deposit is final: the exchange has it, and the network its fee. None: there is nothing to write, as a direct
-    payment is written when it is finished, to each it serves."""
+    """The deposit is at the exchange, and the network has its fee. None for a direct payment without a fee, which is
+    posted per payout when it is finished."""
     lines = () if swap.direct else moved(swap.amount, HOST_WALLET, AT_EXCHANGE)
     fee = moved(gas, HOST_WALLET, NETWORK_FEES) if gas else ()
     if not (lines or fee):
@@ -87,7 +87,7 @@ def paid_in(swap: Swap, gas: Amount) -> Posting | None:
 
 
 def finished(swap: Swap, share: Share) -> Posting:
-    """The client has it."""
+    """The client has received this share."""
     return Posting(
         f"payout_swap:{swap.id}:finished:{share.payout_id}:{share.part}",
         Reference(PAYOUT, share.payout_id),
@@ -97,7 +97,7 @@ def finished(swap: Swap, share: Share) -> Posting:
 
 
 def sent_back(swap: Swap, transaction_hash: str, counted: Amount, more: Amount) -> Posting:
-    """A transaction brought this much of the deposit back to the wallet, and perhaps more than was missing."""
+    """A transaction returned this much of the deposit to the wallet, and `more` than was missing."""
     lines = moved(counted, AT_EXCHANGE, HOST_WALLET) if counted else ()
     gain = moved(more, EXCHANGE_LOSSES, HOST_WALLET) if more else ()
     key = f"payout_swap:{swap.id}:sent_back:{transaction_hash}"
@@ -105,13 +105,13 @@ def sent_back(swap: Swap, transaction_hash: str, counted: Amount, more: Amount) 
 
 
 def not_sent_back(swap: Swap, lost: Amount) -> Posting:
-    """What is missing of a deposit that no longer counts: the exchange kept it."""
+    """The exchange kept this much of a deposit."""
     lines = moved(lost, AT_EXCHANGE, EXCHANGE_LOSSES)
     return Posting(f"payout_swap:{swap.id}:returned", Reference(SWAP, swap.id), lines, "returned")
 
 
 def sent_back_and_finished(swap: Swap, counted: Amount) -> Posting:
-    """The client has it all the same: what came back of the deposit is a gain."""
+    """The client was paid although the deposit came back: the refund is a gain."""
     lines = moved(counted, EXCHANGE_LOSSES, AT_EXCHANGE)
     return Posting(f"payout_swap:{swap.id}:gained", Reference(SWAP, swap.id), lines, "gained")
 

@@ -9,38 +9,38 @@ from payonce.services.payouts.model import ENDED, State
 PAYOUTS_OPEN = Gauge("payonce_payouts_open", "Payouts that have not ended.", ["state"], registry=REGISTRY)
 PAYOUTS_OLDEST_SECONDS = Gauge(
     "payonce_payouts_oldest_seconds",
-    "For how long the payout that moved longest ago has stood in a state; 0 without one.",
+    "Seconds since the last change of the oldest payout in a state; 0 without one.",
     ["state"],
     registry=REGISTRY,
 )
 WALLET_PAYMENTS = Counter(
     "payonce_wallet_payments_total",
-    "Payments of the host wallet, by what became of them.",
+    "Payments of the host wallet, by outcome.",
     ["asset", "outcome"],
     registry=REGISTRY,
 )
 WALLET_BALANCE = Gauge(
     "payonce_wallet_balance",
-    "What the host wallet held when a payment last looked, in major units.",
+    "Balance of the host wallet when a payment last read it, in major units.",
     ["asset"],
     registry=REGISTRY,
 )
 WALLET_LOW = Gauge(
     "payonce_wallet_low",
-    "1 while the host wallet holds less than it should or than a payment needs.",
+    "1 while the host wallet's balance is below its alert level or too low for a payment.",
     ["asset"],
     registry=REGISTRY,
 )
 HOP_TOKEN_FAILURES = Counter(
     "payonce_hop_token_failures_total",
-    "Tokens between roles that could not be made or were refused.",
+    "Tokens between roles that could not be encoded or were refused.",
     ["hop", "operation", "why"],
     registry=REGISTRY,
 )
 
 
 async def observe_payouts(database: Database) -> None:
-    """Those that have not ended, in one pass over their own index."""
+    """Sets the gauges of payouts that have not ended, in one pass over a partial index."""
     rows = await database.engine.fetch(
         """
         select state, count(*) as count,

@@ -19,37 +19,37 @@ ETH_NETWORK: Final = "eth"
 FLOW: Final = "standard"
 TYPE: Final = "direct"
 DIRECT: Final = "direct"
-"""Begins what stands for an exchange's id where the client gets the very coin that the wallet pays."""
+"""Prefix of the placeholder exchange id of direct payments: the client gets the coin that the wallet pays."""
 BY_WALLET: Final = "wallet"
 BY_EXTERNAL: Final = "external"
-"""Who pays a swap's deposit: the host wallet here, or the operator's own GCHostPay."""
+"""Values of `Swap.paid_by`: our host wallet, or the operator's own GCHostPay."""
 PARTS_MAX: Final = 20
-"""What would need more swaps than these is a person's to decide."""
+"""Above this number of parts an operator decides."""
 
 
 class State(StrEnum):
     RECEIVED = "received"
-    """On record; its price is being asked for."""
+    """Recorded; its estimate is requested."""
     PRICED = "priced"
-    """We know what it is worth in ETH."""
+    """Its value in ETH is known."""
     SWAP_CREATING = "swap_creating"
-    """Ordered at the exchange, or about to be."""
+    """Its exchange is ordered, or about to be."""
     SWAPPED = "swapped"
-    """Every part of it has an exchange that waits for the deposit."""
+    """Every part has an exchange that waits for its deposit."""
     PAYING = "paying"
-    """The wallet pays, or is about to."""
+    """The wallet is paying, or about to."""
     PAID_IN = "paid_in"
-    """Every deposit is final; the exchange has the money."""
+    """Every deposit is final and at the exchange."""
     FINISHED = "finished"
     ACCUMULATING = "accumulating"
-    """Too small for the exchange: waits for others of the same client."""
+    """Too small for the exchange: waits for more payouts of the same client."""
     HELD = "held"
-    """Something about it must change first; a person sees to it."""
+    """Something must be changed first, by an operator."""
     REVIEW = "review"
-    """Nobody but a person can tell what is true."""
+    """Only an operator can establish what happened."""
     REJECTED = "rejected"
     REFUNDED = "refunded"
-    """Given back to whoever paid, the fee included."""
+    """Paid back to the subscriber, including the fee."""
 
 
 _KEPT: Final = frozenset({State.HELD, State.REVIEW})
@@ -97,31 +97,31 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 
 ENDED: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
 UNDER_WAY: Final = frozenset(State) - ENDED - _KEPT - {State.ACCUMULATING}
-"""Something works on these, or should."""
+"""States in which a payout must have a message."""
 
 
 class Hold(StrEnum):
-    """What kind of thing keeps a payout; the words are beside it."""
+    """Why a payout is held or in review; its `reason` has the details."""
 
     BAD_ADDRESS = "bad_address"
     PAIR_INACTIVE = "pair_inactive"
     REFUSED = "refused"
-    """The exchange said no in words that we have no answer to."""
+    """The exchange refused for a reason that we do not handle."""
     NO_VALUE = "no_value"
-    """The exchange's fees eat it up."""
+    """The exchange's fees consume the amount."""
     TOO_LARGE = "too_large"
     GAVE_UP = "gave_up"
     REPEATED = "repeated"
-    """The same within a day, and not both with a payment id."""
+    """Equal orders within a day, without two payment ids."""
     VERIFYING = "verifying"
-    """The exchange asks who is behind the money."""
+    """The exchange verifies the origin of the money."""
     LIMIT = "limit"
-    """Above what the wallet pays without being asked."""
+    """Above a limit of the wallet."""
     EXCHANGE_FAILED = "exchange_failed"
     MISMATCH = "mismatch"
-    """The exchange says something else than we have on record."""
+    """The exchange contradicts our record."""
     PERSON = "person"
-    """Somebody wants to look."""
+    """Held by an operator."""
 
 
 class SwapState(StrEnum):
@@ -132,11 +132,11 @@ class SwapState(StrEnum):
     PAID_IN = "paid_in"
     FINISHED = "finished"
     ABANDONED = "abandoned"
-    """Replaced, or not wanted any more, before hostpay was told of it."""
+    """Given up before hostpay was triggered for it."""
     LAPSED = "lapsed"
-    """Hostpay found that the exchange takes no deposit any more, and had paid nothing."""
+    """Given up by hostpay, which had paid nothing."""
     RETURNED = "returned"
-    """Paid, and the money came back; or it never left, as the chain took the transaction in vain."""
+    """Paid and refunded; or never paid, since the transaction was reverted or lost."""
 
 
 SWAP_TRANSITIONS: Final[Mapping[SwapState, frozenset[SwapState]]] = {
@@ -150,14 +150,14 @@ SWAP_TRANSITIONS: Final[Mapping[SwapState, frozenset[SwapState]]] = {
     SwapState.RETURNED: frozenset(),
 }
 REPLACED: Final = frozenset({SwapState.ABANDONED, SwapState.LAPSED, SwapState.RETURNED})
-"""Another swap may take the place of one in these states; of all others a part has at most one."""
+"""Swaps in these states can be replaced; of all others a part has at most one."""
 
 _BEFORE_PAYING: Final = frozenset({SwapState.CREATING, SwapState.CREATED})
 _PAID: Final = frozenset({SwapState.PAID_IN, SwapState.FINISHED})
 
 
 def state_by(swaps: Iterable[SwapState]) -> State:
-    """Where a payout stands whose parts are carried by active swaps in these states: as far as the slowest."""
+    """The state of a payout from the states of its active swaps: the slowest one counts."""
     states = frozenset(swaps)
     if SwapState.CREATING in states:
         return State.SWAP_CREATING
@@ -178,13 +178,13 @@ class Payout(msgspec.Struct, frozen=True, kw_only=True):
     wallet_address: str
     extra_id: str | None
     says_extra_id: bool
-    """Whether somebody spoke of a memo at all."""
+    """Whether a memo, or its absence, was stated at all."""
     payout_currency: str
     payout_network: str
     price: Amount
     fee: Amount
     adjusted: Amount
-    """What is left of the price, in USDT."""
+    """The price less our fee, in USDT."""
     value: Amount | None
     """Its pure market value in ETH."""
     state: State
@@ -199,7 +199,7 @@ class Payout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lane(self) -> str:
-        """Freezes know a channel by it."""
+        """The channel, by which freezes select payouts."""
         return self.closed_channel_id
 
     @property
@@ -208,12 +208,12 @@ class Payout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def standing(self) -> State:
-        """Where it is in the flow, also while a person has it."""
+        """Its place in the flow, even while it is held or in review."""
         return self.held_from or self.state
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """What messages say of the payout that a swap runs under. Nothing of it ever changes."""
+    """The payout under whose name a swap runs, as messages carry it. It never changes."""
 
     id: str
     user_id: int
@@ -244,18 +244,18 @@ class Swap(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     paid_by: str = BY_WALLET
     handed_over_at: datetime | None = None
-    """When the operator's GCHostPay was about to be told of it: from then on it may be paid."""
+    """When its task for the operator's GCHostPay was about to be created: from then on it may be paid."""
     waits_for: str | None = None
-    """Why hostpay, which was told of it, has not paid it yet; where that is for people to mend."""
+    """Why hostpay has not paid it yet, if an operator has to act."""
 
     @property
     def scope(self) -> str:
-        """At most one order of a part is open at the exchange."""
+        """Scope of its effects: at most one order of a part is open at the exchange."""
         return f"payout:{self.unique_id}/{self.part}"
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a swap is for one part of one payout."""
+    """The amount of a swap that belongs to one part of one payout."""
 
     swap_id: str
     payout_id: str
@@ -265,7 +265,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 _STATES: Final = {state.value: state for state in State}
 _SWAP_STATES: Final = {state.value: state for state in SwapState}
-"""Rows are read more often than anything else is done here, and an enum's own look-up took eight times as long."""
+"""Reading rows is the most frequent operation here, and an enum's own look-up took eight times as long."""
 
 
 def payout_from(row: Any) -> Payout:

@@ -1,4 +1,4 @@
-"""The queues of payouts, under the names that the callers of before know, and their policies."""
+"""The queues of payouts, under the names of the original services, and their policies."""
 
 from typing import Final
 
@@ -9,20 +9,20 @@ from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.store.payouts import give_up
 
 VENDOR_TIMEOUT_S: Final = 20.0
-"""Of one call to ChangeNOW; well below the lease, or another run could begin while this one waits for its answer."""
+"""Of one call to ChangeNOW; well below the lease, so that no other run begins while this one waits for its answer."""
 GIVE_UP_AFTER_S: Final = 86_400.0
 RATE_PER_S: Final = 10.0
 CONCURRENCY: Final = 50
-"""Both until `payonce queues tune` has measured: then 80 % of the vendor's rate, and what its p95 needs."""
+"""Until `payonce queues tune` has measured: then 80 % of the vendor's rate, and the concurrency for its p95."""
 
 _BACKOFF: Final = Fixed(60.0)
 _LEASE_S: Final = 60.0
 _RUN_LIMIT_S: Final = 115.0
-"""Below the 120 seconds after which a role's request is cut off."""
+"""Below the 120 seconds after which a role's request is aborted."""
 
 
 def _policy(hop: hops.Hop) -> Policy:
-    # Money is not given up after so many tries. When a day has not helped, the payout goes before a person.
+    # Payouts are not given up after a number of attempts. After a day without success they go to review.
     return Policy(
         hop.queue,
         max_attempts=None,
@@ -52,7 +52,7 @@ FOLLOW: Final = Policy(
     log="failures",
     contract=FOLLOWS,
 )
-"""Looks at payments until they are final and at exchanges until they end, however long that takes: no giving up."""
+"""Polls payments until they are final and exchanges until they end, however long that takes."""
 
 EXTERNAL: Final = Policy(
     "payouts-hostpay-external",
@@ -63,7 +63,7 @@ EXTERNAL: Final = Policy(
     log="failures",
     contract=EXTERNALS,
 )
-"""Hands swaps over to the operator's own GCHostPay, and looks at their exchanges until they end: no giving up."""
+"""Hands swaps over to the operator's own GCHostPay and polls their exchanges until they end."""
 
 QUEUES: Final = (ESTIMATE, ESTIMATED, SWAP, SWAPPED, HOSTPAY)
 
@@ -75,4 +75,4 @@ KEEPING: Final = Policy(
     concurrency=1,
     contract=KEEPINGS,
 )
-"""What is done by the clock: the list of currencies, batches of small payouts, payouts that nothing works on."""
+"""Scheduled jobs: the currency list, batches of small payouts, stalled payouts."""

@@ -1,7 +1,7 @@
-"""ChangeNOW's list of our exchanges against our record, in both directions.
+"""Comparison of ChangeNOW's list of our exchanges with our record, in both directions.
 
-What they show and we cannot explain goes through the engine's reconciliation into suspense. What we have on record as
-paid and they do not show as funded is told loudly once a day: it is money on its way to nobody.
+Exchanges that we cannot explain go through the engine's reconciliation into suspense. Deposits on our record that
+ChangeNOW does not show as funded raise an alert once a day, since that money reaches nobody.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,22 +24,22 @@ from payonce.vendors.changenow.port import PAGE_MAX, ChangeNow, Exchange, Status
 
 RECONCILE_EVERY_S: Final = 600.0
 LISTED_WITHIN_S: Final = 300.0
-"""How late the list may show an exchange, by our experience of lists."""
+"""How late the list may show an exchange, by experience."""
 COMPARED_AFTER_S: Final = 3_600.0
 COMPARED_S: Final = 90_000.0
-"""A little more than a day, so that no swap falls between two looks."""
+"""A little more than a day, so that no swap falls between two runs."""
 REPLACED_COMPARED_S: Final = 7 * 86_400.0
-"""An exchange that we gave up may be funded, or go on, days later: told on each of them."""
+"""An exchange that we gave up may be funded, or continue, days later; each run reports it."""
 LISTED_STEP: Final = Decimal("1e-12")
-"""Of an amount: the list shows fifteen digits, and a GCHostPay that is not ours pays the nearest double."""
+"""Relative tolerance of amounts: the list shows fifteen digits, and an external GCHostPay pays the nearest double."""
 COMPARE: Final = "compare_exchanges"
 
 log = get_logger(__name__)
 
 
 class ExchangesStatement(StatementSource):
-    """Every funded exchange is one line: money of ours that came to the exchange. One that nobody funded moved nothing,
-    whoever created it. A funded one of a generation that we gave up is a payment nobody meant to make."""
+    """Each funded exchange is one line: our money at the exchange. Unfunded exchanges moved nothing. A funded exchange
+    of an abandoned generation is an unintended payment."""
 
     vendor = "changenow"
     kinds: Mapping[str, Flow] = {CreateSwap.kind: Flow.IN}
@@ -57,7 +57,7 @@ class ExchangesStatement(StatementSource):
             yield Entry(found.id, found.payload or None, CreateSwap.kind, _wei(found.amount_from), found.created_at)
 
     async def expects(self, read: Reads, entry: Entry) -> bool:
-        """An effect that is not on record at all is nobody's of ours: every exchange has its intent first."""
+        """Always false: every exchange of ours has its intent on record first."""
         return False
 
 
@@ -77,8 +77,8 @@ async def list_exchanges(changenow: ChangeNow, since: datetime, until: datetime)
 
 @handles(KEEPING, COMPARE)
 async def compare_exchanges(work: Work, changenow: ChangeNow) -> None:
-    """The other direction: what we paid in during the last day, and what we gave up during the last week, held against
-    what the exchange shows of it."""
+    """The other direction: compares our deposits of the last day, and the swaps given up in the last week, with the
+    exchange's list."""
     rows = await work.read.fetch(
         """
         select s.id, s.cn_api_id, s.state, s.created_at, s.amount_minor, s.address, p.state as payment,
@@ -112,25 +112,25 @@ async def compare_exchanges(work: Work, changenow: ChangeNow) -> None:
 
 
 def disagreement(swap: Any, found: Exchange | None) -> str | None:
-    """In what the exchange's word is another than ours; None when it is not."""
+    """How the exchange contradicts our record of a swap; None if it does not."""
     if swap["state"] in REPLACED:
         if found is None or not contradicts(found.status, swap["payment"]):
             return None
-        return f"we have it as {swap['state']} and may have paid another, and the exchange has it as {found.status}"
+        return f"we have it as {swap['state']} and may have paid another one, but the exchange has it as {found.status}"
     if found is None:
-        return "we paid its deposit, and the exchange does not list it"
+        return "we paid its deposit, but the exchange does not list it"
     if found.status in UNFUNDED:
-        return f"we paid its deposit, and the exchange has it as {found.status}"
+        return f"we paid its deposit, but the exchange has it as {found.status}"
     if swap["state"] == SwapState.FINISHED and found.status is not Status.FINISHED:
         return f"we have it as finished, and the exchange as {found.status}"
     ours = Amount(int(swap["amount_minor"]), ETH).to_decimal()
     if found.amount_from is not None and abs(found.amount_from - ours) > ours * LISTED_STEP:
-        return f"the exchange has got {found.amount_from:f} ETH, and the swap is of {ours:f} ETH"
+        return f"the exchange received {found.amount_from:f} ETH, but the swap is of {ours:f} ETH"
     if not same_address(found.payout_address, swap["address"]):
-        return "the exchange pays it to another address than the client's"
+        return "the exchange pays another address than the client's"
     return None
 
 
 def _wei(amount: Decimal) -> Amount:
-    """The list shows fifteen digits; the effect has no amount that it would be held against."""
+    """Rounded, as the list shows fifteen digits; the effect has no amount to compare with."""
     return Amount(1, ETH).times(amount * 10**ETH.exponent, Rounding.HALF_EVEN)

@@ -1,4 +1,4 @@
-"""What is done by the clock: the exchange's list of currencies, and payouts that nothing works on."""
+"""Scheduled jobs: the exchange's currency list, and payouts without a message."""
 
 from typing import Final
 
@@ -18,9 +18,9 @@ from payonce.services.payouts.store.currencies import fetch_currencies, replace_
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
 
 FORGOTTEN_AFTER_S: Final = 300.0
-"""So long after its last move a payout without a message is not between two hops, it is forgotten."""
+"""This long after its last change, a payout without a message has lost it and is not just between two hops."""
 PUT_BACK_MAX: Final = 100
-"""At once; the next look finds the others."""
+"""Per run; the next run finds the others."""
 
 CURRENCIES: Final = "refresh_currencies"
 PUT_BACK: Final = "put_back_payouts"
@@ -37,19 +37,20 @@ log = get_logger(__name__)
 
 @handles(KEEPING, CURRENCIES)
 async def refresh_currencies(work: Work, changenow: ChangeNow) -> None:
-    """What the exchange changes now. Before the first time the estimator asks for it, as no payout is priced unseen."""
+    """Refreshes our copy of the exchange's list. Before the first run the estimator fetches it, as it prices no payout
+    without one."""
     try:
         found = await fetch_currencies(changenow)
     except ExchangeRefused as refusal:
-        raise Retry(f"the exchange does not say what it changes: {refusal.reason}") from refusal
+        raise Retry(f"the exchange refuses its currency list: {refusal.reason}") from refusal
     async with work.commit() as tx:
         await replace_currencies(tx, found)
 
 
 @handles(KEEPING, PUT_BACK)
 async def put_back_payouts(work: Work) -> None:
-    """A task service may lose a task, and a person purge a queue: what is under way without a message gets one. What
-    has none but parked ones is before a person already, and so is the payout then."""
+    """Gives a new message to each payout under way that has none, since a task service may lose tasks and operators may
+    purge queues. A payout with only parked messages goes to review."""
     async with work.commit() as tx:
         await _hold_parked(tx)
         rows = await tx.fetch(
@@ -71,7 +72,7 @@ async def put_back_payouts(work: Work) -> None:
             await tx.audit(
                 "payouts.put_back",
                 payout.id,
-                f"it was {payout.state} and had no message",
+                f"the payout was {payout.state} and had no message",
                 actor="payouts",
                 severity=Severity.WARNING,
             )
@@ -79,8 +80,8 @@ async def put_back_payouts(work: Work) -> None:
 
 
 async def _follow_paid_swaps(tx: Tx) -> None:
-    """A person has the payout, and its payment goes its way all the same: only the looking at it is put back. What may
-    not have been sent is left to whoever lets it go on."""
+    """The payment of a held payout continues: only its follow-up is requeued. A payment that may not have been sent
+    waits until an operator releases the payout."""
     rows = await tx.fetch(
         f"""
         select s.id from payouts.payouts p join payouts.shares h on h.payout_id = p.id and h.active
@@ -123,7 +124,7 @@ async def _hold_parked(tx: Tx) -> None:
     )
     for row in rows:
         cause = (row["cause"] or "no reason given")[: payouts.CAUSE_MAX_LENGTH]
-        reason = f"{cause}; its message is parked: release it when the cause is gone"
+        reason = f"{cause}; its message is parked: release it when the cause is resolved"
         await payouts.hold_payout(tx, payout_from(row), Hold.GAVE_UP, reason, as_state=State.REVIEW)
 
 
@@ -135,4 +136,4 @@ _MESSAGES: Final = f"""
         join payouts.payouts lead on lead.unique_id = s.unique_id where h.payout_id = p.id and h.active)
 """
 MESSAGES_OF_A_PAYOUT: Final = f"select {_MESSAGES}"
-"""Of the payout p itself, or of the payout that leads a swap it is part of."""
+"""Messages of the payout `p`, or of the leading payout of one of its swaps."""

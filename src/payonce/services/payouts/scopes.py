@@ -1,4 +1,4 @@
-"""What a key may do with payouts."""
+"""The scopes of API keys for payouts."""
 
 from typing import Final
 

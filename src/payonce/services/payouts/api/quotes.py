@@ -1,4 +1,4 @@
-"""What a payout would come to if it were ordered now. Nothing is written and nothing is promised."""
+"""The quote of a payout: what it would yield if ordered now. Nothing is written, and nothing is guaranteed."""
 
 import math
 from fractions import Fraction
@@ -39,18 +39,18 @@ async def quote(
 
 
 def _why_not(value: Amount | None, taken: Range, least: str) -> str | None:
-    """Why nobody can say what the client gets."""
+    """Why the client's amount is unknown; None if it can be estimated."""
     if value is None:
-        return "the exchange's fees eat it up: it would be held"
+        return "the exchange's fees exceed it: it would be held"
     if value.to_decimal() < taken.min_amount:
-        return f"it is below {least}: it would wait for more of the same client"
+        return f"it is below {least}: it would accumulate until the client's total is enough"
     most = taken.max_amount
     if most is None or value.to_decimal() <= most:
         return None
     count = 0 if most <= 0 else math.ceil(Fraction(value.to_decimal()) / Fraction(most))
     if not 2 <= count <= PARTS_MAX:
-        return f"it is above the exchange's maximum, by more than {PARTS_MAX} parts can carry: it would go to review"
-    return f"it is above the exchange's maximum: it would be paid in {count} parts, each at the rate of its moment"
+        return f"it is above the exchange's maximum and would need more than {PARTS_MAX} parts: it would go to review"
+    return f"it is above the exchange's maximum: it would be paid in {count} parts, each at its own rate"
 
 
 async def _gets(changenow: ChangeNow, pair: Pair, value: Amount, direct: bool) -> str:

@@ -1,4 +1,4 @@
-"""Payouts over HTTP: the webhook that orders them, quotes, what they have come to, and what people decide."""
+"""Payouts over HTTP: the webhook that orders them, quotes, lists, statements, and operators' decisions."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -50,13 +50,16 @@ Viewer = Annotated[Caller, require(READ)]
 Ticker = Annotated[str, Query(pattern="^[a-zA-Z0-9]{1,30}$")]
 Price = Annotated[
     str | None,
-    Query(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?$", description="In USDT, such as 29.99; under one of both names."),
+    Query(
+        pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?$",
+        description="In USDT, such as 29.99. Give `price` or `subscription_price`, not both.",
+    ),
 ]
 Found = TypeVar("Found")
 
 
 class WebhookReceipt(msgspec.Struct, frozen=True):
-    """What the caller of the webhook hears; the same for the same payment, however often it comes."""
+    """The answer to the webhook; repeating a payment returns the same answer."""
 
     status: str
     payout_id: str
@@ -92,7 +95,9 @@ class PayoutDocument(BaseModel):
     trace_id: str | None
     created_at: datetime
     updated_at: datetime
-    revision: int = Field(description="Say it with a decision: it is a decision about what you saw.")
+    revision: int = Field(
+        description="Send it with a decision; the decision is refused if the payout has changed since."
+    )
 
 
 class PayoutTimeline(PayoutDocument):
@@ -101,7 +106,7 @@ class PayoutTimeline(PayoutDocument):
 
 class PayoutPage(BaseModel):
     payouts: list[PayoutDocument]
-    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+    next_after: str | None = Field(description="Value of `after` for the next page; null on the last page.")
 
 
 class Accumulated(BaseModel):
@@ -118,32 +123,32 @@ class QuoteDocument(BaseModel):
     price_usdt: str
     fee_usdt: str
     adjusted_usdt: str
-    value_eth: str | None = Field(description="The pure market value; null when fees eat it up.")
-    minimum_eth: str = Field(description="Below it, payouts of a client wait for more.")
+    value_eth: str | None = Field(description="The pure market value; null if fees consume it.")
+    minimum_eth: str = Field(description="Smaller payouts accumulate until the client's total reaches it.")
     accumulates: bool
-    maximum_eth: str | None = Field(description="Above it, a payout is paid in parts; null when there is none.")
-    client_gets: str | None = Field(description="By the exchange's estimate of now; where null, `reason` says why.")
+    maximum_eth: str | None = Field(description="Larger payouts are paid in parts; null if there is no maximum.")
+    client_gets: str | None = Field(description="The exchange's current estimate; if null, `reason` explains.")
     reason: str | None
 
 
 class DecisionRequest(RequestBody):
     verdict: Verdict
-    revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
-    note: Note = Field(description="Why; it is kept in the audit log.")
+    revision: int = Field(ge=0, le=2**31 - 1, description="The revision that GET returned.")
+    note: Note = Field(description="The reason, recorded in the audit log.")
     address: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")] | None = None
     extra_id: Annotated[str, StringConstraints(pattern=f"^({MEMO_SHAPE})?$")] | None = Field(
-        None, description="The new address' memo; empty says that it needs none."
+        None, description="Memo of the new address; empty if the address needs none."
     )
     transaction: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$")] | None = Field(
-        None, description="By which a deposit came back."
+        None, description="Hash of the transaction that returned the deposit."
     )
     swap_id: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")] | None = Field(
-        None, description="Whose deposit, if several are at the exchange."
+        None, description="The swap of the deposit, if several deposits are at the exchange."
     )
 
 
 class DecisionResult(BaseModel):
-    """Done, or, above the threshold of an asset, waiting for a second person to grant `approval`."""
+    """`done`, or, above the threshold of an asset, waiting for a second person to grant `approval`."""
 
     payout: str
     done: bool
@@ -177,10 +182,10 @@ def _add_intake(routes: APIRouter) -> None:
         receipt = WebhookReceipt("success", payout.id, payout.unique_id, payout.state)
         return Response(msgspec.json.encode(receipt), media_type="application/json")
 
-    # Not in the description of what API keys open: its callers sign, and their contract is in the README.
+    # Not in the OpenAPI description, which covers routes with API keys: callers sign, and the README is their contract.
     routes.add_route("/", order_payout, methods=["POST"], include_in_schema=False)
 
-    @routes.get("/quote", summary="Fee, estimate and minimum before money moves", responses=READS_ONE)
+    @routes.get("/quote", summary="Quote fee, estimate and minimum", responses=READS_ONE)
     async def quote_payout(
         context: AppContextDep,
         caller: Viewer,
@@ -191,7 +196,7 @@ def _add_intake(routes: APIRouter) -> None:
     ) -> QuoteDocument:
         config, changenow = _resource(context, PayoutConfig), _resource(context, ChangeNow)  # type: ignore[type-abstract]
         if price is not None and subscription_price is not None:
-            raise Problem(422, "price and subscription_price are two names of one thing; give one of them")
+            raise Problem(422, "price and subscription_price are names of the same parameter; give one of them")
         price = price if price is not None else subscription_price
         if price is None:
             raise Problem(422, "price is missing; give it in USDT, such as 29.99")
@@ -207,7 +212,7 @@ def _add_intake(routes: APIRouter) -> None:
 
 
 def _add_reading(routes: APIRouter) -> None:
-    @routes.get(PREFIX, summary="The newest first", responses=READS)
+    @routes.get(PREFIX, summary="List payouts, newest first", responses=READS)
     async def list_payouts(
         context: AppContextDep,
         caller: Viewer,
@@ -220,7 +225,7 @@ def _add_reading(routes: APIRouter) -> None:
         following = found[-1].id if len(found) == min(limit, store.LISTED_MAX) else None
         return PayoutPage(payouts=[PayoutDocument(**_document(each)) for each in found], next_after=following)
 
-    @routes.get(f"{PREFIX}/accumulated", summary="What waits until it is enough, by client", responses=READS)
+    @routes.get(f"{PREFIX}/accumulated", summary="List accumulating payouts by client", responses=READS)
     async def list_accumulated(context: AppContextDep, caller: Viewer) -> list[Accumulated]:
         return [
             Accumulated(
@@ -236,7 +241,10 @@ def _add_reading(routes: APIRouter) -> None:
         ]
 
     @routes.get(
-        f"{PREFIX}/statement.csv", summary="Payouts of a time as a table", responses=READS, response_class=Response
+        f"{PREFIX}/statement.csv",
+        summary="Download payouts of a period as CSV",
+        responses=READS,
+        response_class=Response,
     )
     async def payout_statement(
         context: AppContextDep, caller: Viewer, since: Moment = EARLIEST, until: Moment | None = None
@@ -244,7 +252,7 @@ def _add_reading(routes: APIRouter) -> None:
         lines: AsyncIterator[str] = statement(context.read, since, until or await _now(context))
         return StreamingResponse(lines, media_type="text/csv")
 
-    @routes.get(f"{PREFIX}/{{payout_id}}", summary="One payout, with its swaps", responses=READS_ONE)
+    @routes.get(f"{PREFIX}/{{payout_id}}", summary="Show a payout with its swaps", responses=READS_ONE)
     async def show_payout(payout_id: Id, context: AppContextDep, caller: Viewer) -> PayoutTimeline:
         found = await store.find(context.read, payout_id)
         if found is None:
@@ -265,7 +273,7 @@ def _add_reading(routes: APIRouter) -> None:
 def _add_deciding(routes: APIRouter) -> None:
     @routes.post(
         f"{PREFIX}/{{payout_id}}/decide",
-        summary="Hold, release, readdress, reject or refund one, and more",
+        summary="Decide about a payout: hold, release, readdress, reject, refund and more",
         response_model=DecisionResult,
         responses=DECIDES,
     )
@@ -299,7 +307,7 @@ def _add_deciding(routes: APIRouter) -> None:
 
 
 def _refuse_query(request: Request) -> None:
-    """As every route does; this one is found without what does so for the others."""
+    """Query parameters are refused on every route; this one bypasses the router that checks the others."""
     if request.query_params:
         raise wrong_query(no_such_parameters(set(request.query_params), ()))
 
@@ -310,7 +318,7 @@ async def _receive_order(context: AppContext, trace: str | None, asked: Any) -> 
             try:
                 return await receive(tx, asked)
             except WebhookRefused as refusal:
-                # The transaction commits all the same: it holds the note for the person who looks into the refusal.
+                # The transaction commits nevertheless: it holds the audit note for the operator who investigates.
                 refused = refusal
         raise refused
 
@@ -324,7 +332,7 @@ def _resource(context: AppContext, kind: type[Found]) -> Found:
     for resource in context.resources:
         if isinstance(resource, kind):
             return resource
-    raise Problem(404, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")
+    raise Problem(404, "this process runs no role of payouts; call the process that runs payouts.orchestrator")
 
 
 def _document(payout: Payout) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Payouts as a table that accountants take away: one row each, amounts as exact texts."""
+"""Payouts as CSV for accountants: one row each, with exact amounts."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ COLUMNS: Final = (
 
 
 async def statement(read: Reads, since: datetime, until: datetime) -> AsyncIterator[str]:
-    """CSV (RFC 4180) of the payouts that came in from `since` to before `until`, the oldest first."""
+    """CSV (RFC 4180) of the payouts received from `since` to before `until`, oldest first."""
     yield _written([COLUMNS])
     after: tuple[datetime | None, str] = (None, "")
     while rows := await _page(read, since, until, after):
@@ -91,8 +91,8 @@ def _cells(row: Any) -> Sequence[str]:
 
 
 def _plain(text: str) -> str:
-    """A caller's or a vendor's words must not become a formula in somebody's spreadsheet. A number is none, such as
-    the id of a channel."""
+    """Escapes text that a spreadsheet would run as a formula. Negative numbers, such as channel ids, stay as they
+    are."""
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 

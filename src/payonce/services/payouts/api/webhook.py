@@ -1,9 +1,10 @@
-"""The webhook that orders a payout: its signature over the raw bytes, then its fields, one clear sentence for each no.
+"""The webhook that orders a payout: verifies its signature over the raw bytes, then its fields. Each refusal is one
+clear sentence.
 
-401  no signature, or not by one of our keys
-400  the body is no JSON object, says a thing twice or in a number that loses digits, or its time is not close to ours
+401  the signature is missing, or matches none of our keys
+400  the body is not a JSON object, repeats a name, has a lossy number, or its time is too far from ours
 409  the payment is on record with another body
-422  a field that cannot become a payout
+422  a field is invalid
 """
 
 import hashlib
@@ -38,15 +39,15 @@ from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT
 SIGNATURE_HEADER: Final = "X-Webhook-Signature"
 USER_ID_LIMIT: Final = 2**63
 PRICE_MAX: Final = Amount(10**12 * 10**6, USDT)
-"""A trillion: nobody pays that for a subscription, and every amount that follows from it fits its column."""
+"""A trillion: no subscription costs that, and every amount derived from it fits its column."""
 UNIQUE_ID_LENGTH: Final = 16
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 DERIVED: Final = "derived:"
-"""Begins the payment ids that are made here, for callers who send none."""
+"""Prefix of the payment ids that payonce derives for callers who send none."""
 PRICE_NAMES: Final = ("subscription_price", "sub_price")
 MEMO_NAMES: Final = ("extra_id", "extraId")
-"""Two names of one field each, the later one of callers of before."""
+"""Two names of one field each; the second one is an alias for older callers."""
 
 _CHANNEL: Final = re.compile(r"[A-Za-z0-9_@.:-]{1,64}")
 _TICKER: Final = re.compile(r"[a-z0-9]{1,30}")
@@ -57,7 +58,7 @@ _DECIMAL: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,18})?")
 
 
 class WebhookRefused(PayonceError):
-    """A webhook that is not taken in; nothing of it was written."""
+    """The webhook was refused; nothing of it was written."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -66,7 +67,7 @@ class WebhookRefused(PayonceError):
 
 @dataclass(frozen=True)
 class PayoutOrder:
-    """What a caller asks for, with every field in its one form."""
+    """The order of a webhook, with every field in its canonical form."""
 
     payment_id: str | None
     user_id: int
@@ -74,24 +75,24 @@ class PayoutOrder:
     wallet_address: str
     extra_id: str | None
     says_extra_id: bool
-    """Whether the caller spoke of a memo at all; an empty one says that the address needs none."""
+    """Whether the caller sent a memo field at all; an empty one states that the address needs none."""
     payout_currency: str
     payout_network: str
     price: Amount
     fee: Amount
     adjusted: Amount
     derives_payment_id: bool = False
-    """Its caller sends none: whoever puts it on record gives it one."""
+    """The caller sends no payment id; one is derived when the order is recorded."""
 
     @property
     def natural_key(self) -> str:
-        """Everything but the time: what a caller who sends no payment id repeats when they repeat themselves. The
-        address counts by its bytes, not by its spelling."""
+        """Hash of all fields but the time: a repeated order without a payment id has the same one. Addresses are
+        compared by their bytes, not by their spelling."""
         return self._key_with(key_of(self.wallet_address))
 
     @property
     def natural_keys(self) -> frozenset[str]:
-        """Also as earlier versions wrote it, which took the address as it was spelled."""
+        """Includes the keys of earlier versions, which hashed the address as it was spelled."""
         address = self.wallet_address
         spellings = {key_of(address), address, checksummed(address), in_capitals(address)}
         return frozenset(self._key_with(spelling) for spelling in spellings)
@@ -110,7 +111,7 @@ class PayoutOrder:
 
 
 def read_webhook(config: PayoutConfig, signature: str | None, body: bytes, now: datetime) -> PayoutOrder:
-    """Total: whatever a stranger sends, the answer is what they ask for, or NotTaken."""
+    """Returns the order, or raises WebhookRefused, whatever the bytes."""
     check_signature(config, signature, body)
     try:
         document = loads_exact(body)
@@ -125,21 +126,21 @@ def read_webhook(config: PayoutConfig, signature: str | None, body: bytes, now: 
 
 
 def check_signature(config: PayoutConfig, signature: str | None, body: bytes) -> None:
-    """Over the bytes as they came, in a time that tells nothing about the right one."""
+    """Verifies the signature over the raw bytes in constant time. Raises WebhookRefused."""
     if signature is None:
         raise WebhookRefused(HTTPStatus.UNAUTHORIZED, f"the header {SIGNATURE_HEADER} is missing")
-    # All keys are tried: how many there are, and which one was right, is nobody's business.
+    # All keys are tried, so that the response time reveals neither their number nor the matching one.
     right = [verify_hex(key, body, signature.strip()) for key in config.signing_keys]
     if True not in right:
         raise WebhookRefused(
             HTTPStatus.UNAUTHORIZED,
-            f"{SIGNATURE_HEADER} is not the hex HMAC-SHA256 of the body under a key that is agreed",
+            f"{SIGNATURE_HEADER} is not the hex HMAC-SHA256 of the body under a configured key",
         )
 
 
 def unique_id_of(payment: str) -> str:
-    """16 of A-Z0-9 from a hash of the payment: 82 bits, so among a billion payments the odds that any two meet are
-    below one in ten million; two that do are refused loudly."""
+    """16 characters of A-Z0-9 from a hash of the payment, 82 bits: among a billion payments the probability of a
+    collision is below one in ten million, and a collision is refused with an alert."""
     number = int.from_bytes(hashlib.sha256(b"payonce payout\n" + payment.encode()).digest(), "big")
     letters = []
     for _ in range(UNIQUE_ID_LENGTH):
@@ -151,30 +152,30 @@ def unique_id_of(payment: str) -> str:
 def _check_time(given: object, now: datetime, tolerance_s: int) -> None:
     text = str(given) if type(given) is int else given
     if not isinstance(text, str) or not _SECONDS.fullmatch(text):
-        raise WebhookRefused(HTTPStatus.BAD_REQUEST, "timestamp must be the seconds since 1970, as a whole number")
+        raise WebhookRefused(HTTPStatus.BAD_REQUEST, "timestamp must be whole seconds since 1970")
     if abs(int(text) - now.timestamp()) > tolerance_s:
         raise WebhookRefused(
-            HTTPStatus.BAD_REQUEST, f"timestamp is more than {tolerance_s} s away from our clock; sign the body anew"
+            HTTPStatus.BAD_REQUEST, f"timestamp is more than {tolerance_s} s away from our clock; sign the body again"
         )
 
 
 def _check_duplicates(body: bytes, document: Mapping[str, Any]) -> None:
-    """Of two values for one thing, readers take different ones: what the caller meant, nobody can know."""
+    """Refuses duplicate names: parsers disagree on which value counts, so the caller's intent is unknown."""
 
     def seen(pairs: list[tuple[str, object]]) -> dict[str, object]:
         [(name, times), *_] = Counter(name for name, _ in pairs).most_common(1) or [("", 0)]
         if times > 1:
-            raise WebhookRefused(HTTPStatus.BAD_REQUEST, f"the body has {ascii(name)[:80]} twice; send each name once")
+            raise WebhookRefused(HTTPStatus.BAD_REQUEST, f"the body repeats {ascii(name)[:80]}; send each name once")
         return dict(pairs)
 
     try:
         json.loads(body, object_pairs_hook=seen, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
-        raise WebhookRefused(HTTPStatus.BAD_REQUEST, "the text is not usable JSON") from None
+        raise WebhookRefused(HTTPStatus.BAD_REQUEST, "the body is not valid JSON") from None
     for one, other in (PRICE_NAMES, MEMO_NAMES):
         if one in document and other in document and document[one] != document[other]:
             raise WebhookRefused(
-                HTTPStatus.BAD_REQUEST, f"{one} and {other} are two names of one thing and differ; send one of them"
+                HTTPStatus.BAD_REQUEST, f"{one} and {other} are names of the same field and differ; send one of them"
             )
 
 
@@ -205,11 +206,11 @@ def _order_from(document: Mapping[str, Any], config: PayoutConfig) -> PayoutOrde
 
 
 def refuse_direct(config: PayoutConfig, currency: str, network: str) -> str | None:
-    """Why a payout in ETH cannot be taken; None when it can."""
+    """Why a payout in ETH is refused; None if it is accepted."""
     if config.external_hostpay and (currency, network) == (ETH_TICKER, ETH_NETWORK):
         return (
-            "payout_currency eth on the network eth needs no exchange, and with PAYOUTS_HOSTPAY=external nothing but "
-            "exchanges is paid; choose another coin"
+            "payout_currency eth on the network eth needs no exchange, and PAYOUTS_HOSTPAY=external pays only "
+            "exchanges; choose another coin"
         )
     return None
 
@@ -218,10 +219,10 @@ def _payment_id(given: object, config: PayoutConfig) -> str | None:
     if given is None and (config.allow_missing_payment_id or config.six_fields):
         return None
     if isinstance(given, str) and given.startswith(DERIVED):
-        raise _invalid_field("payment_id", f"begins with {DERIVED}, as those do that are made here; choose another")
+        raise _invalid_field("payment_id", f"begins with {DERIVED}, which is reserved for derived ids; choose another")
     if not isinstance(given, str) or not _PAYMENT.fullmatch(given):
         raise _invalid_field(
-            "payment_id", "must be 1 to 200 printable ASCII characters without spaces, one for each payment"
+            "payment_id", "must be 1 to 200 printable ASCII characters without spaces, unique per payment"
         )
     return given
 
@@ -242,7 +243,7 @@ def channel(given: object) -> str:
 
 
 def ticker(name: str, given: object) -> str:
-    # Small letters of ASCII come from others too: of the Kelvin sign, a k.
+    # lower() maps some other characters to ASCII letters: the Kelvin sign becomes a k.
     text = given.strip().lower() if isinstance(given, str) and given.isascii() else ""
     if not _TICKER.fullmatch(text):
         raise _invalid_field(name, "must be a name such as eth")
@@ -251,7 +252,7 @@ def ticker(name: str, given: object) -> str:
 
 def _address(given: object, network: str, config: PayoutConfig) -> str:
     if not isinstance(given, str):
-        raise _invalid_field("wallet_address", f"is no address of the network {network}")
+        raise _invalid_field("wallet_address", f"is not an address of the network {network}")
     if (wrong := wrong_with(network, given)) is not None:
         raise _invalid_field("wallet_address", wrong)
     if key_of(given) == key_of(config.host_wallet):
@@ -276,10 +277,10 @@ def _price(document: Mapping[str, Any], config: PayoutConfig) -> Amount:
     if isinstance(given, int | Decimal) and not isinstance(given, bool):
         raise WebhookRefused(
             HTTPStatus.BAD_REQUEST,
-            'subscription_price is a JSON number, of which readers lose digits; send it as a text, such as "29.99"',
+            'subscription_price is a JSON number, which loses digits in many parsers; send a string such as "29.99"',
         )
     if not isinstance(given, str) or not _DECIMAL.fullmatch(given):
-        raise _invalid_field("subscription_price", "must be a decimal text such as 29.99, above zero")
+        raise _invalid_field("subscription_price", "must be a decimal string such as 29.99, above zero")
     try:
         price = Amount.from_decimal(given, USDT)
     except Invalid as error:
@@ -290,7 +291,7 @@ def _price(document: Mapping[str, Any], config: PayoutConfig) -> Amount:
 
 
 def _from_number(given: Decimal) -> object:
-    """Callers with six fields may send a JSON number, which has been a double: the nearest amount is what they mean."""
+    """Six-field callers may send a JSON number that was a double: it is rounded to the nearest amount."""
     if abs(given) > PRICE_MAX.to_decimal():
         return None
     return format(given.quantize(Decimal("1e-6"), ROUND_HALF_EVEN), "f")

@@ -1,4 +1,4 @@
-"""Payouts below the exchange's minimum, by client: what waits, how far it is from enough, and since when."""
+"""Payouts below the exchange's minimum, by client: their total, the missing amount, and since when they wait."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from payonce.services.payouts.store.queries import AccumulatingClient
 class AccumulationRow:
     client: AccumulatingClient
     least: Amount | None
-    """None: nobody said."""
+    """None if unknown."""
     href: str
 
     @property
@@ -35,7 +35,7 @@ class AccumulationRow:
 
 
 async def show_accumulation(visit: Visit) -> Response:
-    """Not renewed by itself: each look asks the exchange."""
+    """Does not refresh by itself: each request calls the exchange."""
     async with bounded(visit) as read:
         clients = await queries.accumulated(read, PAGE_ROWS + 1)
     shown = clients[:PAGE_ROWS]

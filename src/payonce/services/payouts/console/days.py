@@ -1,4 +1,4 @@
-"""Payouts by day: what came in, what we keep of it, and what has become of them."""
+"""Payouts by day: received amounts, our fees, and the payouts' current states."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,7 +14,7 @@ from payonce.services.payouts.store.queries import Day
 
 WINDOWS: Final = {"7d": 7, "30d": 30, "90d": 90}
 CHART_UNITS: Final = 100
-"""Of one USDT: charts draw whole cents, so that no amount passes through a float before the browser's canvas."""
+"""Cents per USDT: charts draw whole cents, so that no amount passes through a float before the browser's canvas."""
 COUNTS: Final = ("received", "finished", "under_way", "with_people", "ended_otherwise")
 
 
@@ -37,7 +37,7 @@ async def show_days(visit: Visit) -> Response:
 
 
 def columns(days: Sequence[Day]) -> dict[str, list[Any]]:
-    """As charts take them: one list per line."""
+    """The series of the charts, one list per line."""
     found: dict[str, list[Any]] = {"at": [int(each.day.timestamp()) for each in days]}
     for name in COUNTS:
         found[name] = [getattr(each, name) for each in days]

@@ -1,4 +1,4 @@
-"""The pages of payouts, and the host wallet on the page of vendors."""
+"""The pages of payouts, and the host wallet on the Vendors page."""
 
 from pathlib import Path
 from typing import Final
@@ -52,7 +52,7 @@ TONES: Final = {
     "reverted": "bad",
     "lost": "bad",
 }
-"""Of the states of a payout, a swap or a deposit."""
+"""Colours of the states of payouts, swaps and deposits."""
 
 
 def service_pages() -> ServicePages:

@@ -1,4 +1,4 @@
-"""One payout, everything about it in time order, and the decisions about it that are safe where it stands."""
+"""The page of one payout: its timeline, and the decisions that are safe in its state."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -18,56 +18,56 @@ from payonce.services.payouts.model import Hold, Payout
 from payonce.services.payouts.store import timeline
 
 ABOVE_LIMIT: Final = "pay above limit"
-"""What hostpay asks people for; its subject is the payout that leads the swap, by its unique_id."""
+"""The action for which hostpay requests approvals; its subject is the unique_id of the swap's leading payout."""
 FIELDS: Final = ("verdict", "address", "extra_id", "no_memo", "transaction", "swap_id", "why", "seen")
 
 CHOICES: Final = {
     Verdict.RELEASE: (
-        "Let it go on",
-        "It goes on from where it stopped, to the address it has. What keeps it now keeps it again if it is still so.",
+        "Release the payout",
+        "The payout continues where it stopped, to its present address. It is held again if the cause persists.",
     ),
     Verdict.READDRESS: (
-        "Let it go on to another address",
-        "Nothing of it is ordered yet. From now on it is paid to the address that you give, and to no other.",
+        "Release it to another address",
+        "Nothing is ordered yet. The payout is paid only to the address that you enter.",
     ),
-    Verdict.HOLD: ("Keep it", "Nothing new begins for it until somebody lets it go on. What is paid already is paid."),
+    Verdict.HOLD: ("Hold the payout", "No new step begins until an operator releases it. Payments already made stand."),
     Verdict.REFUND: (
-        "Give the money back",
-        "Everything is undone in the books, the fee included. Paying it back to the subscriber is yours to do.",
+        "Refund the payout",
+        "All postings are reversed, including the fee. You pay the money back to the subscriber yourself.",
     ),
     Verdict.REJECT: (
-        "Reject it",
-        "It is not paid, and not given back: the books keep it as rejected. This cannot be undone.",
+        "Reject the payout",
+        "The payout is neither paid nor refunded; the ledger records it as rejected. This cannot be undone.",
     ),
     Verdict.RETURNED: (
         "The deposit came back",
-        "Two people say so. If exchange and chain do not say otherwise, it waits as unpaid, and can be paid once more.",
+        "Two people confirm it. Unless exchange or chain contradict, the payout waits as unpaid and can be paid again.",
     ),
     Verdict.WRITE_OFF: (
         "Write the deposit off",
-        "The books take it as a loss if the exchange gave it up too; whoever lets the payout go on pays a second time.",
+        "The ledger records a loss if the exchange has given it up too. Releasing the payout then pays a second time.",
     ),
     Verdict.UNPAID: (
         "GCHostPay did not pay it",
-        "Two people say so, having looked in its books. Its task is deleted, and it then waits as unpaid.",
+        "Two people confirm it from GCHostPay's records. Its task is deleted, and the payout waits as unpaid.",
     ),
 }
-"""Each decision in a person's words, and what follows from it."""
+"""Label and consequence of each decision."""
 
 NEXT_STEP: Final = {
-    Hold.BAD_ADDRESS: "Ask the client for an address of that network, and let it go on to it; or give the money back.",
-    Hold.PAIR_INACTIVE: "Look whether ChangeNOW has switched the pair on again, then let it go on.",
-    Hold.REFUSED: "Read what the exchange said. Let it go on when that is mended, or give the money back.",
-    Hold.NO_VALUE: "The exchange's fees are more than it is worth: give the money back, or reject it.",
-    Hold.TOO_LARGE: "Ask ChangeNOW for a larger limit, then let it go on.",
-    Hold.GAVE_UP: "Look at the last errors in its trace. When the cause is mended, let it go on.",
-    Hold.REPEATED: "Ask the caller whether two were meant. If so let it go on; if not, give the money back.",
-    Hold.VERIFYING: "Answer what ChangeNOW asks about the money. It moves on by itself when they are content.",
-    Hold.LIMIT: "An approver agrees to the payment, or somebody lets it go on when the day's limit has room again.",
-    Hold.EXCHANGE_FAILED: "Read why the exchange failed. If the wallet has paid, ask ChangeNOW for the money first; "
-    "when it is back, or given up, let the payout go on for another round, or give the money back.",
-    Hold.MISMATCH: "Compare the exchange with what is on record here before anything is decided.",
-    Hold.PERSON: "Whoever kept it knows why.",
+    Hold.BAD_ADDRESS: "Ask the client for an address of that network and release the payout to it, or refund it.",
+    Hold.PAIR_INACTIVE: "Check whether ChangeNOW has reactivated the pair, then release the payout.",
+    Hold.REFUSED: "Read the exchange's refusal. Release the payout when the cause is resolved, or refund it.",
+    Hold.NO_VALUE: "The exchange's fees exceed the payout: refund or reject it.",
+    Hold.TOO_LARGE: "Ask ChangeNOW for a higher limit, then release the payout.",
+    Hold.GAVE_UP: "Read the last errors in its trace. When the cause is resolved, release the payout.",
+    Hold.REPEATED: "Ask the caller whether two payouts were meant. If so, release it; otherwise refund it.",
+    Hold.VERIFYING: "Answer ChangeNOW's questions about the money. Then the payout continues by itself.",
+    Hold.LIMIT: "An approver grants the payment, or an operator releases it when the daily limit allows it again.",
+    Hold.EXCHANGE_FAILED: "Read why the exchange failed. If the wallet has paid, reclaim the money from ChangeNOW "
+    "first; when it is back or written off, release the payout for another round, or refund it.",
+    Hold.MISMATCH: "Compare the exchange with our record before you decide.",
+    Hold.PERSON: "An operator held it; the reason is above.",
 }
 
 
@@ -76,13 +76,13 @@ async def show_payout(visit: Visit) -> Response:
 
 
 async def decide(visit: Visit) -> Response:
-    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    """Previews the decision; with `sure` it is carried out, or submitted to a second person."""
     payout = await payout_of(visit)
     try:
         given = _given(visit, payout)
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, payout, given)
-        # In the trace that it has: what follows from a decision belongs to the same timeline.
+        # In the payout's own trace, so that the consequences of a decision appear in its timeline.
         async with visit.context.begin(payout.trace_id) as tx:
             end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
@@ -97,10 +97,10 @@ async def decide(visit: Visit) -> Response:
 def _given(visit: Visit, payout: Payout) -> Decision:
     said = text_of(visit.form, "verdict")
     if said not in tuple(Verdict):
-        raise Invalid(f"the decision is {said[:40]!r}; choose one of those that are offered")
+        raise Invalid(f"the decision is {said[:40]!r}; choose one of those offered")
     seen = number_of(visit.form, "seen")
     if seen is None:
-        raise Invalid("the form does not say what you saw; load the page again")
+        raise Invalid("the form lacks the payout's revision; reload the page")
     moved = Verdict(said) is Verdict.READDRESS
     address, extra_id = name_of(visit.form, "address"), name_of(visit.form, "extra_id")
     if extra_id is None and text_of(visit.form, "no_memo") == "yes":
@@ -162,7 +162,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
             told = await read_timeline(read, payout.trace_id)
         reviews = await timeline.effects_in_review(read, swaps)
     waiting = await _waiting(visit.context.read, payout, swaps)
-    # Postings and notes are among the facts, by what they are about: those of a batch have another trace.
+    # `facts` contains postings and notes, found by their subject: those of a batch have another trace.
     timeline_entries = [
         timeline_entry for timeline_entry in told.entries if timeline_entry.kind not in (Kind.POSTING, Kind.NOTE)
     ]
@@ -188,7 +188,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
 
 
 async def _waiting(read: Reader, payout: Payout, swaps: list[timeline.CarryingSwap]) -> Approval | None:
-    """What a second person has to decide first."""
+    """The approval that a second person has to decide first."""
     subjects = [(ACTION, payout.id), *((ABOVE_LIMIT, lead) for lead in {each.swap.unique_id: None for each in swaps})]
     for action, subject in subjects:
         if (found := await waiting_approval(read, action, subject)) is not None:

@@ -1,4 +1,4 @@
-"""How the pages of payouts read, with a sentence where payouts have no tables."""
+"""Reads that the pages of payouts share, and their answer in a database without payouts."""
 
 from typing import Final
 
@@ -12,11 +12,11 @@ from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.queries import PayoutFilter
 
 ID_MAX_LENGTH: Final = 100
-ABSENT: Final = "this database has no payouts; the first process that runs them makes their tables"
+ABSENT: Final = "this database has no payouts; the first process that runs payouts creates their tables"
 
 
 def if_installed(title: str, handler: Handler) -> Handler:
-    """A page that says so where there are no payouts, and a form that is refused there."""
+    """In a database without payouts, shows a page that says so, and refuses forms."""
 
     async def endpoint(visit: Visit) -> Response:
         if await queries.is_installed(visit.context.read):
@@ -29,13 +29,13 @@ def if_installed(title: str, handler: Handler) -> Handler:
 
 
 async def payout_of(visit: Visit) -> Payout:
-    """The one that the address names, by any of its names."""
+    """The payout of the URL, by any of its identifiers; raises 404."""
     given = str(visit.path["id"])
     found = (
         await queries.list_payouts(visit.context.read, PayoutFilter(reference=given), None, 1) if _may_be(given) else []
     )
     if not found:
-        raise HTTPException(404, f"there is no payout {given[:ID_MAX_LENGTH]!r}; find it in the list of payouts")
+        raise HTTPException(404, f"there is no payout {given[:ID_MAX_LENGTH]!r}; look it up in the list of payouts")
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""The host wallet on the page of vendors: what it has paid, its limits, and the form that changes them."""
+"""The host wallet on the Vendors page: its payments, its limits, and the form that changes them."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,7 +19,7 @@ BOUNDS: Final = ("per_payment", "per_day", "low_balance")
 
 
 async def wallet_section(visit: Visit) -> Mapping[str, Any] | None:
-    """What the section shows; None where this database has no payouts or no wallet."""
+    """The section's values; None if this database has no payouts or no wallet."""
     read = visit.context.read
     if not await queries.is_installed(read) or (wallet := await queries.wallet_use(read)) is None:
         return None
@@ -32,9 +32,9 @@ async def wallet_section(visit: Visit) -> Mapping[str, Any] | None:
 
 
 async def change_limits(visit: Visit) -> Response:
-    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    """Previews the change; with `sure` it is carried out, or submitted to a second person."""
     if ACTION not in visit.context.actions:
-        raise Invalid("this process does not know payouts; change it in the console of one that does")
+        raise Invalid("this process does not run payouts; change the limits in the console of a process that does")
     per_payment, per_day, low = (_bound_of(visit, name) for name in BOUNDS)
     action, why = visit.context.actions[ACTION], reason_of(visit.form)
     async with visit.context.begin() as tx:
@@ -59,7 +59,7 @@ async def change_limits(visit: Visit) -> Response:
             hidden={**{name: text_of(visit.form, name) for name in (*BOUNDS, "why")}, "sure": "yes"},
         )
     if isinstance(end, Executed):
-        return visit.done("/vendors", f"The wallet pays {end.result['limits']} without being asked.")
+        return visit.done("/vendors", f"The wallet pays {end.result['limits']} without approval.")
     return visit.awaiting_approval(end.id)
 
 

@@ -1,7 +1,7 @@
-"""What a person decides about a payout: let it go on, elsewhere if need be, keep it, reject it, or give the money back;
-and about a deposit that its exchange came to nothing with: that it came back, or that it is lost.
+"""Operators' decisions about a payout: release it, to another address if need be, hold, reject or refund it; and about
+a deposit at a failed exchange: it came back, or it is lost.
 
-One action, carried out at once or, above the thresholds of its assets, when a second person has agreed.
+All are one action. It is carried out at once or, above the thresholds of its assets, when a second person has agreed.
 """
 
 import re
@@ -30,45 +30,44 @@ _HASH: Final = re.compile(r"0x[0-9a-f]{64}")
 
 class Verdict(StrEnum):
     RELEASE = "release"
-    """Goes on where it stopped."""
+    """Continues where it stopped."""
     READDRESS = "readdress"
-    """Goes on with another address."""
+    """Continues with another address."""
     HOLD = "hold"
     REJECT = "reject"
-    """Is not paid, and not given back."""
+    """Neither paid nor refunded."""
     REFUND = "refund"
-    """Everything is undone, the fee included: it is given back, or was never more than a repetition."""
+    """All postings are reversed, including the fee: the money is paid back, or the order was a repetition."""
     RETURNED = "returned"
-    """A transaction brought the deposit back, and two people say so; hostpay asks the exchange and looks on the chain
-    whether it did."""
+    """Two people state that a transaction returned the deposit; hostpay verifies it by exchange and chain."""
     WRITE_OFF = "write_off"
-    """The deposit is lost, and two people say so; hostpay looks whether the exchange has given it up too."""
+    """Two people state that the deposit is lost; hostpay verifies that the exchange has given it up too."""
     UNPAID = "unpaid"
-    """Your own GCHostPay has not paid the exchange and will not, and two people say so; its task is deleted, and the
+    """Two people state that your own GCHostPay has not paid the exchange and will not. Its task is deleted, and the
     exchange is asked whether it has seen money."""
 
 
 _BY_TWO: Final = {
-    Verdict.RETURNED: "a deposit is said to be back",
+    Verdict.RETURNED: "a deposit is declared returned",
     Verdict.WRITE_OFF: "a deposit is written off",
-    Verdict.UNPAID: "an exchange that was handed over is said to be unpaid",
+    Verdict.UNPAID: "an exchange that was handed over is declared unpaid",
 }
-"""Whatever the amount: a payout without a deposit can be paid once more."""
+"""These need two people whatever the amount, since a payout without a deposit can be paid again."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     payout_id: str
     seen: int
-    """The revision of what the person looked at."""
+    """The revision that the operator saw."""
     verdict: Verdict
     note: str
     address: str | None = None
     extra_id: str | None = None
-    """Of the new address; an empty one says that it needs none, as at intake."""
+    """Memo of the new address; an empty one states that it needs none, as at intake."""
     transaction: str | None = None
-    """By which the deposit came back."""
+    """Hash of the transaction that returned the deposit."""
     swap_id: str | None = None
-    """Whose deposit, if the payout has several at the exchange."""
+    """The swap of the deposit, if the payout has several deposits at the exchange."""
 
 
 def decision_action(_: Admin) -> Action[Decision]:
@@ -95,7 +94,7 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
     await _existing_payout(tx, asked.payout_id)
     payout = await payouts.locked(tx, asked.payout_id)
     if payout.revision != asked.seen:
-        raise Stale(f"payout {payout.id} has changed since you looked at it; look again")
+        raise Stale(f"payout {payout.id} has changed since you loaded it; reload it")
     match asked.verdict:
         case Verdict.RELEASE:
             after = await _release(tx, payout, by)
@@ -125,7 +124,7 @@ async def _release(tx: Tx, payout: Payout, by: str) -> Payout:
 
 
 async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
-    """Only while nothing of it is ordered: what is ordered has the address it has."""
+    """Possible only while no exchange is ordered: an order keeps its address."""
     _check_state(payout, _KEPT, asked.verdict)
     address = asked.address or ""
     if (wrong := wrong_with(payout.payout_network, address)) is not None:
@@ -137,7 +136,7 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout
     for swap in await swap_store.active_swaps(tx, payout.id):
         if not await _is_unordered(tx, swap):
             raise Invalid(
-                f"payout {payout.id} has a swap to the address it has; release it, or wait until that is over"
+                f"payout {payout.id} has a swap to its present address; release it, or wait until that swap has ended"
             )
         await swap_store.abandon(tx, swap, "the payout goes to another address")
     await tx.execute(
@@ -163,8 +162,8 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout
 
 
 async def _is_host_wallet(tx: Tx, address: str) -> bool:
-    """As far as this database tells: a wallet of ours that has paid, or where the exchange sends the refunds of the
-    payout priced last. Before any price, the estimator compares."""
+    """By the record: a wallet of ours that has paid, or the refund address of the payout priced last. Before the first
+    price, the estimator checks."""
     found: bool = await tx.fetchval(
         """
         select exists (select from payouts.wallets where payouts.address_key(address) = $1)
@@ -180,8 +179,8 @@ async def _is_host_wallet(tx: Tx, address: str) -> bool:
 
 
 async def _is_unordered(tx: Tx, swap: Swap) -> bool:
-    """Whether the exchange has never been asked for it, and it is for this payout alone. An order is on record before
-    it leaves, in a transaction that waits for the payout's lock, which is ours."""
+    """Whether the swap was never ordered and serves only this payout. An order is recorded before it is sent, in a
+    transaction that waits for the payout's lock, which we hold."""
     if swap.state is not SwapState.CREATING or len(await swap_store.shares_of(tx, swap.id)) > 1:
         return False
     ordered: bool = await tx.fetchval(
@@ -191,8 +190,8 @@ async def _is_unordered(tx: Tx, swap: Swap) -> bool:
 
 
 async def _check_memo(tx: Tx, payout: Payout, given: str | None) -> None:
-    """What is sent to an exchange's address without its memo is lost to the client. Without a list of currencies, a
-    payout that has a memo tells that its coin knows them."""
+    """Money sent to an exchange's address without its memo is lost to the client. Without a currency list, a payout's
+    existing memo shows that its coin has memos."""
     if given and not is_memo(given):
         raise Invalid(f"extra_id is {given[:40]!r}; it {MEMO_RULE}")
     has_memos = await tx.fetchval(
@@ -202,39 +201,39 @@ async def _check_memo(tx: Tx, payout: Payout, given: str | None) -> None:
     )
     coin = f"{payout.payout_currency} on {payout.payout_network}"
     if given is None and (has_memos or payout.extra_id is not None):
-        raise Invalid(f"extra_id is missing: an address of {coin} may need a memo; if this one needs none, say so")
+        raise Invalid(f"extra_id is missing: an address of {coin} may need a memo; if it needs none, give an empty one")
     if given and has_memos is False:
-        raise Invalid(f"extra_id is {given[:40]!r}, and {coin} has no memos; leave it out")
+        raise Invalid(f"extra_id is {given[:40]!r}, but {coin} has no memos; omit it")
 
 
 async def _end_deposit(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
-    """Hostpay has the wallet and asks the exchange: it does it, or says why not. Afterwards the payout waits for what a
-    person decides about it, as one that was never paid."""
+    """Asks hostpay, which has the wallet, to verify and record the statement. Afterwards the payout waits for a
+    decision, as unpaid or with the reason of the refusal."""
     _check_state(payout, _KEPT, asked.verdict)
     assert payout.hold is not None
     swap = await _deposited(tx, payout, asked)
     if asked.verdict is Verdict.RETURNED and swap.paid_by == BY_EXTERNAL:
         raise Invalid(
-            f"swap {swap.id} was paid by your own GCHostPay, whose wallet is not watched here; write the deposit off, "
-            "and then let the payout go on or give the money back"
+            f"swap {swap.id} was paid by your own GCHostPay, whose wallet payonce does not watch; write the deposit "
+            "off, then release or refund the payout"
         )
     lead = await payouts.payout_by_unique_id(tx, swap.unique_id)
     if asked.verdict is Verdict.WRITE_OFF:
-        reason = f"{by}: the deposit of {swap.id} is lost; being looked at once more"
+        reason = f"{by}: the deposit of {swap.id} is lost; verification pending"
         await next_messages.send_written_off(tx, lead, swap, by)
     else:
         transaction = (asked.transaction or "").strip().lower()
         if _HASH.fullmatch(transaction) is None:
-            raise Invalid(f"{transaction[:80]!r} is no transaction: give its hash, 0x and 64 hexadecimal digits")
+            raise Invalid(f"{transaction[:80]!r} is not a transaction hash; give 0x and 64 hexadecimal digits")
         if owner := await tx.fetchval("select swap_id from payouts.refunds where hash = $1", transaction):
-            raise Invalid(f"transaction {transaction} was counted for swap {owner} already; give another one")
-        reason = f"{by}: the deposit of {swap.id} came back by {transaction}; being looked for on the chain"
+            raise Invalid(f"transaction {transaction} is already counted for swap {owner}; give another one")
+        reason = f"{by}: the deposit of {swap.id} came back by {transaction}; verification pending"
         await next_messages.send_returned(tx, lead, swap, transaction)
     return await payouts.hold_payout(tx, payout, payout.hold, reason, as_state=payout.state)
 
 
 async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
-    """The exchange is asked; if it has seen no money either, the payout waits as one that was never paid."""
+    """Asks the orchestrator to check the exchange. If it has seen no money either, the payout waits as unpaid."""
     _check_state(payout, _KEPT, asked.verdict)
     assert payout.hold is not None
     handed = [
@@ -243,18 +242,20 @@ async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payou
         if swap.handed_over_at is not None and swap.state is SwapState.CREATED and asked.swap_id in (None, swap.id)
     ]
     if not handed:
-        raise Invalid(f"payout {payout.id} has no exchange that was handed over to your GCHostPay and is unpaid")
+        raise Invalid(f"payout {payout.id} has no unpaid exchange that was handed over to your GCHostPay")
     if len(handed) > 1:
         named = ", ".join(swap.id for swap in handed)
-        raise Invalid(f"payout {payout.id} has several exchanges that were handed over; say which one: {named}")
+        raise Invalid(
+            f"payout {payout.id} has several exchanges that were handed over; give the swap_id of one: {named}"
+        )
     if await _is_open(tx, "hostpay.task", handed[0].id):
         raise Invalid(
-            f"whether GCHostPay was told of swap {handed[0].id} is not known yet; wait a minute, or answer its effect "
-            "first, and decide then"
+            f"it is not known yet whether GCHostPay has a task for swap {handed[0].id}; wait a minute, or answer its "
+            "effect first"
         )
     lead = await payouts.payout_by_unique_id(tx, handed[0].unique_id)
     await next_messages.send_unpaid(tx, lead, handed[0], by)
-    reason = f"{by}: GCHostPay has not paid {handed[0].id}; the exchange is being asked"
+    reason = f"{by}: GCHostPay has not paid {handed[0].id}; verification pending"
     return await payouts.hold_payout(tx, payout, payout.hold, reason, as_state=payout.state)
 
 
@@ -265,7 +266,9 @@ async def _deposited(tx: Tx, payout: Payout, asked: Decision) -> Swap:
         if swap.state is SwapState.PAID_IN and not swap.direct
     }
     if asked.swap_id is None and len(swaps) > 1:
-        raise Invalid(f"payout {payout.id} has several deposits at the exchange; say which one: {', '.join(swaps)}")
+        raise Invalid(
+            f"payout {payout.id} has several deposits at the exchange; give the swap_id of one: {', '.join(swaps)}"
+        )
     found = next(iter(swaps.values()), None) if asked.swap_id is None else swaps.get(asked.swap_id)
     if found is None:
         named = "" if asked.swap_id is None else f" for swap {asked.swap_id[:80]!r}"
@@ -278,13 +281,13 @@ async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:
     for swap in await swap_store.active_swaps(tx, payout.id):
         if swap.triggered_at is not None:
             raise Invalid(
-                f"hostpay knows of swap {swap.id} of payout {payout.id}: it may be paid; wait for its "
-                "end, or say that its deposit came back or is written off"
+                f"hostpay was triggered for swap {swap.id} of payout {payout.id}, so it may be paid; wait for its "
+                "end, or declare its deposit returned or written off"
             )
         if len(await swap_store.shares_of(tx, swap.id)) > 1:
-            raise Invalid(f"swap {swap.id} serves other payouts than {payout.id} too; release it, and decide later")
+            raise Invalid(f"swap {swap.id} also serves other payouts than {payout.id}; release it and decide later")
         if await _is_open(tx, "changenow.create", swap.id):
-            raise Invalid(f"whether swap {swap.id} was created is not known yet; wait a minute, and decide then")
+            raise Invalid(f"it is not known yet whether swap {swap.id} was created; wait a minute")
         await swap_store.abandon(tx, swap, f"the payout was {state}")
     account = ledger.client_account(payout) if payout.state is State.ACCUMULATING else ledger.OWED
     after = await payouts.move(tx, payout, state, reason=asked.note)
@@ -293,7 +296,7 @@ async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:
 
 
 async def _is_open(tx: Tx, kind: str, key: str) -> bool:
-    """Whether an effect may have happened, or may yet."""
+    """Whether an effect may have happened or may still happen."""
     found: bool = await tx.fetchval(
         """
         select exists (select from payonce.effects
@@ -315,4 +318,4 @@ async def _existing_payout(tx: Tx, payout_id: str) -> Payout:
 def _check_state(payout: Payout, allowed: frozenset[State], verdict: Verdict) -> None:
     if payout.state not in allowed:
         states = ", ".join(sorted(allowed))
-        raise Invalid(f"payout {payout.id} is {payout.state}; one can {verdict} what is {states}")
+        raise Invalid(f"payout {payout.id} is {payout.state}; {verdict} requires {states}")

@@ -1,4 +1,4 @@
-"""Changing what the wallet pays without being asked: at once where it becomes less, with a second person where more."""
+"""Changes of the wallet's limits: lowering takes effect at once, raising needs a second person."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ ACTION: Final = "change wallet limit"
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """In wei; None is without bound."""
+    """In wei; None is unlimited."""
 
     per_payment: str | None
     per_day: str | None
@@ -24,7 +24,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class LimitChange(msgspec.Struct, frozen=True):
-    """The wallet's bounds as they were when it was asked for, and as they shall be."""
+    """The wallet's limits at the time of the request, and the requested ones."""
 
     was: Bounds
     to: Bounds
@@ -37,7 +37,7 @@ def limit_action(_: Admin) -> Action[LimitChange]:
 async def limit_change(
     read: Reader | Tx, per_payment: Amount | None, per_day: Amount | None, low_balance: Amount
 ) -> LimitChange:
-    """What setting them would be now; to be previewed and asked for."""
+    """The change from the present limits to these; raises Invalid for a bad amount."""
     for amount in (per_payment, per_day, low_balance):
         if amount is not None and (amount.asset != ETH or amount.minor < 0):
             raise Invalid(f"a limit of the wallet is {amount}; it must be 0 ETH or more")
@@ -47,9 +47,9 @@ async def limit_change(
 
 
 async def _assess(_: Tx, asked: LimitChange) -> Assessment:
-    """Whoever could raise a limit alone could pay alone whatever it is there to stop."""
+    """Raising a limit needs a second person: otherwise one person could pay any amount."""
     looser = [name for name in ("per_payment", "per_day") if _looser(getattr(asked.was, name), getattr(asked.to, name))]
-    because = "it lets the wallet pay more without being asked" if looser else ""
+    because = "it raises the amount that the wallet pays without approval" if looser else ""
     return Assessment(
         ETH.code, f"let the wallet pay {_described(asked.to)} instead of {_described(asked.was)}", because=because
     )
@@ -76,7 +76,7 @@ async def _execute(tx: Tx, asked: LimitChange, by: str) -> dict[str, Any]:
 async def _limit(read: Reader | Tx) -> WalletLimit:
     found = await limit_of(read, ETH)
     if found is None:
-        raise Invalid(f"the wallet pays no {ETH}: it is not among the allowed assets")
+        raise Invalid(f"the wallet does not pay {ETH}: it is not an allowed asset")
     return found
 
 
@@ -98,4 +98,4 @@ def _amount(minor: str | None) -> Amount | None:
 
 def _described(bounds: Bounds) -> str:
     once, day = (_amount(each) or "any amount" for each in (bounds.per_payment, bounds.per_day))
-    return f"{once} at once and {day} a day"
+    return f"{once} per payment and {day} per day"

@@ -1,4 +1,5 @@
-"""Whether something can be an address at all. What it may be in truth, only the exchange and the network know."""
+"""Address formats and memos. The checks are syntactic; only the exchange and the network know whether an address
+exists."""
 
 import re
 from typing import Final
@@ -18,14 +19,14 @@ _BASE58: Final = "1-9A-HJ-NP-Za-km-z"
 _BECH32: Final = "02-9ac-hj-np-z"
 _EVM: Final = re.compile(r"0x[0-9a-fA-F]{40}")
 _SEEMS_EVM: Final = re.compile(r"0[xX][0-9a-fA-F]{40}")
-"""On a network that is not listed, this is an address of an EVM network, also where it is misspelled."""
+"""On an unlisted network this is an EVM address, even if misspelled."""
 _ZERO: Final = "0x" + "0" * 40
-"""Of no key: what is sent there is lost to everybody."""
+"""It has no key: funds sent there are lost."""
 _ANY: Final = re.compile(r"[\x21-\x7e]{4,200}")
-"""Of a network whose addresses we do not know: printable, without spaces."""
+"""An address of an unknown network: printable, without spaces."""
 MEMO_SHAPE: Final = "[!-~]([ -~]{0,118}[!-~])?"
-"""Blanks at an end are a slip of the caller's: a memo with them, or of them alone, finds nobody at the other side."""
-MEMO_RULE: Final = "must be 1 to 120 printable ASCII characters, with no blank at its beginning or end"
+"""Blanks at either end are a caller's mistake: the recipient could not match such a memo."""
+MEMO_RULE: Final = "must be 1 to 120 printable ASCII characters without leading or trailing blanks"
 
 _BECH32_BEGINS: Final = {"btc": ("bc1",), "ltc": ("ltc1",)}
 SEGWIT: Final = tuple(_BECH32_BEGINS)
@@ -43,7 +44,7 @@ SHAPES: Final = {
 }
 
 _OTHER_CHECKSUMS: Final = frozenset({"rsk", "rbtc", "zil"})
-"""Networks with addresses of that shape whose capital letters follow a rule of their own: EIP-1191, and Zilliqa's."""
+"""Networks with EVM-shaped addresses but another checksum by letter case: EIP-1191, and Zilliqa's."""
 
 
 def is_memo(text: str) -> bool:
@@ -55,8 +56,8 @@ def looks_like_an_address(network: str, address: str) -> bool:
 
 
 def in_one_spelling(network: str, address: str) -> str:
-    """Bech32 may be all in capitals, as QR codes have it. It is the same address, so it is written as the others are,
-    and its owner is one client."""
+    """The address in its canonical spelling. Bech32 may be in upper case, as in QR codes; in lower case it matches the
+    client's other payouts."""
     small = address.lower()
     if address.isascii() and address == address.upper() and small.startswith(_BECH32_BEGINS.get(network, ())):
         return small
@@ -64,18 +65,18 @@ def in_one_spelling(network: str, address: str) -> str:
 
 
 def hash_key(transaction: str) -> str:
-    """By which two names of a transaction are compared: hexadecimal digits behind 0x may have either case."""
+    """The form in which transaction hashes are compared: hexadecimal digits after 0x may have either case."""
     return transaction.lower() if transaction[:2].lower() == "0x" else transaction
 
 
 def key_of(address: str) -> str:
-    """By which two addresses are compared. One of an EVM network is 20 bytes, whose hexadecimal digits may have either
-    case; all other addresses are told apart by every letter. `payouts.address_key` does the same in the database."""
+    """The form in which addresses are compared. The hexadecimal digits of an EVM address may have either case; all
+    other addresses are case-sensitive. `payouts.address_key` does the same in the database."""
     return address.lower() if _EVM.fullmatch(address) else address
 
 
 def checksummed(address: str) -> str:
-    """An EVM address in the spelling of EIP-55; any other as it is."""
+    """An EVM address in the spelling of EIP-55; any other address unchanged."""
     if not _EVM.fullmatch(address):
         return address
     small = address[2:].lower()
@@ -86,36 +87,35 @@ def checksummed(address: str) -> str:
 
 
 def in_capitals(address: str) -> str:
-    """An EVM address with capital digits; any other as it is."""
+    """An EVM address with upper-case digits; any other address unchanged."""
     return f"0x{address[2:].upper()}" if _EVM.fullmatch(address) else address
 
 
 def wrong_with(network: str, address: str) -> str | None:
-    """Why it cannot be an address of the network, as the end of a sentence; None when it can."""
+    """Why the text is not a usable address of the network, as the end of a sentence; None if it is usable."""
     shape = _shape_of(network, address)
     if not shape.fullmatch(in_one_spelling(network, address)):
-        return f"is no address of the network {network}"
+        return f"is not an address of the network {network}"
     if shape is _EVM and address == _ZERO:
-        return "is the zero address, whose key nobody has: what is paid there is lost; give the client's own"
+        return "is the zero address: it has no key, so funds sent there are lost; give the client's own"
     program = witness_program(in_one_spelling(network, address), BITCOIN) if network == "btc" else None
     if program is not None and not has_owner(*program):
-        return "is of a kind that nobody owns: what is paid there is lost; give the client's own"
+        return "is of a kind that has no owner: funds sent there are lost; give the client's own"
     if not _checksum_holds(network, in_one_spelling(network, address)):
-        rule = "its capital letters, the checksum of EIP-55," if shape is _EVM else "its checksum"
-        fits = "do not fit it" if shape is _EVM else "does not fit it"
-        return f"is mistyped: {rule} {fits}; copy it anew"
+        rule = "letter case (EIP-55 checksum)" if shape is _EVM else "checksum"
+        return f"is mistyped: its {rule} does not match; copy it again"
     return None
 
 
 def _shape_of(network: str, address: str) -> re.Pattern[str]:
-    """Not every EVM network is listed: there the address itself tells that EIP-55 applies to it."""
+    """Not every EVM network is listed; on the others the shape of the address shows that EIP-55 applies."""
     return SHAPES.get(network) or (_EVM if _SEEMS_EVM.fullmatch(address) else _ANY)
 
 
 def _checksum_holds(network: str, address: str) -> bool:
-    """Of the networks whose checksum is known here; of any other, the exchange will tell."""
+    """True for networks whose checksum we do not know; the exchange checks those."""
     if _shape_of(network, address) is _EVM and network not in _OTHER_CHECKSUMS:
-        # With one case alone an address carries no checksum.
+        # An address in a single case carries no checksum.
         return address[2:] in (address[2:].lower(), address[2:].upper()) or address == checksummed(address)
     if network == "btc" and address.startswith(f"{BITCOIN}1"):
         return witness_program(address, BITCOIN) is not None

@@ -7,11 +7,11 @@ from typing import Final
 BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 BITCOIN: Final = "bc"
-"""What Bitcoin's Bech32 addresses begin with."""
+"""Prefix of Bitcoin's Bech32 addresses."""
 PAY_TO_KEY: Final = b"\x00"
 PAY_TO_SCRIPT: Final = b"\x05"
 TRON: Final = b"\x41"
-"""The first byte of a Base58Check address says whose it is."""
+"""The first byte of a Base58Check address names its network and type."""
 HASH_BYTES: Final = 20
 
 _SUM_BYTES: Final = 4
@@ -21,12 +21,12 @@ _GENERATOR: Final = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
 _TAPROOT: Final = 1
 """The first version of a witness program that Bech32m is for."""
 _PROGRAM_BYTES: Final = {0: (HASH_BYTES, 32), _TAPROOT: (32,)}
-"""How long programs are that Bitcoin's rules bind to a key or a script (BIP 141, BIP 341). What is paid to a program of
-another length or of a later version can be spent by anybody."""
+"""Lengths of the programs that Bitcoin binds to a key or a script (BIP 141, BIP 341). Anybody can spend payments to a
+program of another length or a later version."""
 
 
 def base58check(payload: bytes) -> str:
-    """The text of a version byte with what follows it."""
+    """The Base58Check text of a version byte and its payload."""
     whole = payload + _base58_sum(payload)
     number, letters = int.from_bytes(whole, "big"), []
     while number:
@@ -37,7 +37,7 @@ def base58check(payload: bytes) -> str:
 
 
 def is_base58check(text: str, versions: Sequence[bytes]) -> bool:
-    """Whether it is a hash of 20 bytes behind one of these version bytes, with its checksum."""
+    """Whether the text holds one of these version bytes, a hash of 20 bytes and a matching checksum."""
     number = 0
     for letter in text:
         place = BASE58.find(letter)
@@ -61,7 +61,7 @@ def segwit(prefix: str, version: int, program: bytes) -> str:
 
 
 def witness_program(text: str, prefix: str) -> tuple[int, bytes] | None:
-    """Version and program of an address in small letters; None without this prefix or with another checksum."""
+    """Version and program of a lower-case address; None if the prefix or the checksum does not match."""
     begin, _, rest = text.rpartition("1")
     data = [BECH32.find(letter) for letter in rest]
     if begin != prefix or len(data) <= _SUM_LETTERS or -1 in data:
@@ -77,7 +77,7 @@ def witness_program(text: str, prefix: str) -> tuple[int, bytes] | None:
 
 
 def has_owner(version: int, program: bytes) -> bool:
-    """Whether what is paid to this program of Bitcoin is somebody's."""
+    """Whether payments to this witness program belong to a key or a script."""
     return len(program) in _PROGRAM_BYTES.get(version, ())
 
 
@@ -100,7 +100,7 @@ def _polymod(values: Iterable[int]) -> int:
 
 
 def _regrouped(values: Iterable[int], from_bits: int, to_bits: int, *, pad: bool) -> list[int]:
-    """The same bits in groups of another size. Raises ValueError when bits that stand for nothing are set."""
+    """The same bits in groups of another size. Raises ValueError if padding bits are set."""
     left, count, found = 0, 0, []
     for value in values:
         left, count = left << from_bits | value, count + from_bits

@@ -1,4 +1,4 @@
-"""The arithmetic of payouts, exact: what the fee is, and what the rest is worth in ETH."""
+"""Exact arithmetic of payouts: the fee, and the value of the remainder in ETH."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -11,7 +11,7 @@ FEE_BELOW_PERCENT: Final = 100
 
 
 def fee_and_rest(price: Amount, percent: Decimal) -> tuple[Amount, Amount]:
-    """The rest is rounded, half to even, and the fee is whatever is missing: together always the price."""
+    """The remainder is rounded half to even and the fee is the difference, so that both always add up to the price."""
     rest = price.times(1 - Fraction(percent) / 100, Rounding.HALF_EVEN)
     return price - rest, rest
 
@@ -19,9 +19,9 @@ def fee_and_rest(price: Amount, percent: Decimal) -> tuple[Amount, Amount]:
 def market_value(
     adjusted: Amount, from_amount: Decimal, to_amount: Decimal, deposit_fee: Decimal, withdrawal_fee: Decimal
 ) -> Amount | None:
-    """What is left of the price, in ETH at the rate between both fees of the estimate, rounded down to the wei.
+    """The remainder in ETH, at the estimate's rate without its two fees, rounded down to the wei.
 
-    None when the fees eat up what was to be changed, or less than a wei is left.
+    None if the fees exceed the amount, or less than a wei is left.
     """
     usdt_swapped = Fraction(from_amount) - Fraction(deposit_fee)
     if usdt_swapped <= 0:

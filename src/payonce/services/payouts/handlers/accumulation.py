@@ -1,4 +1,4 @@
-"""Payouts that are too small for the exchange, or for their gas: kept by client until they are enough for one swap."""
+"""Payouts too small for the exchange, or for their gas: accumulated by client until they are enough for one swap."""
 
 from typing import Final
 
@@ -17,23 +17,23 @@ from payonce.services.payouts.store.minimums import payment_range
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused, Range
 
 BATCH_MAX: Final = 100
-"""Payouts that one swap serves, unless it takes more of them to be enough."""
+"""Payouts per swap, unless more are needed to reach the minimum."""
 BATCH_LIMIT: Final = 1_000
-"""Of those that take more: what one transaction moves."""
+"""Upper bound if more are needed: the number that one transaction moves."""
 CLIENTS_MAX: Final = 1_000
-"""That one look puts messages for; then it puts one for itself, which goes on after them."""
+"""Clients per run; a further message continues after them."""
 
 CHANGENOW: Final = "changenow"
 EVM: Final = "evm"
 SERVICE: Final = "payouts"
-"""As freezes know who would create a batch's exchange, who would pay it, and for whom."""
+"""Names in freezes: the vendor that would create a batch's exchange, the one that would pay it, and the service."""
 
 BATCH: Final = "batch_client"
 LOOK: Final = "look_for_batches"
 
 
 async def accumulate(tx: Tx, payout: Payout, swap_id: str) -> None:
-    """Leaves it until there is more for the same client, and looks at once whether that is so already."""
+    """Leaves the payout to a later batch, and checks at once whether the client's total is enough already."""
     waiting = await payouts.move(tx, payout, State.ACCUMULATING)
     await tx.post(ledger.accumulated(waiting, swap_id))
     await _put(tx, waiting, f"batch:{swap_id}:{payout.id}")
@@ -41,7 +41,7 @@ async def accumulate(tx: Tx, payout: Payout, swap_id: str) -> None:
 
 @handles(KEEPING, LOOK)
 async def look_for_batches(work: Work) -> None:
-    """By the clock: minimums change, so what was too little may be enough by now."""
+    """Scheduled: minimums change, so totals that were too small may be enough now."""
     after = work.message.payload.get("after")
     rows = await work.read.fetch(
         """
@@ -67,7 +67,7 @@ async def look_for_batches(work: Work) -> None:
 
 @handles(KEEPING, BATCH)
 async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet | None) -> None:
-    """One swap for all that a client is owed, once the exchange takes so much, or it is worth the gas."""
+    """Begin one swap for a client's accumulated payouts once they reach the exchange's minimum or are worth the gas."""
     of = await payouts.find(work.read, work.message.correlation_id or "")
     if of is None:
         raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to batch")
@@ -77,20 +77,20 @@ async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet | None
         async with work.commit(rejected=refusal.reason):
             return
     async with work.commit() as tx:
-        # Asked before any row is locked: who freezes waits for those who asked, and nobody of them for us.
+        # Read before any row is locked: a freeze waits for its readers, which must not wait for us.
         frozen = await _frozen_lanes(tx, of)
         if chosen := choose_batch(await _waiting(tx, of, frozen), taken):
             await _begin_batch(tx, chosen)
 
 
 def choose_batch(waiting: list[Payout], taken: Range) -> list[Payout]:
-    """The oldest of them that the exchange takes together; where very many are too little, the largest. None when it
-    does not take even those."""
+    """The oldest payouts that fit one swap; if even BATCH_LIMIT of them are too little, the largest ones. Empty if no
+    choice reaches the minimum."""
     return _filled(waiting, taken) or _filled(sorted(waiting, key=_value, reverse=True), taken)
 
 
 def _filled(waiting: list[Payout], taken: Range) -> list[Payout]:
-    """In this order, without those that would be too much: each is added that still fits."""
+    """Adds payouts in this order, skipping those that would exceed the maximum."""
     total, chosen = Amount.zero(ETH), list[Payout]()
     for payout in waiting:
         sufficient = total.to_decimal() >= taken.min_amount
@@ -117,7 +117,7 @@ async def _begin_batch(tx: Tx, chosen: list[Payout]) -> None:
 
 
 async def _frozen_lanes(tx: Tx, of: Payout) -> list[str]:
-    """Channels of this client that a freeze keeps from being swapped or paid: the batch goes without them."""
+    """Channels of this client that a freeze stops; the batch excludes them."""
     rows = await tx.fetch(
         """
         select lane from (
@@ -140,7 +140,7 @@ async def _frozen_lanes(tx: Tx, of: Payout) -> list[str]:
 
 
 async def _waiting(tx: Tx, of: Payout, frozen: list[str]) -> list[Payout]:
-    """The oldest first; locked in one order, so that two batches of one client do not wait for each other."""
+    """Oldest first; locked in the order of their ids, so that two batches of one client cannot deadlock."""
     rows = await tx.fetch(
         """
         select * from payouts.payouts

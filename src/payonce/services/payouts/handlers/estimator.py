@@ -1,4 +1,4 @@
-"""The role that asks what a payout is worth: one question to the exchange for each try, and no waiting in between."""
+"""The role that estimates payouts: one call to the exchange per attempt, without sleeping."""
 
 from decimal import Decimal
 from typing import Final
@@ -18,16 +18,16 @@ from payonce.vendors.changenow.port import ChangeNow, Code, Estimate, ExchangeRe
 
 PRICED_PAIR: Final = Pair(USDT_TICKER, ETH_NETWORK, ETH_TICKER, ETH_NETWORK)
 TRIES_OF_AN_INACTIVE_PAIR: Final = 5
-"""A minute apart: what is switched off for longer is for a person."""
+"""A minute apart; after that an operator decides."""
 TRY_AGAIN_S: Final = 60.0
 REFUSALS: Final = "refusals"
-"""How often the exchange has said no to this message and those before it."""
+"""Payload key: the number of refusals by the exchange, over this message and its predecessors."""
 
 
 @handles(ESTIMATE)
 async def price_payout(work: Work, changenow: ChangeNow, config: PayoutConfig) -> None:
-    """Ask the rate, and tell the orchestrator. What was taken in before the exchange's list was there is looked at
-    first: after the price nobody asks again whether a memo is missing."""
+    """Fetch the rate and send it to the orchestrator. Before that, check the currency and the memo of payouts accepted
+    before there was a currency list: later steps do not check them."""
     asked = fields_of(work, hops.EstimateRequest)
     if older_services.is_from_older_service(work):
         await older_services.adopt_payout(work, config, asked, asked.adjusted_amount_usdt)
@@ -49,7 +49,7 @@ async def price_payout(work: Work, changenow: ChangeNow, config: PayoutConfig) -
 
 
 async def _payout(work: Work) -> tuple[Payout, int]:
-    """And when it was looked up."""
+    """The payout and the time of the read, in seconds."""
     found = await payouts.find_now(work.read, work.message.correlation_id or "")
     if found is None:
         raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to price")
@@ -57,9 +57,10 @@ async def _payout(work: Work) -> tuple[Payout, int]:
 
 
 async def _is_held_or_requeued(work: Work, payout: Payout, changenow: ChangeNow, config: PayoutConfig) -> bool:
-    """One question for each try: one that had to ask for the list leaves the rate to the next."""
+    """Whether the message is settled: the payout was held, or a new message was sent after fetching the currency list.
+    An attempt makes only one call to the exchange."""
     if key_of(payout.wallet_address) == key_of(config.host_wallet):
-        # Intake refuses it; a person may have given it before there was a price, with nothing to compare it with.
+        # Intake refuses this address, but an operator may have entered it before anything was priced.
         reason = "wallet_address is the wallet that pays, which cannot pay itself"
         async with work.commit(rejected=reason) as tx:
             await payouts.hold_payout(tx, payout, Hold.BAD_ADDRESS, reason)
@@ -80,8 +81,8 @@ async def _is_held_or_requeued(work: Work, payout: Payout, changenow: ChangeNow,
 
 
 async def estimate_rate(changenow: ChangeNow, amount: Decimal) -> Estimate:
-    """No USDT is ever sent to the exchange: it is asked for a rate alone. So what is too small or too large for it is
-    priced at the nearest amount that it takes; whether the payout itself is too small, its swap will show."""
+    """The exchange's rate. No USDT is ever sent, so an amount outside the range is priced at the nearest amount in
+    range; whether the payout itself is too small shows with its swap."""
     try:
         return await changenow.estimate(PRICED_PAIR, amount)
     except ExchangeRefused as refusal:
@@ -100,18 +101,19 @@ async def _handle_refusal(work: Work, payout: Payout, refusal: ExchangeRefused) 
     if refusal.code is Code.NOT_ALLOWED:
         await refused_key.pause_and_requeue(work, refusal.reason)
         return
-    # Everything else is about the pair or the amount, and may pass; nothing about it is the payout's fault.
+    # All other refusals concern the pair or the amount and may be temporary.
     refusals = number_of(work, REFUSALS, 0) + 1
     async with work.commit(rejected=refusal.reason) as tx:
         if refusals < TRIES_OF_AN_INACTIVE_PAIR:
             await _send_again(tx, work, refusals)
         else:
             hold = Hold.PAIR_INACTIVE if refusal.code is Code.PAIR_INACTIVE else Hold.REFUSED
-            await payouts.hold_payout(tx, payout, hold, f"the exchange gives no rate: {refusal.reason}")
+            await payouts.hold_payout(tx, payout, hold, f"the exchange refuses a rate: {refusal.reason}")
 
 
 async def _send_again(tx: Tx, work: Work, refusals: int) -> None:
-    """Counted in the message: its tries also count those that an outage cost, after which one no would be the last."""
+    """Refusals are counted in the payload: the message's attempts also count outages, after which a single refusal
+    would be final."""
     message = work.message
     await tx.send(
         ESTIMATE,

@@ -1,5 +1,5 @@
-"""PAYOUTS_HOSTPAY=external: the operator's own GCHostPay pays. It is told of each swap once, by a task with a token of
-version 1, and then the exchange is looked at until it ends. No wallet of ours takes part."""
+"""PAYOUTS_HOSTPAY=external: the operator's own GCHostPay pays. Each swap is handed over once, by a task with a token of
+version 1; then the exchange is polled until it ends. No wallet of ours takes part."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -37,17 +37,16 @@ from payonce.vendors.changenow.port import ChangeNow, Exchange, ExchangeRefused,
 
 TASK_LIMIT_S: Final = 20.0
 NAME_KNOWN_S: Final = 3_000.0
-"""Google releases the name of a task that has ended within 24 hours, and names no least time; it was an hour in the
-documents of before, and this leaves a margin. GCHostPay has to expect a second delivery in any case."""
+"""Google releases the name of a completed task within 24 hours and guarantees no minimum; earlier documentation named
+an hour, from which this leaves a margin. GCHostPay must tolerate a second delivery in any case."""
 IN_WORK: Final = frozenset({Status.CONFIRMING, Status.EXCHANGING, Status.SENDING})
 """The exchange has seen the deposit."""
 
 CreateTask = Callable[[str, hops.HostPay], Awaitable[str]]
-"""Makes the task of this name and gives its full name; one that exists already is the same one. Raises NotSent where
-none was made."""
+"""Creates the task of this name and returns its full name; an existing task counts as created. Raises NotSent if none
+was created."""
 DeleteTask = Callable[[str], Awaitable[None]]
-"""Deletes the task of this name; one that is gone already is as good as deleted. Raises Unavailable where that is not
-certain."""
+"""Deletes the task of this name; a missing task counts as deleted. Raises Unavailable if the outcome is unknown."""
 
 log = get_logger(__name__)
 
@@ -59,7 +58,7 @@ class ExternalHostPay:
 
 
 class TaskRequest(msgspec.Struct, frozen=True):
-    """Without the token, which is made when it leaves: it carries its time."""
+    """The request without its token, which contains a time and is therefore encoded when it is sent."""
 
     name: str
     swap: str
@@ -75,16 +74,16 @@ class CreatedTask(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Cancellation:
-    """Why a task that has no answer yet is not made any more."""
+    """Why a task without an answer is no longer created."""
 
     why: str
     seen_money: bool
-    """Whether the exchange has: then a task whose answer was lost was made."""
+    """Whether the exchange has seen money: then the task was created and only its answer was lost."""
 
 
 class CreateHostpayTask(Effect[TaskRequest, CreatedTask]):
-    """Has one task made for GCHostPay. Its name is the swap's, so the task service makes it once. When the name may be
-    forgotten there, a person tells whether GCHostPay was called: it is not sent again."""
+    """Creates one task for GCHostPay, named after the swap, so that the task service creates it once. When the service
+    may have forgotten the name, it is not sent again: an operator answers whether GCHostPay was called."""
 
     kind, version, timeout_s = "hostpay.task", 1, TASK_LIMIT_S
     safety = Keyed(NAME_KNOWN_S)
@@ -108,7 +107,7 @@ class CreateHostpayTask(Effect[TaskRequest, CreatedTask]):
         return CreatedTask(await self.external.create_task(request.name, hostpay_fields(self.swap)))
 
     async def _refuse(self, late: Cancellation) -> None:
-        """A definite no only while none can have been made. Nobody else tries meanwhile, so the record stands."""
+        """Raises Refused only while no task can exist. Nobody else tries meanwhile, so the record counts."""
         try:
             state = await _effect_state(self.read, self.swap)
         except Exception as error:
@@ -135,14 +134,14 @@ async def _effect_state(read: Reader, swap: Swap) -> str | None:
 
 
 def task_name(swap: Swap) -> str:
-    """Begins with a hash: names that begin alike make Google's store slow."""
+    """The task's name. It begins with a hash, as common prefixes make Google's store slow."""
     digest = hashlib.blake2b(swap.id.encode(), digest_size=8).hexdigest()
     return f"{digest}-hostpay-{swap.unique_id}-{swap.part}-{swap.round}"
 
 
 @handles(EXTERNAL, HAND_OVER)
 async def create_hostpay_task(work: Work, changenow: ChangeNow, external: ExternalHostPay | None) -> None:
-    """Tell GCHostPay of a swap. Running twice is harmless: the effect is on record first, under the swap's name."""
+    """Create GCHostPay's task for a swap. Running twice is harmless: the effect is recorded first, by the swap's id."""
     details = await _details(work)
     swap = details.swap
     if swap.state is not SwapState.CREATED:
@@ -158,7 +157,7 @@ async def create_hostpay_task(work: Work, changenow: ChangeNow, external: Extern
         await refuse_unknown_status(work, swap, refusal)
         return
     if external is None:
-        raise Retry(f"swap {swap.id} is for your own GCHostPay, and PAYOUTS_HOSTPAY is not external here")
+        raise Retry(f"swap {swap.id} is for your own GCHostPay, but PAYOUTS_HOSTPAY is not external here")
     effect = CreateHostpayTask(external, work.read, swap, late)
     effect.tenants = details.lanes
     try:
@@ -175,8 +174,8 @@ async def create_hostpay_task(work: Work, changenow: ChangeNow, external: Extern
 
 
 async def _details(work: Work) -> SwapDetails:
-    """The swap that the message is about. Swaps are never deleted, and this queue never gives up: what names none would
-    be tried for ever."""
+    """The swap of the message. Raises Unprocessable for an unknown swap, since this queue never gives up and swaps are
+    never deleted."""
     swap_id = str(work.message.payload.get("swap_id"))
     if (details := await swap_details.details_of_swap(work.read, swap_id)) is None:
         raise Unprocessable(f"there is no swap {swap_id!r}; nothing was handed over")
@@ -186,7 +185,7 @@ async def _details(work: Work) -> SwapDetails:
 async def _may_be_paid(work: Work, changenow: ChangeNow, details: SwapDetails) -> bool:
     swap = details.swap
     if details.held_payout is not None:
-        why = f"payout {details.held_payout} was given to a person before it was paid"
+        why = f"payout {details.held_payout} was held before it was paid"
         async with work.commit(rejected=why) as tx:
             await lapse_and_replace(tx, swap, why)
         return False
@@ -210,29 +209,29 @@ async def _exchange(changenow: ChangeNow, swap: Swap) -> Exchange:
 
 
 async def _cancellation(changenow: ChangeNow, details: SwapDetails) -> Cancellation | None:
-    """What has come between since the first try, which may be hours ago."""
+    """Why the task must not be created any more; the first attempt may be hours ago. None if nothing has changed."""
     exchange = await _exchange(changenow, details.swap)
     if exchange.status not in UNPAID:
         why = f"exchange {exchange.id} is {exchange.status}"
         return Cancellation(why, seen_money=exchange.status not in TOO_LATE)
     if details.held_payout is not None:
-        return Cancellation(f"payout {details.held_payout} was given to a person", seen_money=False)
+        return Cancellation(f"payout {details.held_payout} was held", seen_money=False)
     if details.left_s is not None and details.left_s < PAID_IN_WITHIN_S:
         return Cancellation(f"exchange {exchange.id} is valid for {details.left_s:.0f} s", seen_money=False)
     return None
 
 
 async def _is_resolved(work: Work, changenow: ChangeNow, details: SwapDetails, refusal: Refused) -> bool:
-    """What follows when no task is made any more. False: the no is a brake's, and the effect is still to come."""
+    """Handles a task that is not created any more. False if our own controls refused and the effect is still open."""
     match await _effect_state(work.read, details.swap):
         case EffectState.REFUSED:
             if await _may_be_paid(work, changenow, details):
-                # What was in the way is gone, but this effect has ended.
+                # The obstacle is gone, but this effect has ended.
                 async with work.commit(rejected=refusal.reason) as tx:
                     await lapse_and_replace(tx, details.swap, refusal.reason)
             return True
         case EffectState.ABANDONED:
-            # A person says that no task was made. Before the swap is replaced two say that it is unpaid.
+            # An operator stated that no task was created. Replacing the swap needs two who declare it unpaid.
             async with work.commit(rejected=refusal.reason) as tx:
                 await _send_follow(tx, work, details.swap)
             return True
@@ -240,10 +239,10 @@ async def _is_resolved(work: Work, changenow: ChangeNow, details: SwapDetails, r
 
 
 async def _record_handover(tx: Tx, swap: Swap) -> None:
-    """Nobody has stopped it since it was looked at, and from here to the end of the transaction nobody can."""
+    """Raises Retry if a payout has been stopped meanwhile; until the transaction ends nobody can stop it."""
     for payout in await swaps.payouts_of(tx, swap.id):
         if payout.state not in UNDER_WAY:
-            raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
+            raise Retry(f"payout {payout.id} has just become {payout.state}", after_s=0.0)
     await swaps.record_handover(tx, swap)
 
 
@@ -256,7 +255,7 @@ async def _continue_following(work: Work, swap: Swap) -> None:
 
 @handles(EXTERNAL, FOLLOW_EXCHANGE)
 async def follow_exchange(work: Work, changenow: ChangeNow, external: ExternalHostPay | None) -> None:
-    """Look once at an exchange that GCHostPay was told to pay; what is not at its end is looked at again later."""
+    """Check once the exchange of a swap that was handed over; one that has not ended is checked again later."""
     swap = (await _details(work)).swap
     if swap.state not in (SwapState.CREATED, SwapState.PAID_IN) or swap.handed_over_at is None:
         return
@@ -270,7 +269,7 @@ async def follow_exchange(work: Work, changenow: ChangeNow, external: ExternalHo
         await refuse_unknown_status(work, swap, refusal)
         return
     if exchange is None:
-        raise Retry(f"the exchange does not know {swap.cn_api_id}, which was handed over")
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, although it was handed over")
     if "unpaid_by" in word or "written_off_by" in word:
         await _apply_statement(work, swap, exchange)
     elif exchange.status is Status.FINISHED:
@@ -299,7 +298,7 @@ async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
 
 
 async def _pay_in(tx: Tx, swap: Swap) -> Swap:
-    """The exchange has the deposit. What it cost in gas is known to GCHostPay alone."""
+    """Records the deposit at the exchange. Only GCHostPay knows its gas."""
     paid_in = await swaps.advance(tx, await swaps.advance(tx, swap, SwapState.PAYING), SwapState.PAID_IN)
     if (posting := ledger.paid_in(swap, Amount.zero(ETH))) is not None:
         await tx.post(posting)
@@ -307,8 +306,8 @@ async def _pay_in(tx: Tx, swap: Swap) -> Swap:
 
 
 async def _hold_for_review(work: Work, swap: Swap, exchange: Exchange) -> None:
-    """Once for each state; the exchange is looked at on and on, as it may yet be paid or finish."""
-    why = f"exchange {exchange.id} is {exchange.status}; your GCHostPay was told to pay it, and it is not replaced"
+    """Holds the payouts, once per status; polling continues, as the exchange may still be paid or finish."""
+    why = f"exchange {exchange.id} is {exchange.status}; it was handed over to your GCHostPay and is not replaced"
     if work.message.payload.get("told") == exchange.status:
         raise Retry(why, LOOK_AGAIN_S)
     verifying = exchange.status is Status.VERIFYING
@@ -320,23 +319,24 @@ async def _hold_for_review(work: Work, swap: Swap, exchange: Exchange) -> None:
 
 
 async def _delete_task(external: ExternalHostPay | None, swap: Swap) -> None:
-    """Before the exchange is asked: a task that GCHostPay has only refused so far would be delivered again, and pay an
-    exchange that another one has replaced."""
+    """Deletes the task before the exchange is checked: a task that GCHostPay has only refused so far would be delivered
+    again, and pay a replaced exchange."""
     if external is None:
-        raise Retry(f"swap {swap.id} is for your own GCHostPay, and PAYOUTS_HOSTPAY is not external here")
+        raise Retry(f"swap {swap.id} is for your own GCHostPay, but PAYOUTS_HOSTPAY is not external here")
     try:
         await external.delete_task(task_name(swap))
     except Unavailable as error:
-        raise Retry(f"whether GCHostPay still has a task of swap {swap.id} is not certain: {error}") from error
+        raise Retry(f"it is unknown whether GCHostPay still has a task of swap {swap.id}: {error}") from error
 
 
 async def _apply_statement(work: Work, swap: Swap, exchange: Exchange) -> None:
-    """People say that it was never paid, or that what was paid is lost. The exchange must not say otherwise."""
+    """Applies the operators' statement that the swap was never paid, or that its deposit is lost, unless the exchange
+    contradicts it."""
     by = work.message.payload.get("unpaid_by")
     given_up = exchange.status in (TOO_LATE if by is None else TOO_LATE | {Status.NEW, Status.WAITING})
     wanted = SwapState.PAID_IN if by is None else SwapState.CREATED
     if not given_up or swap.state is not wanted:
-        why = f"exchange {exchange.id} is {exchange.status}, and swap {swap.id} is {swap.state}: nothing was ended"
+        why = f"exchange {exchange.id} is {exchange.status}, and swap {swap.id} is {swap.state}: nothing was changed"
         async with work.commit(rejected=why) as tx:
             for payout in await swaps.payouts_of(tx, swap.id):
                 if payout.held_from is not None and payout.hold is not None:
@@ -346,7 +346,7 @@ async def _apply_statement(work: Work, swap: Swap, exchange: Exchange) -> None:
         await swaps.payouts_of(tx, swap.id)
         current = await swaps.locked_swap(tx, swap.id)
         if current.state is not wanted:
-            raise Retry(f"swap {swap.id} is {current.state} by now", after_s=0.0)
+            raise Retry(f"swap {swap.id} is now {current.state}", after_s=0.0)
         if by is not None:
             reason = f"{by}: GCHostPay has not paid exchange {exchange.id}, which is {exchange.status}"
             await swaps.lapse(tx, current, reason, unpaid_by=str(by))

@@ -1,4 +1,4 @@
-"""GCHostPay: the host wallet pays the deposit of a swap, or the client where no swap is needed. Once."""
+"""GCHostPay: the host wallet pays a swap's deposit, or the client directly, exactly once."""
 
 from typing import Any
 
@@ -40,10 +40,10 @@ from payonce.vendors.changenow.port import (
 from payonce.vendors.evm.port import Market
 
 FUNDS_LOOK_S = 300.0
-"""How often a payment looks whether the wallet has been filled up; whoever fills it is a person."""
+"""How often a payment checks whether an operator has topped up the wallet."""
 PAID_IN_WITHIN_S = 1_800.0
-"""What an exchange must still be valid for when its deposit is paid: a quarter of an hour until a block of mainnet is
-final, and as much again for one that has to offer more first."""
+"""Remaining validity that an exchange needs when its deposit is paid: a quarter of an hour until a mainnet block is
+final, and as much again for a payment whose fees must be raised."""
 
 UNPAID = frozenset({Status.NEW, Status.WAITING})
 TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
@@ -51,7 +51,7 @@ TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
 
 @handles(HOSTPAY)
 async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
-    """Pay the deposit. Running twice is harmless: nonce and bytes are on record first."""
+    """Pay the deposit. Running twice is harmless: nonce and bytes are recorded first."""
     asked = fields_of(work, hops.HostPay)
     details = await swap_details.details_of_exchange(work.read, asked.unique_id, asked.cn_api_id)
     if details is None:
@@ -63,7 +63,7 @@ async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
         raise _unknown_swap(asked)
     swap = details.swap
     if swap.paid_by == BY_EXTERNAL:
-        async with work.commit(rejected=f"swap {swap.id} is paid by your own GCHostPay, and by nobody else"):
+        async with work.commit(rejected=f"swap {swap.id} is paid by your own GCHostPay only"):
             return
     match swap.state:
         case SwapState.CREATED:
@@ -75,7 +75,7 @@ async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
             if not wanted:
                 return
         case SwapState.PAYING:
-            pass  # an earlier run died on its way: the record says how far it came
+            pass  # an earlier run died; the record shows how far it came
         case SwapState.PAID_IN:
             async with work.commit() as tx:
                 await send_follow(tx, work, swap)
@@ -91,12 +91,12 @@ async def _pay(work: Work, host: HostWallet, details: SwapDetails) -> None:
     effect.tenants = details.lanes
 
     async def intent(tx: Tx) -> None:
-        """Everything that must be on record before the first byte leaves."""
+        """Records everything that must precede the first byte sent."""
         carried = await _lock_payouts(tx, swap)
         await swaps.advance(tx, swap, SwapState.PAYING, carried=carried)
-        # Last, since all payments wait for the wallet's row.
+        # As late as possible, since all payments wait for the wallet's row.
         await effect.sign(tx, lease)
-        # Behind its lock: of two payments that pass each alone, the second sees the first.
+        # Under the wallet's lock, so that of two payments that would pass separately the second sees the first.
         if why := await wallet_limits.exceeded(tx, swap):
             raise Retry(why, after_s=0.0)
 
@@ -108,22 +108,21 @@ async def _pay(work: Work, host: HostWallet, details: SwapDetails) -> None:
 
 
 async def _lock_payouts(tx: Tx, swap: Swap) -> list[Payout]:
-    """The questions to exchange and chain took their time: a person may have stopped it since. From here to the end of
-    the transaction nobody can. The payouts that it carries, locked; whether the swap is still as it was read, the move
-    that follows tells."""
+    """Locks and returns the swap's payouts, which nobody can stop until the transaction ends; raises Retry if somebody
+    has, while exchange and chain were queried. The next move checks that the swap itself is unchanged."""
     if swap.state is not SwapState.CREATED:
-        # It was so at the first look, and will be at the next.
+        # The state was the same at the first read and will be at the next.
         raise Retry(f"swap {swap.id} is {swap.state}, and the effect that pays it is not on record")
     carried = await swaps.payouts_of(tx, swap.id)
     for payout in carried:
         if payout.state not in UNDER_WAY:
-            raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
+            raise Retry(f"payout {payout.id} has just become {payout.state}", after_s=0.0)
     return carried
 
 
 async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, **known: str | int) -> None:
-    """The message that sees a payment to its end. It ends with the message that it follows from, so there is one.
-    `known` is what that one found out and the next one goes on from."""
+    """Sends the message that follows a payment to its end. It is sent in the commit that settles its predecessor, so
+    there is only one. `known` is the predecessor's findings."""
     payload: dict[str, Any] = {"swap_id": swap.id, **known}
     message = work.message
     await tx.send(FOLLOW, payload, correlation_id=message.correlation_id, lane=message.lane, delay_s=delay_s)
@@ -132,14 +131,14 @@ async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, *
 async def _may_be_paid(
     work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, details: SwapDetails
 ) -> bool:
-    """Whether everything that is known agrees that this deposit is wanted. If not, the message has been settled."""
+    """Whether message, record, exchange and limits agree on this deposit. If not, the message has been settled."""
     swap = details.swap
     older = older_services.is_from_older_service(work)
     if (wrong := _differs(asked, swap, host.wallet.address, as_double=older)) is not None:
         await _hold(work, swap, Hold.MISMATCH, wrong)
         return False
     if details.held_payout is not None:
-        why = f"payout {details.held_payout} was given to a person before it was paid"
+        why = f"payout {details.held_payout} was held before it was paid"
         async with work.commit(rejected=why) as tx:
             await lapse_and_replace(tx, swap, why)
         return False
@@ -161,14 +160,14 @@ async def _may_be_paid(
 
 
 async def refuse_unknown_status(work: Work, swap: Swap, refusal: ExchangeRefused) -> None:
-    """Of this exchange or of one of an earlier round: nothing is paid before it is known."""
+    """The exchange refuses the status of this swap or of an earlier round: nothing is paid before it is known."""
     if refusal.code is not Code.NOT_ALLOWED:
-        raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {refusal.reason}") from refusal
+        raise Retry(f"the exchange refuses the status of {swap.cn_api_id}: {refusal.reason}") from refusal
     await refused_key.pause_and_requeue(work, refusal.reason)
 
 
 async def expects_deposit(work: Work, details: SwapDetails, exchange: Exchange) -> bool:
-    """Whether the exchange waits for the very deposit on record. If not, the message has been settled."""
+    """Whether the exchange waits for exactly the deposit on record. If not, the message has been settled."""
     swap, status = details.swap, exchange.status
     if status in TOO_LATE:
         async with work.commit(rejected=f"exchange {exchange.id} is {status}") as tx:
@@ -178,7 +177,7 @@ async def expects_deposit(work: Work, details: SwapDetails, exchange: Exchange) 
         await _hold(work, swap, Hold.VERIFYING, f"exchange {exchange.id} is verifying before it was paid")
         return False
     if status not in UNPAID:
-        why = f"exchange {exchange.id} is {status}, and we have paid nothing"
+        why = f"exchange {exchange.id} is {status}, but we have paid nothing"
         await _hold(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     expected = exchange.expected_from
@@ -186,11 +185,11 @@ async def expects_deposit(work: Work, details: SwapDetails, exchange: Exchange) 
     if not same_address(exchange.payin_address, swap.payin_address) or (
         expected is not None and not same_amount(expected, swap.amount.to_decimal())
     ):
-        why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
+        why = f"exchange {exchange.id} expects another amount or address than when it was created"
         await _hold(work, swap, Hold.MISMATCH, why)
         return False
     if details.left_s is not None and details.left_s < PAID_IN_WITHIN_S:
-        why = f"exchange {exchange.id} is valid for {details.left_s:.0f} s, and a deposit needs {PAID_IN_WITHIN_S:.0f}"
+        why = f"exchange {exchange.id} is valid for {details.left_s:.0f} s, but a deposit needs {PAID_IN_WITHIN_S:.0f}"
         async with work.commit(rejected=why) as tx:
             await lapse_and_replace(tx, swap, why)
         return False
@@ -198,24 +197,24 @@ async def expects_deposit(work: Work, details: SwapDetails, exchange: Exchange) 
 
 
 def _differs(asked: hops.HostPay, swap: Swap, wallet: str, *, as_double: bool = False) -> str | None:
-    """What the message says against what is on record; the record stands. `as_double`: its token of version 1 carries
-    the nearest double of the amount."""
+    """How the message contradicts the record, which is authoritative; None if it does not. `as_double`: the amount of a
+    token of version 1 is a nearest double."""
     amount = swap.amount.to_decimal()
     same = same_amount(asked.from_amount, amount) if as_double else asked.from_amount == amount
     if (asked.from_currency, asked.from_network) != (ETH_TICKER, ETH_NETWORK) or swap.amount.asset != ETH:
-        return f"the wallet was told to pay {asked.from_currency} on {asked.from_network}; it pays ether on ethereum"
+        return f"the message orders a payment of {asked.from_currency} on {asked.from_network}; the wallet pays only ether"
     if swap.payin_address is None or not same_address(asked.payin_address, swap.payin_address) or not same:
-        return "the wallet was told to pay another amount or address than is on record"
+        return "the message orders another amount or address than is on record"
     if swap.payin_extra_id is not None:
         return "the deposit address needs a memo, which ether cannot carry"
     if asked.payin_address.lower() == wallet.lower():
-        return f"the wallet {wallet} was told to pay itself"
+        return f"the message orders the wallet {wallet} to pay itself"
     return None
 
 
 async def _check_funds(work: Work, host: HostWallet, swap: Swap) -> None:
-    """Before a nonce is taken: one that cannot be paid for would hold up all that stand behind it. Those that look in
-    the same moment find the same funds; whoever takes the nonces counts once more, behind the wallet's lock."""
+    """Checks the balance before a nonce is taken: a payment without funds would block all later nonces. Concurrent
+    payments see the same funds, so they are counted again under the wallet's lock."""
     market = await host.market(swap.amount.asset)
     pressure = await wallet_store.commitments_of(work.read, host.wallet.address, swap, market.next_nonce)
     await _check_nonce(host, market, pressure.nonce)
@@ -223,26 +222,26 @@ async def _check_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     if market.balance < needed:
         _observe(market.balance, low=True)
         why = (
-            f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
-            f"{swap.id}; fill it up"
+            f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for payments in flight and "
+            f"{swap.id}; top it up"
         )
         await host.record_wait(swap, why)
         raise Held(why, FUNDS_LOOK_S)
     if swap.waits_for is not None:
         await host.record_wait(swap, None)
-    # One that fits does not make the wallet full enough for another that waits.
+    # Funds for this payment may still be too little for another one that waits.
     below = pressure.low_balance is not None and market.balance < pressure.low_balance
     _observe(market.balance, low=below or pressure.others_wait)
 
 
 async def _check_nonce(host: HostWallet, market: Market, nonce: int) -> None:
-    """A nonce that a transaction of somebody else waits with is neither taken nor passed over: if that one is dropped,
-    all that we signed behind it would wait for ever."""
+    """Raises Held while a foreign transaction is pending with the next nonce, which is neither taken nor skipped: if
+    that transaction were dropped, all later ones of ours would wait for ever."""
     if market.pending_nonce <= nonce:
         return
     why = (
-        f"a transaction that is not ours waits with nonce {nonce} of the wallet {host.wallet.address}; nothing is "
-        "paid until it is in a block or gone: find out who else signs with the wallet's key"
+        f"a foreign transaction is pending with nonce {nonce} of the wallet {host.wallet.address}; nothing is paid "
+        "until it is in a block or gone: find out who else signs with the wallet's key"
     )
     await host.report_nonce(nonce, why)
     raise Held(why, wallet_store.FOREIGN_LOOK_S)
@@ -259,5 +258,5 @@ async def _hold(work: Work, swap: Swap, hold: Hold, why: str, as_state: State = 
 
 
 def _unknown_swap(asked: hops.HostPay) -> Unprocessable:
-    """Nothing is paid that is not on record here, whoever signed the token."""
+    """Only swaps on record are paid, whoever signed the token."""
     return Unprocessable(f"no swap {asked.cn_api_id!r} of {asked.unique_id!r} is on record; nothing was paid")

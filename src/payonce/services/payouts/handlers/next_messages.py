@@ -1,4 +1,4 @@
-"""The messages that carry a payout on, each with the fields of its hop; and which one is missing where it stands."""
+"""The messages of every hop, and the message that each state of a payout needs."""
 
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from payonce.vendors.changenow.port import Estimate
 from payonce.vendors.changenow.port import Swap as Made
 
 FIRST: Final = 0
-"""Of the puts of a message: the first is part of the flow, later ones come from the janitor or a person."""
+"""Number of a message's first put, which is part of the flow; later ones come from the janitor or an operator."""
 
 
 async def send_estimate(tx: Tx, payout: Payout, put: int = FIRST) -> None:
@@ -44,7 +44,7 @@ async def send_estimate(tx: Tx, payout: Payout, put: int = FIRST) -> None:
 async def send_estimated(
     tx: Tx, asked: hops.EstimateRequest, payout: Payout, put: int, found: Estimate, asked_at_s: int
 ) -> None:
-    """`asked_at_s` is no later than the rate, so that nobody takes it for a newer one."""
+    """`asked_at_s` is not later than the rate, so that the rate never counts as newer than it is."""
     answer = hops.EstimateResponse(
         user_id=asked.user_id,
         closed_channel_id=asked.closed_channel_id,
@@ -110,7 +110,7 @@ async def send_hostpay(tx: Tx, lead: Payout | Lead, swap: Swap, put: int = FIRST
 
 
 def hostpay_fields(swap: Swap) -> hops.HostPay:
-    """What hostpay is told of a swap."""
+    """The fields of hostpay's message about a swap."""
     assert swap.cn_api_id is not None and swap.payin_address is not None
     return hops.HostPay(
         unique_id=swap.unique_id,
@@ -123,7 +123,7 @@ def hostpay_fields(swap: Swap) -> hops.HostPay:
 
 
 async def send_follow_up(tx: Tx, lead: Payout, swap: Swap) -> None:
-    """Where a payment stands is looked at again; nothing is paid by it."""
+    """Requests another check of a payment; it pays nothing."""
     put = await payouts.next_put(tx, lead.id)
     key = f"follow:{swap.id}:{put}"
     policy, action = _follower(swap)
@@ -135,17 +135,17 @@ def _follower(swap: Swap) -> tuple[Policy, str]:
 
 
 async def send_returned(tx: Tx, lead: Payout, swap: Swap, transaction_hash: str) -> None:
-    """A person says that this transaction brought the deposit back."""
+    """Operators declare that this transaction returned the deposit."""
     await _send_statement(tx, lead, swap, {"returned_by": transaction_hash})
 
 
 async def send_written_off(tx: Tx, lead: Payout, swap: Swap, by: str) -> None:
-    """People say that the deposit is lost."""
+    """Operators declare the deposit lost."""
     await _send_statement(tx, lead, swap, {"written_off_by": by})
 
 
 async def send_unpaid(tx: Tx, lead: Payout, swap: Swap, by: str) -> None:
-    """People say that the operator's GCHostPay has not paid it and will not."""
+    """Operators declare that their GCHostPay has not paid the swap and will not."""
     await _send_statement(tx, lead, swap, {"unpaid_by": by})
 
 
@@ -157,8 +157,8 @@ async def _send_statement(tx: Tx, lead: Payout, swap: Swap, word: dict[str, Any]
 
 
 async def resume(tx: Tx, payout: Payout) -> None:
-    """Puts the message that belongs to where the payout stands; of an earlier one that lives on, the later finds the
-    work done."""
+    """Sends the message that the payout's state needs. If an earlier one still exists, whichever runs later changes
+    nothing."""
     put = await payouts.next_put(tx, payout.id)
     if payout.state is State.RECEIVED:
         await send_estimate(tx, payout, put)

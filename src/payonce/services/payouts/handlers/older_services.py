@@ -1,9 +1,8 @@
-"""Tasks of older services, whose tokens (version 1) name no message on record here.
+"""Tasks of older services, whose tokens (version 1) name no message on our record.
 
-A request for an estimate, or the answer to one, says all that a payout needs: the payout is taken up from it. A token
-of a later hop names what the older service has on record and we have not, so it is refused: the task stays with its
-sender, and the message is parked with the reason when a day has not helped. No such task ends as a success with
-nothing done.
+An estimate's request or response has all fields of a payout, so the payout is adopted from it. A token of a later hop
+refers to the older service's own record and is refused: the task stays with its sender, and after a day the message is
+parked with the reason. No such task succeeds without effect.
 """
 
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -27,12 +26,12 @@ from payonce.services.payouts.store.orders import receive
 from payonce.vendors.changenow.port import same_amount
 
 CLOCKS_APART_S: Final = 300
-"""How far an older service's clock may be behind ours: by that much an answer may seem older than its request."""
+"""How far an older service's clock may be behind ours, so that a response may appear older than its request."""
 
 LEAST: Final = Decimal("0.000001")
-"""Of USDT, a millionth: less is no amount."""
+"""The smallest unit of USDT."""
 ADDRESS_MAX_CHARS: Final = 200
-"""What a payout on record has room for."""
+"""The maximum length of the address column."""
 
 log = get_logger(__name__)
 
@@ -42,7 +41,7 @@ def is_from_older_service(work: Work) -> bool:
 
 
 def refuse(work: Work, reason: str) -> NoReturn:
-    """Leaves the task to its sender."""
+    """Leaves the task with its sender by raising Retry."""
     log.error("older_service_refused", queue=work.message.queue, message_id=str(work.message.id), reason=reason)
     raise Retry(reason)
 
@@ -62,9 +61,8 @@ async def adopt_payout(
 
 
 async def find_requested_payout(work: Work, told: hops.EstimateResponse) -> Payout | None:
-    """The payout that an older estimator's answer is about, by all that a token of version 1 says of it: the oldest one
-    that waits for its price, else the newest that has one. None where no request of ours can have been answered: an
-    older service has asked for itself."""
+    """The payout of an older estimator's response, found by all fields of its token: the oldest unpriced one, otherwise
+    the newest. None if it cannot answer a request of ours, so that the older service requested it itself."""
     if work.message.payload.get(hops.OLDER) != hops.EMIT:
         return None
     rows = await work.read.fetch(
@@ -87,16 +85,17 @@ async def find_requested_payout(work: Work, told: hops.EstimateResponse) -> Payo
 
 
 async def end_requests(tx: Tx, work: Work, payout: Payout) -> None:
-    """An older estimator answers and settles nothing here: without this it would be asked again every minute."""
+    """Ends our request, which an older estimator answers without settling its message; otherwise it would be repeated
+    every minute."""
     if is_from_older_service(work):
         await end_durable(tx, ESTIMATE.queue, payout.id, "an older service has answered it")
 
 
 def _order_from(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> webhook.PayoutOrder:
-    """The older service has kept its fee already: what it hands over is the whole price here."""
-    # Before it is rounded: an amount that is far too large has more digits than rounding works with.
+    """The order of a token. The older service has deducted its fee, so the token's amount is the whole price."""
+    # Checked before rounding, which fails for numbers with too many digits.
     if not LEAST <= usdt <= webhook.PRICE_MAX.to_decimal():
-        refuse(work, f"the token asks for {usdt:f} USDT; it must be at least {LEAST} and at most {webhook.PRICE_MAX}")
+        refuse(work, f"the token's amount is {usdt:f} USDT; it must be at least {LEAST} and at most {webhook.PRICE_MAX}")
     price = Amount.from_decimal(usdt.quantize(LEAST, ROUND_HALF_EVEN), USDT)
     if not 1 <= len(told.wallet_address) <= ADDRESS_MAX_CHARS:
         refuse(

@@ -1,4 +1,4 @@
-"""The role that keeps the record: prices what was estimated, queues what was swapped, and tells hostpay."""
+"""The role that keeps the record: prices estimated payouts, queues created swaps, and triggers hostpay."""
 
 from decimal import ROUND_DOWN, Context, Decimal
 from typing import Final
@@ -34,16 +34,16 @@ from payonce.services.payouts.store.swap_details import Part
 from payonce.services.payouts.store.write_counts import count_writes
 
 ESTIMATE_MAX_AGE_S: Final = 1_800
-"""An older one says what ETH was worth, not what it is; far longer than a hop takes, also behind a full queue."""
+"""An older estimate is outdated. A hop takes far less, even through a full queue."""
 SHOWN_DECIMALS: Final = Decimal("1e-18")
-"""Of the amounts that people read; the books have the exact ones."""
+"""Precision of the displayed amounts; the ledger has the exact ones."""
 _EXACT: Final = Context(prec=DIGITS_MAX, rounding=ROUND_DOWN)
-"""Of a coin that is worth next to nothing there are more digits than the 28 that decimals have by default."""
+"""Amounts of nearly worthless coins have more digits than the default precision of 28."""
 
 
 @handles(ESTIMATED)
 async def value_payout(work: Work, config: PayoutConfig) -> None:
-    """Put the pure market value on record and have the swap created; what has a price keeps it."""
+    """Record the pure market value and request the swap. A payout keeps its first price."""
     found = fields_of(work, hops.EstimateResponse)
     payout_id = work.message.correlation_id
     if payout_id is None and (payout_id := await _payout_of_estimate(work, found, config)) is None:
@@ -74,7 +74,7 @@ async def value_payout(work: Work, config: PayoutConfig) -> None:
 
 
 async def _payout_of_estimate(work: Work, found: hops.EstimateResponse, config: PayoutConfig) -> str | None:
-    """The payout that an estimate without a correlation id is about; None when the message has been settled."""
+    """The payout of an estimate without a correlation id; None if the message has been settled."""
     if not older_services.is_from_older_service(work):
         raise Unprocessable("the estimate has no correlation id, so no payout can be found for it")
     payout = await older_services.find_requested_payout(work, found)
@@ -85,14 +85,14 @@ async def _payout_of_estimate(work: Work, found: hops.EstimateResponse, config: 
 
 
 def _age_s(work: Work, now_s: int) -> int:
-    """Of the estimate. One whose sender does not say when it was made is as old as its token or its message."""
+    """Age of the estimate; without a time of its own, that of its token or message counts."""
     put_at = work.message.created_at
     made_at = number_of(work, hops.MADE_AT, now_s if put_at is None else int(put_at.timestamp()))
     return now_s - number_of(work, "estimated_at", made_at)
 
 
 async def _estimate_again(work: Work, payout: Payout, age_s: int) -> None:
-    reason = f"the estimate is {age_s} s old, and one is good for {ESTIMATE_MAX_AGE_S} s: it is asked for anew"
+    reason = f"the estimate is {age_s} s old and valid for {ESTIMATE_MAX_AGE_S} s: it is requested again"
     async with work.commit(rejected=reason) as tx:
         current = await store.locked(tx, payout.id)
         if current.state is State.RECEIVED:
@@ -111,7 +111,7 @@ async def _price(work: Work, payout: Payout, value: Amount, config: PayoutConfig
 
 @handles(SWAPPED)
 async def record_swap(work: Work, config: PayoutConfig) -> None:
-    """Put the exchange on record; when every part of a payout has one, hostpay is told of them all, in one commit."""
+    """Record the exchange; when every part of the payout has one, trigger hostpay for all of them in one commit."""
     made = fields_of(work, hops.SwapResponse)
     swap = await swaps.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
     if swap is None:
@@ -128,7 +128,7 @@ async def record_swap(work: Work, config: PayoutConfig) -> None:
 async def _record(work: Work, swap: Swap, made: hops.SwapResponse, paid_by: str) -> None:
     async with work.commit() as tx:
         payouts = await swaps.payouts_of(tx, swap.id)
-        # Behind their locks: nobody gives the swap up from here on.
+        # Under these locks nobody can abandon the swap.
         parts = await swap_details.parts_of(tx, payouts)
         if SwapState.CREATED not in [part.state for part in parts if part.swap_id == swap.id]:
             return
@@ -137,8 +137,8 @@ async def _record(work: Work, swap: Swap, made: hops.SwapResponse, paid_by: str)
 
 
 async def trigger_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued: Swap, paid_by: str) -> None:
-    """Of these payouts' swaps, all at once or none: what is only half created, or with a person, is not paid. `queued`
-    is on record since this moment."""
+    """Triggers hostpay for all swaps of these payouts or for none: payouts that are partly created, held or in review
+    are not paid. `queued` was recorded in this transaction."""
     carriers = {part.swap.id: part for part in parts if part.swap is not None}
     if any(payout.held_from is not None for payout in payouts) or any(part.swap is None for part in parts):
         return
@@ -147,8 +147,8 @@ async def trigger_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queu
     for carrier in carriers.values():
         assert carrier.swap is not None and carrier.lead is not None
         if carrier.swap.triggered_at is None:
-            told = await swaps.trigger(tx, carrier.swap, paid_by)
-            await next_messages.send_hostpay(tx, carrier.lead, told)
+            triggered = await swaps.trigger(tx, carrier.swap, paid_by)
+            await next_messages.send_hostpay(tx, carrier.lead, triggered)
     for payout in payouts:
         await swaps.follow(tx, payout, [part.state for part in parts if part.payout_id == payout.id])
 
@@ -178,7 +178,7 @@ async def _insert_request(tx: Tx, payout: Payout, value: Amount, refund_address:
 
 
 async def _insert_queued_swap(tx: Tx, swap: Swap, made: hops.SwapResponse) -> None:
-    """Addresses and the amount that is paid as our own record has them; what the client gets by the exchange's word."""
+    """Addresses and the paid amount are those of our record; the client's amount is the exchange's."""
     await tx.execute(
         """
         insert into payouts.split_payout_que (

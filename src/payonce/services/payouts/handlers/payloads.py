@@ -1,4 +1,4 @@
-"""Reading what a hop's message says. What does not fit its contract is parked before it comes here."""
+"""Reading a hop's payload. Payloads that violate the queue's contract are parked before they reach a handler."""
 
 from typing import TypeVar
 
@@ -9,13 +9,13 @@ Fields = TypeVar("Fields", bound=hops.HopFields)
 
 
 def fields_of(work: Work, kind: type[Fields]) -> Fields:
-    """What the queue's contract has read."""
+    """The payload as the queue's contract has decoded it."""
     found = work.payload
     assert isinstance(found, kind)
     return found
 
 
 def number_of(work: Work, name: str, default: int) -> int:
-    """One of our own keys beside the hop's; a message from elsewhere has none."""
+    """The value of one of our own keys beside the hop's fields; messages of older services have none."""
     found = work.message.payload.get(name, default)
     return found if type(found) is int else default

@@ -1,4 +1,4 @@
-"""After the payment left: to its final receipt, and to the end of the exchange, by looking again and again."""
+"""Following a payment: to its final receipt on the chain, then to the end of the exchange, by polling."""
 
 from typing import Final
 
@@ -22,22 +22,22 @@ from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRe
 from payonce.vendors.evm.port import Incoming, Receipt
 
 BUMP_AFTER_S: Final = 180.0
-"""A payment that is in no block after so long is offered for more: fifteen blocks of mainnet."""
+"""The fees of a payment that is in no block are raised after this time: fifteen blocks of mainnet."""
 SEEN_WITHIN_S: Final = 4 * 3_600.0
-"""A deposit that is final and that the exchange does not see for so long goes before a person."""
+"""A final deposit that the exchange does not see for this long goes to review."""
 LOOK_AGAIN_S: Final = 300.0
-"""While a person has it."""
+"""Polling interval while the payout is held or in review."""
 LOST_LOOKS: Final = 6
 LOST_LOOK_S: Final = 600.0
-"""A payment whose nonce is used is lost when at so many looks, so far apart, no receipt of it is shown."""
+"""A payment whose nonce is used is lost if this many checks, this far apart, find no receipt of it."""
 MISSING: Final = "missing"
-"""What a person was told of a payment that the exchange sees and the chain does not show."""
+"""Value of `told`: the exchange sees the payment, but the chain does not show it."""
 REFUND_WITHIN_S: Final = 4 * 3_600.0
-"""A refund that was announced and is not final on the chain for so long goes before a person."""
+"""An announced refund that is not final on the chain after this time goes to review."""
 OVERDUE: Final = "overdue"
-"""What a person was told of such a one."""
+"""Value of `told`: such a refund."""
 SHORT: Final = "short"
-"""What a person was told of a refund that was not the deposit."""
+"""Value of `told`: the refund differs from the deposit."""
 
 HOLDS_BY_STATUS: Final = {
     Status.FAILED: (Hold.EXCHANGE_FAILED, State.REVIEW),
@@ -46,12 +46,12 @@ HOLDS_BY_STATUS: Final = {
     Status.WAITING: (Hold.EXCHANGE_FAILED, State.REVIEW),
     Status.NEW: (Hold.EXCHANGE_FAILED, State.REVIEW),
 }
-"""What a person hears of a paid exchange in these states. It is never paid for a second time."""
+"""How payouts of a paid exchange in these statuses are held. The exchange is never paid twice."""
 
 
 @handles(FOLLOW)
 async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
-    """Look once at where a payment stands; what is not at its end is looked at again later."""
+    """Check a payment once; one that has not ended is checked again later."""
     way = await wallet.progress_of(work.read, str(work.message.payload.get("swap_id")))
     swap = way.swap
     try:
@@ -73,7 +73,7 @@ async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, w
     if paid.state is not PaymentState.SIGNED:
         return
     if attempts[0].number > 1:
-        # Of a bump whose answer was lost: its end must be known before this message can end.
+        # The answer to a bump may have been lost: its outcome must be known before this message can end.
         bump = BumpPayment(host, work.read, paid, attempts[0].number, attempts[0].signed.fees)
         await work.effect(bump, key=bump.key)
     standing = await chain_answer(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
@@ -83,7 +83,7 @@ async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, w
         await _record_missing(work, changenow, swap, paid)
     elif receipt is None:
         await _report_nonce_gap(work, host, paid, attempts[0], standing.next_nonce)
-        # What stands behind another one waits for that one, not for more money.
+        # A payment behind another nonce waits for that one, not for higher fees.
         await _rebroadcast(work, host, swap, paid, attempts[0], is_next=paid.nonce == standing.next_nonce)
     elif not receipt.final:
         raise Retry(f"the payment of {swap.id} is in block {receipt.block_number}, which is not final yet")
@@ -96,13 +96,13 @@ async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, w
 async def _report_nonce_gap(
     work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt, next_nonce: int
 ) -> None:
-    """When the nonce that the chain waits for is none of ours, nothing of ours gets into a block."""
+    """Reports a nonce that the chain waits for and that was never ours: it blocks all our payments."""
     if newest.age_s < BUMP_AFTER_S or next_nonce >= paid.nonce:
         return
     if await wallet.free_nonce(work.read, paid.wallet, next_nonce) == next_nonce:
         why = (
             f"nonce {next_nonce} of the wallet {paid.wallet} is in no block and was never ours: nonce {paid.nonce} and "
-            "all behind it wait. The next payment of the wallet takes it"
+            "all later ones wait. The next payment of the wallet takes it"
         )
         await host.report_nonce(next_nonce, why)
 
@@ -110,21 +110,21 @@ async def _report_nonce_gap(
 async def _rebroadcast(
     work: Work, host: HostWallet, swap: Swap, paid: WalletPayment, newest: Attempt, *, is_next: bool
 ) -> None:
-    """The same bytes, or after a while others of the same nonce that offer more."""
+    """Sends the same bytes again or, after BUMP_AFTER_S, bytes of the same nonce with higher fees."""
     lease = await host.lease()
     if is_next and newest.age_s >= BUMP_AFTER_S and (bump := await _bump(work, host, paid, newest)) is not None:
         sent = await work.effect(bump, key=bump.key, intent=lambda tx: bump.sign(tx, lease, swap, newest))
         metrics.WALLET_PAYMENTS.labels(paid.payment.asset, "bumped").inc()
-        raise Retry(f"the payment of {swap.id} was in no block, and offers more now: {sent.taken}")
+        raise Retry(f"the payment of {swap.id} was in no block; its fees were raised: {sent.taken}")
     try:
         taken = await host.wallet.broadcast(newest.signed)
     except (NotSent, Unknown) as silence:
-        raise Retry(f"the payment of {swap.id} is in no block, and {silence.reason}") from silence
+        raise Retry(f"the payment of {swap.id} is in no block: {silence.reason}") from silence
     raise Retry(f"the payment of {swap.id} is in no block yet; sent again: {taken}")
 
 
 async def _bump(work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt) -> BumpPayment | None:
-    """None: the cap of the fees is reached, and the payment waits for the chain to become cheaper."""
+    """None if the fee cap is reached: the payment waits until the chain's fees fall."""
     market = await host.market(paid.payment.amount.asset)
     fees = newest.signed.fees.bumped(market.fees, host.fee_cap_wei)
     return None if fees is None else BumpPayment(host, work.read, paid, newest.number + 1, fees)
@@ -143,7 +143,7 @@ async def _record_paid_in(work: Work, swap: Swap, receipt: Receipt) -> None:
 
 
 async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
-    why = f"transaction {receipt.hash} is final and was reverted: the gas is spent, nothing was transferred"
+    why = f"transaction {receipt.hash} was reverted: the gas is spent, nothing was transferred"
     async with work.commit(rejected=why) as tx:
         await _settle(tx, swap, PaymentState.REVERTED, receipt)
         if receipt.fee:
@@ -152,8 +152,8 @@ async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
 
 
 async def _record_missing(work: Work, changenow: ChangeNow, swap: Swap, paid: WalletPayment) -> None:
-    """Its nonce is used for ever, and no receipt of ours is shown. A node that answers from behind says the same of a
-    payment that was made, so one look decides nothing, and neither does the chain alone."""
+    """The nonce is used, but no receipt of ours is shown. A lagging node answers the same about a successful payment,
+    so it takes several checks, and the exchange's confirmation too."""
     looks = number_of(work, "missing", 0) + 1
     if looks < LOST_LOOKS:
         async with work.commit() as tx:
@@ -162,7 +162,7 @@ async def _record_missing(work: Work, changenow: ChangeNow, swap: Swap, paid: Wa
     if (exchange := await _funded_exchange(changenow, swap)) is None:
         await _record_lost(work, swap, paid)
         return
-    why = f"no receipt of the payment of {swap.id} is shown, and exchange {exchange.id} is {exchange.status}"
+    why = f"the payment of {swap.id} has no receipt, but exchange {exchange.id} is {exchange.status}"
     if work.message.payload.get("told") == MISSING:
         raise Retry(why, LOOK_AGAIN_S)
     async with work.commit() as tx:
@@ -171,25 +171,25 @@ async def _record_missing(work: Work, changenow: ChangeNow, swap: Swap, paid: Wa
 
 
 async def _funded_exchange(changenow: ChangeNow, swap: Swap) -> Exchange | None:
-    """The exchange, if it has seen money. A direct payment has none that could."""
+    """The exchange, if it has seen money; None for direct payments, which have no exchange."""
     if swap.direct:
         return None
     assert swap.cn_api_id is not None
     exchange = await changenow.exchange(swap.cn_api_id)
     if exchange is None:
-        raise Retry(f"the exchange does not know {swap.cn_api_id}, and whether it was paid")
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, so it is unknown whether it was paid")
     return None if exchange.status in UNFUNDED else exchange
 
 
 async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
-    why = f"nonce {paid.nonce} of {paid.wallet} was used by a transaction that is not ours: {swap.id} is not paid"
+    why = f"nonce {paid.nonce} of {paid.wallet} was used by a foreign transaction: {swap.id} is not paid"
     async with work.commit(rejected=why) as tx:
         await _settle(tx, swap, PaymentState.LOST, None)
         await _record_unpaid(tx, swap, why)
 
 
 async def _record_unpaid(tx: Tx, swap: Swap, why: str) -> None:
-    """Nothing was transferred, for ever. Whether it is tried anew, with another exchange, a person decides."""
+    """The transfer failed for good. An operator decides whether another exchange is created."""
     await swaps.advance(tx, swap, SwapState.RETURNED, reason=why)
     await hold_priced(tx, swap, Hold.MISMATCH, why, State.REVIEW)
 
@@ -205,9 +205,9 @@ def _wasted_gas(swap: Swap, gas: Amount) -> Posting:
 
 
 async def _apply_statement(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
-    """What people say of a deposit is done when neither the exchange nor the chain says otherwise."""
+    """Applies the operators' statement about a deposit unless the exchange or the chain contradicts it."""
     written_off = "written_off_by" in work.message.payload
-    if why := await _exchange_objection(changenow, swap, "written off" if written_off else "back"):
+    if why := await _exchange_objection(changenow, swap, "written off" if written_off else "returned"):
         async with work.commit(rejected=why) as tx:
             await _hold(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
     elif written_off:
@@ -217,11 +217,11 @@ async def _apply_statement(work: Work, changenow: ChangeNow, host: HostWallet, s
 
 
 async def _exchange_objection(changenow: ChangeNow, swap: Swap, said: str) -> str:
-    """Why a deposit is not what people say of it, by the exchange's word; empty when it has given the exchange up."""
+    """How the exchange contradicts the statement; empty if it has given the exchange up."""
     assert swap.cn_api_id is not None
     exchange = await changenow.exchange(swap.cn_api_id)
     if exchange is None:
-        raise Retry(f"the exchange does not know {swap.cn_api_id}, whose deposit is said to be {said}")
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, whose deposit was declared {said}")
     return (
         "" if exchange.status in GIVEN_UP else f"exchange {exchange.id} is {exchange.status}: its deposit is not {said}"
     )
@@ -231,7 +231,7 @@ async def _record_return(work: Work, host: HostWallet, swap: Swap) -> None:
     transaction_hash = str(work.message.payload.get("returned_by"))
     incoming = await chain_answer(host.wallet.incoming(transaction_hash, ETH))
     if incoming is None or not incoming.final:
-        why = f"transaction {transaction_hash} is not final on the chain, or brought nothing to the wallet"
+        why = f"transaction {transaction_hash} is not final on the chain, or paid nothing to the wallet"
         if await _now_s(work) - number_of(work, "since", 0) < REFUND_WITHIN_S:
             raise Retry(why)
         async with work.commit(rejected=why) as tx:
@@ -256,7 +256,7 @@ async def _write_off(work: Work, swap: Swap) -> None:
         await swaps.payouts_of(tx, swap.id)
         current = await swaps.locked_swap(tx, swap.id)
         if current.state is not SwapState.PAID_IN:
-            raise Retry(f"swap {swap.id} is {current.state} by now")
+            raise Retry(f"swap {swap.id} is now {current.state}")
         missing = current.amount - await refunds.refunded_amount(tx, swap.id)
         reason = f"{work.message.payload['written_off_by']}: {missing} of the deposit of {swap.id} is written off"
         await refunds.close_deposit(tx, current, missing, reason)
@@ -267,7 +267,7 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
     assert swap.cn_api_id is not None
     exchange = await changenow.exchange(swap.cn_api_id)
     if exchange is None:
-        raise Retry(f"the exchange does not know {swap.cn_api_id}, which was paid")
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, although it was paid")
     match exchange.status:
         case Status.FINISHED:
             await _record_finished(work, swap, exchange)
@@ -282,10 +282,10 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
 
 
 async def _refuse_unknown_status(work: Work, swap: Swap, refusal: ExchangeRefused) -> None:
-    """Without a key nothing new is paid. This queue goes on: payments that are on the chain need it."""
+    """Without an accepted key nothing new is paid. This queue continues, for payments that are on the chain."""
     if refusal.code is not Code.NOT_ALLOWED:
         raise Retry(
-            f"the exchange does not say how {swap.cn_api_id} stands: {refusal.reason}", LOOK_AGAIN_S
+            f"the exchange refuses the status of {swap.cn_api_id}: {refusal.reason}", LOOK_AGAIN_S
         ) from refusal
     async with work.commit() as tx:
         await refused_key.pause(tx, HOSTPAY.queue, refusal.reason)
@@ -300,9 +300,9 @@ async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
 
 
 async def _record_refund(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
-    """Another swap only when the money is back, by the chain's word, and all of it but the fee of sending it."""
+    """Begins another swap only when the chain shows the whole deposit returned, less a plausible transfer fee."""
     if exchange.refund_hash is None:
-        await _await_refund(work, swap, f"exchange {exchange.id} is refunded, and does not say by which transaction")
+        await _await_refund(work, swap, f"exchange {exchange.id} is refunded but names no transaction")
         return
     incoming = await chain_answer(host.wallet.incoming(exchange.refund_hash.lower(), ETH))
     if incoming is None or not incoming.final:
@@ -311,7 +311,7 @@ async def _record_refund(work: Work, host: HostWallet, swap: Swap, exchange: Exc
         return
     reason = f"exchange {exchange.id} sent {incoming.amount} back"
     if work.message.payload.get("told") == SHORT and await _is_counted(work, incoming):
-        raise Retry(f"{reason}, which is not what was paid; a person has it", LOOK_AGAIN_S)
+        raise Retry(f"{reason}, which differs from the deposit; it is in review", LOOK_AGAIN_S)
     async with work.commit() as tx:
         found = await refunds.count_refund(tx, swap.id, incoming)
         if found.missing > refunds.tolerated_shortfall(swap):
@@ -326,7 +326,7 @@ async def _record_refund(work: Work, host: HostWallet, swap: Swap, exchange: Exc
 
 
 async def _await_refund(work: Work, swap: Swap, why: str) -> None:
-    """It may take hours, and not for ever: then a person hears of it, once."""
+    """Waits for the refund for REFUND_WITHIN_S; then holds the payouts, once."""
     if work.message.payload.get("told") == OVERDUE:
         raise Retry(why, LOOK_AGAIN_S)
     now, since = await _now_s(work), number_of(work, "refunded_since", 0)
@@ -341,7 +341,7 @@ async def _await_refund(work: Work, swap: Swap, why: str) -> None:
 
 
 async def _is_counted(work: Work, incoming: Incoming) -> bool:
-    """Whether a person has been told of this very transaction: then another one is waited for."""
+    """Whether this transaction was reported already: then another one is awaited."""
     found: bool = await work.read.fetchval(
         "select exists (select from payouts.refunds where hash = $1)", incoming.hash.lower()
     )
@@ -349,7 +349,7 @@ async def _is_counted(work: Work, incoming: Incoming) -> bool:
 
 
 async def _hold_for_review(work: Work, swap: Swap, exchange: Exchange) -> None:
-    """Once for each state; the exchange is looked at on and on, as it may yet finish or send the money back."""
+    """Holds the payouts, once per status; polling continues, as the exchange may still finish or refund."""
     why = f"exchange {exchange.id} is {exchange.status} although it was paid; it is not paid again"
     if work.message.payload.get("told") == exchange.status:
         raise Retry(why, LOOK_AGAIN_S)
@@ -365,7 +365,7 @@ async def _hold(tx: Tx, swap: Swap, hold: Hold, why: str, as_state: State) -> No
 
 
 async def _paid_for_s(work: Work, swap: Swap) -> float:
-    """Since the deposit was seen to be final."""
+    """Seconds since the deposit was found final."""
     seconds: float = await work.read.fetchval(
         """
         select extract(epoch from payonce.due_now() - updated_at)::float8 from payouts.wallet_payments

@@ -1,4 +1,5 @@
-"""Earlier rounds of a payout: before it is paid anew, the exchange and the chain are asked what became of them."""
+"""Earlier rounds of a payout: before it is paid again, the exchange and the chain must confirm that they were not
+paid."""
 
 from typing import Any, Final
 
@@ -11,20 +12,20 @@ from payonce.services.payouts.store.wallet import PaymentState
 from payonce.vendors.changenow.port import ChangeNow, Status
 
 UNFUNDED: Final = frozenset({Status.NEW, Status.WAITING, Status.EXPIRED})
-"""Nothing has come to an exchange in these states, by its own word."""
+"""In these states the exchange reports no deposit."""
 GIVEN_UP: Final = UNFUNDED | {Status.FAILED, Status.REFUNDED}
-"""The client gets nothing from an exchange in these states, as things stand."""
+"""In these states the exchange pays the client nothing."""
 
 
 def contradicts(status: Status, payment: str | None) -> bool:
-    """Whether the exchange's word is another than ours of a swap that was replaced. Of a payment that we have as lost
-    it cannot have seen anything."""
+    """Whether the exchange's status contradicts our record of a replaced swap. It cannot have seen a payment that we
+    have as lost."""
     return status not in (UNFUNDED if payment == PaymentState.LOST else GIVEN_UP)
 
 
 async def find_prior_payment(work: Work, changenow: ChangeNow, host: HostWallet | None, swap: Swap) -> str:
-    """Which earlier swap of the same payouts was paid although we have it as replaced, in words; empty when none was.
-    Whoever lets a payout go on may not know, and the next payment would be the second."""
+    """Describes an earlier swap of the same payouts that was paid although we have it as replaced; empty if none was.
+    An operator who releases a payout may not know, and the next payment would be the second."""
     rows = await work.read.fetch(
         """
         select distinct s.id, s.cn_api_id, s.direct, p.state as payment from payouts.shares mine
@@ -47,7 +48,7 @@ async def _at_exchange(changenow: ChangeNow, row: Any) -> str:
         return ""
     found = await changenow.exchange(row["cn_api_id"])
     if found is None:
-        raise Retry(f"the exchange does not know {row['cn_api_id']}, an earlier round")
+        raise Retry(f"the exchange does not know {row['cn_api_id']}, which belongs to an earlier round")
     if contradicts(found.status, row["payment"]):
         return f"exchange {found.id} of the earlier swap {row['id']} is {found.status}: another payment may be a second"
     return ""
@@ -57,7 +58,7 @@ async def _on_chain(work: Work, host: HostWallet | None, row: Any) -> str:
     if row["payment"] != PaymentState.LOST:
         return ""
     if host is None:
-        return f"no wallet here can tell whether the lost payment of the earlier swap {row['id']} was made after all"
+        return f"without a wallet it is unknown whether the lost payment of the earlier swap {row['id']} was made"
     attempts = await wallet.attempts_of(work.read, row["id"])
     standing = await chain_answer(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
     found = [receipt.hash for receipt in standing.receipts if receipt.succeeded]

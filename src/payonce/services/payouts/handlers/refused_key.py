@@ -1,4 +1,4 @@
-"""When the exchange does not accept our key: nothing is wrong with any payout, and nothing helps but a person."""
+"""Pausing queues when the exchange refuses our API key, which only an operator can resolve."""
 
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work
@@ -8,7 +8,7 @@ AGAIN_AFTER_S = 60.0
 
 
 async def pause_and_requeue(work: Work, reason: str) -> None:
-    """Pauses the queue, which every overview then shows, and keeps the message in it."""
+    """Pauses the message's queue and sends the message again."""
     message = work.message
     [policy] = [policy for policy in QUEUES if policy.queue == message.queue]
     async with work.commit(rejected=refused_key(reason)) as tx:
@@ -24,9 +24,9 @@ async def pause_and_requeue(work: Work, reason: str) -> None:
 
 
 async def pause(tx: Tx, queue: str, reason: str) -> None:
-    """The queue of the message, or another one that must not go on either."""
+    """Pauses a queue until an operator resumes it."""
     await tx.pause(queue, refused_key(reason), by="payouts")
 
 
 def refused_key(reason: str) -> str:
-    return f"ChangeNOW does not accept our key: {reason}"
+    return f"ChangeNOW refuses our API key: {reason}"

@@ -1,4 +1,4 @@
-"""A swap that came to nothing, because it was never paid or because the money is back: what becomes of its payouts."""
+"""Replacement of failed swaps: those that were never paid, and those whose money came back."""
 
 from typing import Final
 
@@ -9,30 +9,30 @@ from payonce.services.payouts.model import Hold, Payout, State, Swap
 from payonce.services.payouts.store import payouts, swaps
 
 ROUNDS_MAX: Final = 5
-"""A part that came to nothing so often goes before a person: each round costs gas, and perhaps the exchange's fees."""
+"""After this many failed rounds a part goes to review: each round costs gas, and perhaps the exchange's fees."""
 
 
 async def lapse_and_replace(tx: Tx, swap: Swap, reason: str) -> None:
-    """The exchange takes no deposit any more, and none was made."""
+    """Replaces a swap whose exchange accepts no deposit any more and got none."""
     await swaps.lapse(tx, swap, reason)
     await replace_swap(tx, swap, reason)
 
 
 async def lapse_and_hold(tx: Tx, swap: Swap, hold: Hold, reason: str, as_state: State = State.HELD) -> None:
-    """It is not paid as things stand. Whoever lets the payouts go on has another exchange created for them, so that
-    they may as well be given back or rejected meanwhile."""
+    """Holds the payouts of an unpaid swap, which lapses: releasing them creates another exchange. Meanwhile they can be
+    refunded or rejected."""
     await swaps.lapse(tx, swap, reason)
     await hold_priced(tx, swap, hold, reason, as_state)
 
 
 async def hold_priced(tx: Tx, swap: Swap, hold: Hold, reason: str, as_state: State) -> None:
-    """To a person, and from there on to the next round: the swap no longer counts."""
+    """Holds the payouts of a swap that no longer counts; released, they continue with the next round."""
     for payout in await swaps.payouts_of(tx, swap.id):
         await payouts.hold_payout(tx, payout, hold, reason, as_state=as_state, goes_on=State.PRICED)
 
 
 async def replace_swap(tx: Tx, swap: Swap, reason: str) -> None:
-    """The next round for the same shares, at today's price of the exchange. The old one no longer counts."""
+    """Begins the next round for the same shares, at the exchange's present rate."""
     if swap.round >= ROUNDS_MAX:
         why = f"{reason}; that was round {swap.round} of {ROUNDS_MAX}"
         await hold_priced(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
@@ -53,7 +53,7 @@ async def replace_swap(tx: Tx, swap: Swap, reason: str) -> None:
         [lead] = [payout for payout in carried.values() if payout.unique_id == swap.unique_id]
         await _begin(tx, lead, swap.part, shares, list(carried.values()))
         return
-    # A person has one of those that shared it: the others go on alone.
+    # One of the payouts is held: the others continue with swaps of their own.
     for payout_id, part, amount in shares:
         await _begin(tx, carried[payout_id], part, [(payout_id, part, amount)], [carried[payout_id]])
 

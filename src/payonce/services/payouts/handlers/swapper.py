@@ -1,4 +1,4 @@
-"""The role that has exchanges created, and what follows when the exchange says no."""
+"""The role that creates exchanges and handles their refusals."""
 
 import math
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ from payonce.vendors.changenow.port import ChangeNow, Code, ExchangeRefused, Ran
 from payonce.vendors.changenow.port import Swap as Made
 
 TRY_AGAIN_S: Final = 60.0
-NOT_DIRECTLY: Final = "ETH needs no exchange, and with PAYOUTS_HOSTPAY=external nothing but exchanges is paid"
+NOT_DIRECTLY: Final = "ETH needs no exchange, and PAYOUTS_HOSTPAY=external pays only exchanges"
 
 
 @handles(SWAP)
 async def create_swap(work: Work, changenow: ChangeNow, config: PayoutConfig, host: HostWallet | None) -> None:
-    """Have an exchange created for one part of a payout, and tell the orchestrator."""
+    """Create an exchange for one part of a payout and report it to the orchestrator."""
     asked, part = fields_of(work, hops.SwapRequest), number_of(work, "part", 1)
     details = await swap_details.details_of_part(work.read, asked.unique_id, part)
     if details is None and older_services.is_from_older_service(work):
@@ -51,7 +51,7 @@ async def create_swap(work: Work, changenow: ChangeNow, config: PayoutConfig, ho
     if details is None or not _is_pending(details.swap):
         return
     if details.held_payout is not None and await work.open_effect() is None:
-        # Whoever lets it go on puts a message of its own.
+        # Releasing the payout sends a new message.
         return
     swap = details.swap
     if swap.direct:
@@ -85,22 +85,22 @@ def _is_pending(swap: Swap) -> bool:
 
 
 async def _begin(tx: Tx, swap: Swap) -> Swap:
-    """In the commit that records the order: from now on it may exist. The swap as it stands, locked."""
+    """Runs in the commit that records the order; from then on the exchange may exist. Returns the locked swap."""
     for payout in await swaps.payouts_of(tx, swap.id):
         if payout.held_from is not None:
-            raise Retry(f"payout {payout.id} was given to a person this moment")
+            raise Retry(f"payout {payout.id} has just been held")
         if payout.state is State.PRICED:
             await store.move(tx, payout, State.SWAP_CREATING)
     if (current := await swaps.locked_swap(tx, swap.id)).state in REPLACED:
-        raise Retry(f"swap {swap.id} is {current.state} since this moment", after_s=0.0)
+        raise Retry(f"swap {swap.id} has just become {current.state}", after_s=0.0)
     return current
 
 
 async def _pay_directly(work: Work, details: SwapDetails, config: PayoutConfig, host: HostWallet | None) -> None:
-    """The client gets the coin that the wallet pays: there is nothing to change, and the exchange is not asked."""
+    """Direct payment: the client gets the coin that the wallet pays, so no exchange is needed."""
     swap = details.swap
     if host is None or config.external_hostpay:
-        # Only of a payout that was taken in while a wallet of ours paid.
+        # Only for a payout accepted while our own wallet paid.
         async with work.commit(rejected=NOT_DIRECTLY) as tx:
             current = await _begin(tx, swap)
             if current.state is SwapState.CREATING:
@@ -139,13 +139,13 @@ async def _below_gas_minimum(swap: Swap, host: HostWallet) -> "SwapRefusal | Non
     least = await minimums.least_direct_payment(host)
     if swap.amount >= least:
         return None
-    reason = f"{swap.amount} is below {least}, which is {minimums.GAS_MULTIPLE} times what its gas costs at most now"
+    reason = f"{swap.amount} is below {least}, which is {minimums.GAS_MULTIPLE} times its maximum gas now"
     return SwapRefusal(Code.TOO_SMALL, reason)
 
 
 @dataclass(frozen=True)
 class SwapRefusal:
-    """A refusal, read together with what the exchange takes now."""
+    """A refusal of the exchange, with the range it accepts now."""
 
     code: Code
     reason: str
@@ -178,15 +178,15 @@ async def _handle_refusal(work: Work, changenow: ChangeNow, swap: Swap, refused:
 
 
 async def _classify(changenow: ChangeNow, swap: Swap, refused: Refused) -> SwapRefusal:
-    """The exchange calls a pair inactive also when the amount is outside of what it takes; and how much that is, one
-    that is too large has to know."""
+    """Checks the range: the exchange also calls a pair inactive if the amount is out of range, and splitting a large
+    amount needs the maximum."""
     code = code_of(refused)
     if code not in (Code.PAIR_INACTIVE, Code.TOO_LARGE):
         return SwapRefusal(code, refused.reason)
     try:
         taken = await changenow.range(pair_of(swap))
     except ExchangeRefused:
-        # Of a pair that is switched off it does not even say that.
+        # For an inactive pair the exchange refuses the range too.
         return SwapRefusal(code, refused.reason)
     amount = swap.amount.to_decimal()
     if amount < taken.min_amount:
@@ -211,7 +211,7 @@ async def _too_small(tx: Tx, swap: Swap, payouts: list[Payout], refusal: SwapRef
 
 
 async def _too_large(tx: Tx, swap: Swap, payouts: list[Payout], refusal: SwapRefusal) -> None:
-    """In as many equal parts as it needs. What serves several payouts, or is a part already, is for a person."""
+    """Splits the payout into the fewest equal parts. A batch, or a payout with parts already, goes to review."""
     most = None if refusal.accepted is None else refusal.accepted.max_amount
     count = 0 if most is None or most <= 0 else math.ceil(Fraction(swap.amount.to_decimal()) / Fraction(most))
     alone = len(payouts) == 1 and await swaps.count_parts(tx, payouts[0].id) == 1

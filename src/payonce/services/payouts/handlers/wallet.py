@@ -1,4 +1,4 @@
-"""The host wallet as hostpay uses it: one writer by lease, what the chain asks for now, and the effect that pays."""
+"""The host wallet as hostpay uses it: its writer lease, the chain's fees, and the effects that pay."""
 
 import asyncio
 import time
@@ -24,9 +24,9 @@ from payonce.vendors.evm.port import Fees, Market, Payment, Signed, Taken, Walle
 LEASE_TTL_S: Final = 5.0
 RENEW_AFTER_S: Final = LEASE_TTL_S / 3
 MARKET_S: Final = 3.0
-"""How old what the chain asks for may be: payments of one moment ask once."""
+"""Maximum age of the chain's fees and nonces: concurrent payments share one query."""
 FEE_CAP_WEI: Final = 500_000_000_000
-"""For a unit of gas: 500 gwei, which mainnet has passed in a few hours of its history. Above it a payment waits."""
+"""Per unit of gas: 500 gwei, which mainnet has exceeded for a few hours of its history. Above it payments wait."""
 
 log = get_logger(__name__)
 
@@ -34,8 +34,8 @@ Anything = TypeVar("Anything")
 
 
 class HostWallet:
-    """The wallet of this process. It holds the lease while there is something to write, and lets it end otherwise; no
-    other process writes meanwhile."""
+    """The wallet of this process. While it writes, it holds the lease, so that no other process writes; an idle wallet
+    lets the lease expire."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class HostWallet:
         self._markets: dict[Asset, tuple[float, asyncio.Task[Market]]] = {}
 
     async def lease(self) -> Lease:
-        """This process' right to write. Held while another has it."""
+        """The lease to write for the wallet. Raises Held while another process has it."""
         async with self._asking:
             asked_at = time.monotonic()
             if self._lease is not None and asked_at < self._leased_at + RENEW_AFTER_S:
@@ -73,7 +73,7 @@ class HostWallet:
             return self._lease
 
     async def fence(self, tx: Tx, lease: Lease) -> None:
-        """Nobody takes the wallet over until this transaction has ended."""
+        """Prevents a takeover of the wallet until the transaction ends. Raises Held if the lease is lost."""
         try:
             await tx.fence(lease)
         except Stale as error:
@@ -84,12 +84,12 @@ class HostWallet:
         await wallet_store.record_wait(self._database, swap, why)
 
     async def market(self, asset: Asset) -> Market:
-        """Of a few seconds ago at most. Who comes while somebody looks hears the same, also that nobody answers: one
-        after the other, many would wait for all their time-outs."""
+        """Fees, nonces and balance, at most `market_s` old. Concurrent callers share one query and its failure;
+        one by one, each would wait for its own time-out."""
         known = self._markets.get(asset)
         if known is None or time.monotonic() >= known[0] + self._market_s or _has_failed(known[1]):
             known = self._markets[asset] = time.monotonic(), asyncio.create_task(self._fetch_market(asset))
-        # Who goes away takes nothing from the others.
+        # A cancelled caller must not cancel the query of the others.
         return await asyncio.shield(known[1])
 
     async def _fetch_market(self, asset: Asset) -> Market:
@@ -99,10 +99,10 @@ class HostWallet:
         return msgspec.structs.replace(found, fees=capped)
 
     async def report_nonce(self, nonce: int, why: str) -> None:
-        """People hear of it once, however often it is seen; nothing else depends on it."""
+        """Alerts operators of a foreign nonce, once however often it is seen."""
         async with self._database.transaction() as connection:
-            told = await wallet_store.report_nonce(connection, self.wallet, nonce, why)
-        if told:
+            is_new = await wallet_store.report_nonce(connection, self.wallet, nonce, why)
+        if is_new:
             log.error("wallet_nonce", wallet=self.wallet.address, nonce=nonce, why=why)
 
 
@@ -110,16 +110,16 @@ def _has_failed(look: asyncio.Task[Market]) -> bool:
     return look.done() and (look.cancelled() or look.exception() is not None)
 
 
-async def chain_answer(question: Awaitable[Anything]) -> Anything:
-    """What the chain says. One that does not answer is asked again later."""
+async def chain_answer(query: Awaitable[Anything]) -> Anything:
+    """The chain's answer to a query. Raises Retry if there is none."""
     try:
-        return await question
+        return await query
     except (NotSent, Unknown) as silence:
         raise Retry(f"the chain did not answer: {silence.reason}") from silence
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The chain has the bytes, or had them: whether it keeps them, receipts tell."""
+    """The chain has accepted the bytes. Only a receipt proves that it keeps them."""
 
     wallet: str
     nonce: int
@@ -128,7 +128,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class PayDeposit(Effect[PayRequest, Sent]):
-    """Hands the bytes on record to the chain. In doubt the same bytes go out again; they move money once."""
+    """Broadcasts the recorded bytes. In doubt the same bytes are sent again; they move money only once."""
 
     kind, version, timeout_s = "evm.pay", 1, VENDOR_TIMEOUT_S
     safety = Rebroadcast()
@@ -141,7 +141,7 @@ class PayDeposit(Effect[PayRequest, Sent]):
         self.signed: Signed | None = None
 
     def identity(self) -> object:
-        """Without fees, nonces and balance, which are the chain's at the moment."""
+        """Without fees, nonces and balance, which change with the chain."""
         assert self.swap.payin_address is not None
         return {"swap": self.swap.id, "payment": Payment.of(self.swap.payin_address, self.swap.amount)}
 
@@ -155,14 +155,13 @@ class PayDeposit(Effect[PayRequest, Sent]):
         return self.prepared
 
     async def sign(self, tx: Tx, lease: Lease) -> None:
-        """Within the intent: the fence, the nonce and the bytes are on record with the request, or nothing is."""
-        asked = self.prepared
-        assert asked is not None
+        """Runs in the intent's transaction: fence, nonce and bytes are recorded with the request or not at all."""
+        assert self.prepared is not None
         await self.host.fence(tx, lease)
-        self.signed = await wallet_store.sign_payment(tx, self.host.wallet, asked)
+        self.signed = await wallet_store.sign_payment(tx, self.host.wallet, self.prepared)
 
     async def perform(self, request: PayRequest) -> Sent:
-        """Right behind the intent, with the bytes that it put on record; a further try looks them up."""
+        """Sends the bytes that the intent recorded; a later attempt reads them from the record."""
         newest, self.signed = self.signed, None
         if newest is None:
             newest = (await wallet_store.attempts_of(self.read, request.swap_id))[0].signed
@@ -183,7 +182,7 @@ class BumpRequest(msgspec.Struct, frozen=True):
 
 
 class BumpPayment(Effect[BumpRequest, Sent]):
-    """Other bytes for the nonce of a payment that stays out of the blocks. It moves nothing that was not counted."""
+    """Replaces a pending payment by bytes of the same nonce with higher fees. It moves no additional money."""
 
     kind, version, timeout_s = "evm.bump", 1, VENDOR_TIMEOUT_S
     safety = Rebroadcast()
@@ -200,14 +199,14 @@ class BumpPayment(Effect[BumpRequest, Sent]):
         return f"{self.paid.swap_id}/bump/{self.attempt}"
 
     def identity(self) -> object:
-        """Without the fees, which are the chain's at the moment."""
+        """Without the fees, which change with the chain."""
         return {"swap": self.paid.swap_id, "attempt": self.attempt, "payment": self.paid.payment}
 
     async def prepare(self) -> BumpRequest:
         return BumpRequest(self.paid.swap_id, self.attempt, self.fees)
 
     async def sign(self, tx: Tx, lease: Lease, swap: Swap, before: Attempt) -> None:
-        """Within the intent: the attempt is on record before it is sent."""
+        """Runs in the intent's transaction: the attempt is recorded before it is sent."""
         await self.host.fence(tx, lease)
         signed = self.host.wallet.sign(self.paid.payment, self.paid.nonce, self.fees)
         await wallet_store.add_attempt(tx, self.paid, before, signed)

@@ -1,4 +1,4 @@
-"""What must always hold, as queries that return the rows that break it."""
+"""Invariants of payouts: each query returns the rows that violate it."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from payonce.services.payouts.invariants.wallet import WALLET_INVARIANTS
 from payonce.services.payouts.schedules import MESSAGES_OF_A_PAYOUT
 
 FORGOTTEN_AFTER: Final = "interval '15 minutes'"
-"""The janitor has had its turn several times by then."""
+"""By then the janitor has run several times."""
 
 INVARIANTS: Final = WALLET_INVARIANTS | {
     "fee and rest are the price": """

@@ -1,4 +1,4 @@
-"""What must always hold of the host wallet, as queries that return the rows that break it."""
+"""Invariants of the host wallet: each query returns the rows that violate it."""
 
 from typing import Final
 

@@ -1,5 +1,5 @@
-"""The payloads on the queues of payouts that no token carries; those of the five hops are in `tokens/hops.py`.
-`docs/messages.md` is made from these types."""
+"""The payloads of the queues that carry no tokens; those of the five hops are in `tokens/hops.py`. `docs/messages.md`
+is generated from these types."""
 
 from typing import Final
 
@@ -9,53 +9,53 @@ from payonce.engine.messages.contract import Contract, NoPayload
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True):
-    """Look where a payment stands: on the chain, then at the exchange."""
+    """Check the state of a payment: on the chain, then at the exchange."""
 
     swap_id: str
     told: str | None = None
-    """What a person was told of it last."""
+    """The state that was last reported to operators."""
     since: int | None = None
-    """When a person said so, in seconds since 1970."""
+    """When an operator declared it, in seconds since 1970."""
     missing: int | None = None
-    """At how many looks the chain did not show it."""
+    """The number of checks in which the chain did not show the payment."""
     refunded_since: int | None = None
-    """Since when a refund is announced, in seconds since 1970."""
+    """When the refund was announced, in seconds since 1970."""
     returned_by: str | None = None
-    """A person says that this transaction brought the deposit back."""
+    """Operators declared that this transaction returned the deposit."""
     written_off_by: str | None = None
-    """People say that the deposit is lost."""
+    """Operators who declared the deposit lost."""
 
 
-class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell the operator's own GCHostPay of a swap."""
+class HandOver(msgspec.Struct, frozen=True, kw_only=True):
+    """Create a task for the operator's own GCHostPay to pay a swap."""
 
     swap_id: str
 
 
 class FollowExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """Look where the exchange of a swap stands that GCHostPay was told to pay."""
+    """Check the exchange of a swap that was handed over to GCHostPay."""
 
     swap_id: str
     told: str | None = None
-    """What a person was told of it last."""
+    """The state that was last reported to operators."""
     unpaid_by: str | None = None
-    """People say that GCHostPay never paid it."""
+    """Operators who declared that GCHostPay has not paid it."""
     written_off_by: str | None = None
-    """People say that the deposit is lost."""
+    """Operators who declared the deposit lost."""
 
 
 class LookForBatches(msgspec.Struct, frozen=True, kw_only=True):
-    """Look which clients are owed enough by now for one swap."""
+    """Find the clients whose accumulated payouts are enough for one swap."""
 
     after: list[str] | None = None
-    """Of the client with whom the page before ended: currency, network, address and memo."""
+    """The last client of the previous page: currency, network, address and memo."""
 
 
 HAND_OVER: Final = "hand_over_swap"
 FOLLOW_EXCHANGE: Final = "follow_exchange"
 
 FOLLOWS: Final = Contract({"": Follow})
-EXTERNALS: Final = Contract({HAND_OVER: HandedOver, FOLLOW_EXCHANGE: FollowExchange})
+EXTERNALS: Final = Contract({HAND_OVER: HandOver, FOLLOW_EXCHANGE: FollowExchange})
 KEEPINGS: Final = Contract(
     {
         "look_for_batches": LookForBatches,

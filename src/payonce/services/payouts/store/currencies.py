@@ -1,4 +1,4 @@
-"""The exchange's list of currencies as we have it: what can be paid out, and whose addresses may need a memo."""
+"""Our copy of the exchange's currency list: coins that can be paid out, and coins whose addresses may need a memo."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from payonce.vendors.changenow.port import ChangeNow, Code, Currency, ExchangeRe
 
 
 class NoCurrencyList(Exception):
-    """The exchange has not said yet what it changes."""
+    """There is no copy of the exchange's list yet."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class CurrencyProblem:
     hold: Hold
     reason: str
     advice: str = ""
-    """For the caller; a person who finds the payout held has a decision instead."""
+    """Remedy for the caller; operators decide about a held payout instead."""
 
 
 async def find_currency_problem(read: Reader, asked: PayoutOrder | Payout) -> CurrencyProblem | None:
-    """By what the exchange said last: is the currency paid out on that network, and is there a memo where one may be
-    needed. Raises NoList while nobody can tell."""
+    """Checks by our copy of the list that the coin can be paid out and that a memo is given where one may be needed.
+    Returns None if all is well; raises NoCurrencyList without a copy."""
     currency, network = asked.payout_currency, asked.payout_network
     row = await read.fetchrow(
         """
@@ -38,35 +38,36 @@ async def find_currency_problem(read: Reader, asked: PayoutOrder | Payout) -> Cu
         raise NoCurrencyList
     if not row["payable"]:
         return CurrencyProblem(
-            Hold.PAIR_INACTIVE, f"payout_currency {currency} on the network {network} is not paid out"
+            Hold.PAIR_INACTIVE, f"payout_currency {currency} on the network {network} cannot be paid out"
         )
     if row["has_extra_id"] and not asked.says_extra_id:
         return CurrencyProblem(
             Hold.BAD_ADDRESS,
             f"extra_id is missing: an address of {currency} may need a memo",
-            "; if yours needs none, send an empty text",
+            "; if yours needs none, send an empty string",
         )
     if asked.extra_id is not None and not row["has_extra_id"]:
-        return CurrencyProblem(Hold.BAD_ADDRESS, f"extra_id is given, and {currency} on {network} has no memos")
+        return CurrencyProblem(Hold.BAD_ADDRESS, f"extra_id is given, but {currency} on {network} has no memos")
     return None
 
 
 async def fetch_currencies(changenow: ChangeNow) -> Sequence[Currency]:
-    """An answer that names none is no answer: everybody would be refused. ExchangeRefused is about our key alone."""
+    """The exchange's currencies. Raises Retry for an empty list, which would refuse every payout, and ExchangeRefused
+    only if our key is refused."""
     try:
         found = await changenow.currencies()
     except ExchangeRefused as refusal:
         if refusal.code is Code.NOT_ALLOWED:
             raise
-        raise Retry(f"the exchange does not say what it changes: {refusal.reason}") from refusal
+        raise Retry(f"the exchange refuses its currency list: {refusal.reason}") from refusal
     if not found:
-        raise Retry("the exchange names no currencies at all")
+        raise Retry("the exchange's currency list is empty")
     return found
 
 
 async def replace_currencies(tx: Tx, found: Sequence[Currency]) -> None:
     named = {(each.ticker.lower(), each.network.lower()): each for each in found}
-    # Two at the same moment would each miss what the other one writes.
+    # Without the lock two concurrent refreshes would miss each other's rows.
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts currencies', 0))")
     await tx.execute("delete from payouts.currencies")
     await tx.execute_many(

@@ -1,4 +1,4 @@
-"""A payout by whatever a person holds of it, and payouts that wait for a person."""
+"""Search for a payout by any of its identifiers, and the alert about payouts that wait for an operator."""
 
 from typing import Any, Final
 
@@ -10,11 +10,11 @@ from payonce.services.payouts.domain.addresses import SEGWIT, hash_key, in_one_s
 from payonce.services.payouts.store.queries import WITH_PEOPLE, is_installed
 
 REASONS_READ_MAX: Final = 1_000
-"""Of what waits, the newest: enough to tell why most of it does."""
+"""The newest waiting payouts that are read: enough to find the most frequent cause."""
 
 
 async def find_payouts(read: Reads, what: str) -> list[LookupResult]:
-    """By id, payment id, unique id, exchange, swap, transaction or address, the newest first."""
+    """Finds payouts by id, payment id, unique id, exchange, swap, transaction or address, newest first."""
     if not await is_installed(read):
         return []
     same = _in_one_spelling(what)
@@ -55,8 +55,8 @@ async def find_payouts(read: Reads, what: str) -> list[LookupResult]:
 
 
 def _in_one_spelling(what: str) -> str:
-    """An EVM hash or address is the same whatever the case of its letters, and Bech32 may be all in capitals; those of
-    other chains are told apart by every letter."""
+    """The canonical spelling: EVM hashes and addresses are case-insensitive and Bech32 may be in upper case; other
+    chains are case-sensitive."""
     what = hash_key(what)
     for network in SEGWIT:
         what = in_one_spelling(network, what)
@@ -64,10 +64,10 @@ def _in_one_spelling(what: str) -> str:
 
 
 async def waiting_payouts(read: Reads) -> list[Attention]:
-    """Those that are held or in review: only a person lets them go on."""
+    """The alert about payouts that are held or in review."""
     if not await is_installed(read):
         return []
-    # One statement: between two of them the last one may go on, and there would be no reason to tell.
+    # One statement: between two, the last payout might be released and leave no reason to show.
     waiting = await read.fetch(
         f"""
         select reason, count(*) over () as count from payouts.payouts where state in ('held', 'review')
@@ -81,7 +81,7 @@ async def waiting_payouts(read: Reads) -> list[Attention]:
         Attention(
             "Payouts held or in review",
             waiting[0]["count"],
-            "only a person can let them go on",
+            "only an operator can release them",
             "/payouts",
             {"state": WITH_PEOPLE},
             cause=most.example,

@@ -1,4 +1,4 @@
-"""What is paid at least: what the exchange takes or, where the wallet pays the client itself, what is worth its gas."""
+"""The smallest payment: the exchange's minimum or, for direct payments, a multiple of the gas."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,13 +13,12 @@ from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused, Pair, Range
 
 ASKED_MAX: Final = 10
-"""Pairs that one page asks about: each takes a turn of the budget that payouts live on."""
+"""Pairs that one page queries: each takes a turn of the budget that payouts share."""
 ASK_LIMIT_S: Final = 3.0
-"""A page does not wait for an exchange that is away."""
+"""A page does not wait for an unavailable exchange."""
 
 GAS_MULTIPLE: Final = 20
-"""A payment to the client is this many times what its gas costs at most now: no more than a twentieth goes to the
-network. The exchange has a minimum of its own."""
+"""A direct payment is at least this many times its maximum gas now: at most a twentieth goes to the network."""
 
 log = get_logger(__name__)
 
@@ -28,20 +27,20 @@ Coin = tuple[str, str]
 
 
 async def payment_range(changenow: ChangeNow, host: HostWallet | None, coin: Coin) -> Range:
-    """How much ETH one payment for this coin may be. Raises ExchangeRefused as the exchange does, which has no such
-    pair where a process without a wallet asks for ETH."""
+    """The range of ETH amounts of one payment in this coin. Raises ExchangeRefused, also for direct ETH payments in a
+    process without a wallet, as the exchange has no such pair."""
     if host is not None and coin == (ETH_TICKER, ETH_NETWORK):
         return Range((await least_direct_payment(host)).to_decimal(), None)
     return await changenow.range(Pair(ETH_TICKER, ETH_NETWORK, *coin))
 
 
 async def least_direct_payment(host: HostWallet) -> Amount:
-    """What the wallet pays a client at least, where nothing has to be changed."""
+    """The smallest direct payment."""
     return (await host.market(ETH)).fees.most * GAS_MULTIPLE
 
 
 async def minimums(resources: Sequence[object], coins: Iterable[Coin]) -> Mapping[Coin, Amount]:
-    """By coin, asked now; without those that nobody here may ask about, or that were not answered in time."""
+    """The present minimums by coin; without coins that cannot be queried here or were not answered in time."""
     changenow = next((each for each in resources if isinstance(each, ChangeNow)), None)
     host = next((each for each in resources if isinstance(each, HostWallet)), None)
     if changenow is None:

@@ -1,4 +1,4 @@
-"""Putting what a caller asks for on record: once for each payment, with the books and the first message beside it."""
+"""Recording orders: one payout per payment, with its postings and its first message in the same transaction."""
 
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from payonce.services.payouts.store import payouts
 from payonce.services.payouts.store.currencies import NoCurrencyList, find_currency_problem
 
 REPEAT_WITHIN_S: Final = 86_400.0
-"""Unless both have a payment id, the same again within this time is taken for a repetition, and a person decides."""
+"""Unless both have a payment id, equal orders within this time count as a repetition, and an operator decides."""
 
 log = get_logger(__name__)
 
@@ -29,8 +29,8 @@ class Intake:
 
 
 async def check_currency(read: Reader, asked: PayoutOrder) -> None:
-    """Against what the exchange said last. Before it ever said anything, nobody is refused: the estimator sees. Nor is
-    a payment that is on record: it was taken, whatever the list says now."""
+    """Checks the coin against our copy of the exchange's list; raises WebhookRefused. Without a copy every coin passes,
+    and the estimator checks later. A payment on record passes too: it was accepted before."""
     try:
         wrong = await find_currency_problem(read, asked)
     except NoCurrencyList:
@@ -40,8 +40,8 @@ async def check_currency(read: Reader, asked: PayoutOrder) -> None:
 
 
 async def receive(tx: Tx, asked: PayoutOrder, payout_id: str | None = None, *, estimate: bool = True) -> Intake:
-    """One payout for each payment. The same again is the same payout; another body under its id is refused. Its price
-    is asked for, unless `estimate` says that somebody keeps it first."""
+    """Records one payout per payment and requests its estimate (unless `estimate` is false). Repeating the order
+    returns the same payout; another body under its payment id raises WebhookRefused."""
     payout_id = payout_id or str(new_id())
     repeated = await _is_repeated(tx, asked)
     if asked.derives_payment_id:
@@ -70,7 +70,9 @@ async def receive(tx: Tx, asked: PayoutOrder, payout_id: str | None = None, *, e
 
 async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: PayoutOrder, repeated: bool) -> Any:
     reason = (
-        "the same was asked for within a day, and not both had a payment id to tell them apart" if repeated else None
+        "an equal order arrived within a day, and without two payment ids they cannot be told apart"
+        if repeated
+        else None
     )
     return await tx.fetchrow(
         """
@@ -104,9 +106,9 @@ async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: PayoutOrder, re
 
 
 async def _is_repeated(tx: Tx, asked: PayoutOrder) -> bool:
-    """Two payment ids tell two orders apart; one alone does not, whichever of both came with it. What was taken up from
-    an older service's token has no price of ours, so what is paid out counts."""
-    # Two at the same moment would not see each other.
+    """Two payment ids distinguish two orders; a single one does not, whichever order it came with. A payout adopted
+    from an older service's token has no price of ours, so its adjusted amount is compared."""
+    # Without the lock two concurrent orders would not see each other.
     client = f"{asked.user_id} {asked.closed_channel_id}"
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts ' || $1, 0))", client)
     found: bool = await tx.fetchval(
@@ -134,7 +136,7 @@ async def _is_repeated(tx: Tx, asked: PayoutOrder) -> bool:
 
 
 async def _derived_payment_id(tx: Tx, asked: PayoutOrder) -> str:
-    """From the fields, and how often they came: a renewal has the same ones. Behind the lock of `_is_repeated`."""
+    """Derived from the fields and their count, as a renewal has the same fields. Needs the lock of `_is_repeated`."""
     before: int = await tx.fetchval(
         "select count(*) from payouts.payouts where natural_key = any($1::text[])", sorted(asked.natural_keys)
     )
@@ -155,7 +157,7 @@ async def _on_record(tx: Tx, asked: PayoutOrder, unique_id: str) -> Payout:
         await tx.audit(
             "payouts.intake",
             unique_id,
-            "two payments have the same unique_id; the later one was refused and needs another payment_id",
+            "two payments have the same unique_id; the second was refused and needs another payment_id",
             actor="payouts",
             severity=Severity.ERROR,
         )
@@ -169,7 +171,7 @@ async def _on_record(tx: Tx, asked: PayoutOrder, unique_id: str) -> Payout:
 
 
 class UniqueIdCollision(WebhookRefused):
-    """Two payments whose unique ids meet. What says so in the audit log is written all the same."""
+    """Two payments have the same unique id. The note in the audit log is committed nevertheless."""
 
     def __init__(self, unique_id: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Payouts on record: reading them, moving them from state to state, and keeping one for a person."""
+"""Payouts on record: reads, state changes, and holding a payout for an operator."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -16,14 +16,14 @@ REFERENCES: Final = {
     "payout": "select id from payouts.payouts where id = any($1::text[])",
     "payout_swap": "select id from payouts.swaps where id = any($1::text[])",
 }
-"""What postings refer to, and which of some ids are there."""
+"""The references of postings: queries that return which of some ids exist."""
 NAMES: Final = """
     select id from payouts.payouts where payment_id = $1
     union select id from payouts.payouts where unique_id = upper($1)"""
-"""What its messages are about, by the names that callers and older services have for a payout."""
+"""Finds payouts by the names that callers and older services use."""
 REASON_MAX_LENGTH: Final = 500
 CAUSE_MAX_LENGTH: Final = 400
-"""Leaves room for what is said about the cause."""
+"""Leaves room for the sentence around the cause."""
 LISTED_MAX: Final = 200
 
 EVENTS: Final = {
@@ -33,7 +33,7 @@ EVENTS: Final = {
     State.HELD: "payout.held",
     State.REVIEW: "payout.held",
 }
-"""What customers' webhooks hear of; the same transaction that moves the payout says so."""
+"""The events of customers' webhooks; they are announced in the transaction that moves the payout."""
 
 
 async def payout(read: Reader | Tx, payout_id: str | None) -> Payout:
@@ -49,7 +49,7 @@ async def find(read: Reader | Tx, payout_id: str) -> Payout | None:
 
 
 async def find_now(read: Reader, payout_id: str) -> tuple[Payout, int] | None:
-    """With what time it is by the store, in whole seconds."""
+    """The payout and the database's time in whole seconds; None if there is no such payout."""
     row = await read.fetchrow(
         "select *, floor(extract(epoch from payonce.due_now()))::bigint as now_s from payouts.payouts where id = $1",
         payout_id,
@@ -65,7 +65,7 @@ async def payout_by_unique_id(read: Reader | Tx, unique_id: str) -> Payout:
 
 
 async def locked(tx: Tx, payout_id: str) -> Payout:
-    """Nobody else moves it until this transaction ends."""
+    """Locks the payout until the transaction ends. Raises Retry if there is none."""
     row = await tx.fetchrow("select * from payouts.payouts where id = $1 for update", payout_id)
     if row is None:
         raise Retry(f"there is no payout {payout_id!r}")
@@ -95,7 +95,7 @@ async def list_payouts(
 async def move(
     tx: Tx, payout: Payout, after: State, *, value: Amount | None = None, reason: str | None = None
 ) -> Payout:
-    """Compare-and-set: a payout that is no longer as it was read is looked at again. Says so to the customer."""
+    """Moves a payout by compare-and-set and announces the event; raises Retry if its state has changed meanwhile."""
     if after not in TRANSITIONS[payout.state]:
         raise AssertionError(f"a payout does not go from {payout.state} to {after}")
     minor = None if value is None else value.minor
@@ -116,7 +116,7 @@ async def move(
         raise Retry(f"payout {payout.id} is no longer {payout.state}")
     after_move = payout_from(row)
     _write_line(tx, after_move)
-    # Priced anew after a swap that came to nothing, it has the price it had.
+    # A payout priced again after a failed swap keeps its price.
     repriced = after is State.PRICED and payout.state is not State.RECEIVED
     return after_move if repriced else await _announced(tx, after_move)
 
@@ -124,11 +124,11 @@ async def move(
 async def hold_payout(
     tx: Tx, payout: Payout, hold: Hold, reason: str, *, as_state: State = State.HELD, goes_on: State | None = None
 ) -> Payout:
-    """Leaves it to a person: held when something about it must change, in review when nobody can tell what is true.
-    One that a person has already only gets the newer reason. `goes_on` is where it goes on from, if not from here."""
+    """Holds a payout: `HELD` if something about it must change, `REVIEW` if it is unknown what happened. A payout held
+    already only gets the newer reason. `goes_on` is the state from which it continues, if not the present one."""
     was_kept = payout.held_from is not None
     if not was_kept and as_state not in TRANSITIONS[payout.state]:
-        raise AssertionError(f"a payout that is {payout.state} is not kept")
+        raise AssertionError(f"a payout that is {payout.state} cannot be held")
     row = await tx.fetchrow(
         """
         update payouts.payouts
@@ -158,11 +158,11 @@ async def hold_payout(
 
 
 async def give_up(work: Work) -> None:
-    """The tries that the queue's policy allows, by age or by count, have not helped: nothing is lost, a person decides.
-    A payout that has moved on is left alone; a message whose payout is not on record is parked."""
+    """Sends the payout to review when its queue's policy gives up. A payout that has moved on stays as it is; a message
+    without a payout is parked."""
     reason = f"{(work.cause or 'no reason given')[:CAUSE_MAX_LENGTH]} ({work.message.queue} gave up on it)"
     if hops.OLDER in work.message.payload:
-        # Only the message is on record: raised from here, it is parked.
+        # Only the message is on record; raising here parks it.
         raise Retry("no payout is on record for the older service's token, so its message is parked")
     async with work.commit(rejected=reason) as tx:
         found = await find(tx, work.message.correlation_id or "")
@@ -173,7 +173,7 @@ async def give_up(work: Work) -> None:
 
 
 async def next_put(tx: Tx, payout_id: str) -> int:
-    """A message is put anew: how often that was done makes its key another one."""
+    """Counts a requeued message and returns the number, which makes the message's key unique."""
     puts: int = await tx.fetchval("update payouts.payouts set puts = puts + 1 where id = $1 returning puts", payout_id)
     return puts
 
@@ -184,7 +184,7 @@ async def counts(read: Reader) -> dict[State, int]:
 
 
 def payout_document(payout: Payout) -> dict[str, Any]:
-    """As customers' webhooks and our own routes show it."""
+    """The payout as customers' webhooks and our routes show it."""
     return {
         "id": payout.id,
         "unique_id": payout.unique_id,
@@ -215,7 +215,7 @@ LINES: Final = {
     State.REJECTED: "payout_rejected",
     State.REFUNDED: "payout_refunded",
 }
-"""What the process log says of a payout that comes to a state."""
+"""Log events by the state that a payout reaches."""
 
 
 def _write_line(tx: Tx, payout: Payout) -> None:

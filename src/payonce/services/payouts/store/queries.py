@@ -1,6 +1,6 @@
-"""What people look for among payouts: lists by any filter, totals, days, and what the wallet may pay.
+"""Queries for operators: filtered lists, totals, days, and the use of the wallet's limits.
 
-The console sees this module, `lookup`, `timeline`, `decisions` and `changing_limits` alone.
+The console imports only this module, `lookup`, `minimums`, `timeline` and the decisions.
 """
 
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ LISTED_MAX: Final = 200
 DAYS_MAX: Final = 90
 DAY_S: Final = 86_400.0
 WITH_PEOPLE: Final = "with_people"
-"""Held and in review together, where lists take a state."""
+"""Pseudo-state of list filters: held or in review."""
 
 
 @dataclass(frozen=True)
 class PayoutFilter:
-    """Filters; None leaves its field open."""
+    """The filter of a list; None matches any value."""
 
     states: tuple[State, ...] | None = None
     currency: str | None = None
@@ -29,7 +29,7 @@ class PayoutFilter:
     channel: str | None = None
     user_id: int | None = None
     reference: str | None = None
-    """Any name of a payout: its id, unique_id or payment id, an exchange, a swap, or a transaction of the wallet."""
+    """Any identifier of a payout: id, unique_id, payment id, exchange, swap, or a transaction of the wallet."""
     since: datetime | None = None
     until: datetime | None = None
 
@@ -43,40 +43,40 @@ class Total:
 
 @dataclass(frozen=True)
 class Day:
-    """Payouts that were received on one day of UTC, by what has become of them."""
+    """Payouts received on one UTC day, by their current states."""
 
     day: datetime
     received: int
     finished: int
     under_way: int
-    """Accumulating ones too."""
+    """Including accumulating payouts."""
     with_people: int
     ended_otherwise: int
     volume: Amount
-    """What was paid for the subscriptions, less what was given back."""
+    """The prices paid for subscriptions, less refunds."""
     fees: Amount
-    """What we keep of that."""
+    """Our fees on that volume."""
 
 
 @dataclass(frozen=True)
 class WalletUse:
-    """What the wallet pays without being asked, and how much of it is used."""
+    """The wallet's limits, and how much of them is used."""
 
     per_payment: Amount | None
     per_day: Amount | None
     low_balance: Amount
-    """Below it the wallet is called low."""
+    """The alert level of the balance."""
     used_today: Amount
-    """Signed within a day, final or not."""
+    """Signed in the last 24 hours, final or not."""
     open_count: int
-    """Payments that are signed and not final."""
+    """Payments signed but not final."""
     oldest_open: datetime | None
     addresses: list[str]
 
 
 @dataclass(frozen=True)
 class AccumulatingClient:
-    """For whom payouts wait below the exchange's minimum: one coin, one address, one memo."""
+    """A client with accumulating payouts: one coin, one address, one memo."""
 
     payout_currency: str
     payout_network: str
@@ -88,13 +88,13 @@ class AccumulatingClient:
 
 
 async def is_installed(read: Reads) -> bool:
-    """A database that no process with payouts has migrated has none of their tables."""
+    """Whether the database has the tables of payouts."""
     found: bool = await read.fetchval("select to_regclass('payouts.wallet_limits') is not null")
     return found
 
 
 async def list_payouts(read: Reads, wanted: PayoutFilter, before: str | None, limit: int) -> list[Payout]:
-    """The newest first; `before` is the last id of the previous page."""
+    """Newest first; `before` is the last id of the previous page."""
     where, values = _where(wanted)
     if before is not None:
         values.append(before)
@@ -107,7 +107,7 @@ async def list_payouts(read: Reads, wanted: PayoutFilter, before: str | None, li
 
 
 async def totals(read: Reads, wanted: PayoutFilter) -> list[Total]:
-    """By state, whatever state is wanted itself; in the order of the flow, states that are empty too."""
+    """Totals of all states in the order of the flow, regardless of the filter's own states."""
     where, values = _where(replace(wanted, states=None))
     rows = await read.fetch(
         f"select state, count(*) as count, sum(price_minor) as minor from payouts.payouts where {where} group by state",
@@ -118,7 +118,7 @@ async def totals(read: Reads, wanted: PayoutFilter) -> list[Total]:
 
 
 async def days(read: Reads, count: int) -> list[Day]:
-    """The oldest first, and one for each day, also where nothing came."""
+    """Oldest first, including days without payouts."""
     rows = await read.fetch(
         """
         with days as (
@@ -152,7 +152,7 @@ async def days(read: Reads, count: int) -> list[Day]:
 
 
 async def accumulated(read: Reads, limit: int | None = None) -> list[AccumulatingClient]:
-    """What waits by client, for the longest first."""
+    """Clients with accumulating payouts, longest waiting first."""
     rows = await read.fetch(
         """
         select payout_currency, payout_network, min(wallet_address) as wallet_address, extra_id, count(*) as payouts,
@@ -178,7 +178,7 @@ async def accumulated(read: Reads, limit: int | None = None) -> list[Accumulatin
 
 
 async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
-    """None: the wallet does not pay this asset."""
+    """None if the wallet does not pay this asset."""
     row = await read.fetchrow(
         """
         select l.per_payment_minor, l.per_day_minor, l.low_balance_minor, p.used, p.open, p.oldest, w.addresses
@@ -208,7 +208,7 @@ async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
 
 
 def _where(wanted: PayoutFilter) -> tuple[str, list[Any]]:
-    """Only what is asked for stands in the statement, so that an index can lead to it."""
+    """The conditions of the given filters only, so that the planner can use an index."""
     asked = (
         ("state = any({}::text[])", wanted.states),
         ("payout_currency = {}", wanted.currency),

@@ -1,4 +1,4 @@
-"""What comes back of a deposit: each transaction is counted once, and only a whole deposit makes room for another."""
+"""Refunds of deposits: each transaction is counted once, and only a complete refund allows another payment."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,29 +14,29 @@ from payonce.vendors.evm.port import Incoming
 
 TRANSFER_GAS: Final = 21_000
 REFUND_FEE_MAX: Final = Amount(TRANSFER_GAS * FEE_CAP_WEI, ETH)
-"""What sending a refund may cost: a plain transfer at the highest price of gas that we pay ourselves, 0.0105 ETH."""
+"""Maximum fee of a refund: a plain transfer at the highest gas price that we would pay ourselves, 0.0105 ETH."""
 REFUND_FEE_SHARE: Final = 10
-"""And never more than a tenth of the deposit: of a small one the bound above would be most of it."""
+"""The fee may also not exceed a tenth of the deposit; of a small deposit, the bound above could be most of it."""
 
 
 @dataclass(frozen=True)
 class CountedRefund:
-    """A deposit after a transaction that was said to bring it back."""
+    """A deposit after one refunding transaction."""
 
     swap: Swap
     missing: Amount
-    """What has not come back of the deposit."""
+    """The amount that has not come back."""
     doubt: str
-    """Why it is not simply back, in words; empty when it is."""
+    """Why the refund needs a review, in words; empty if it is complete."""
 
 
 def tolerated_shortfall(swap: Swap) -> Amount:
-    """How much of a deposit may be missing when it counts as sent back."""
+    """The amount that may be missing from a refund that counts as complete."""
     return min(REFUND_FEE_MAX, Amount(swap.amount.minor // REFUND_FEE_SHARE, ETH))
 
 
 async def refunded_amount(read: Reader | Tx, swap_id: str) -> Amount:
-    """What has come back of a deposit so far."""
+    """The amount refunded so far."""
     minor = await read.fetchval(
         "select coalesce(sum(counted_minor), 0) from payouts.refunds where swap_id = $1", swap_id
     )
@@ -44,8 +44,8 @@ async def refunded_amount(read: Reader | Tx, swap_id: str) -> Amount:
 
 
 async def refund_objection(read: Reader, swap: Swap, incoming: Incoming) -> str:
-    """Why a transaction cannot have brought the deposit back, whatever people say; empty when it can. What reached the
-    wallet before the deposit was made, or from a wallet of ours, is other money."""
+    """Why a transaction cannot be the refund of the deposit; empty if it can. Money that arrived before the deposit was
+    paid, or from a wallet of ours, is not a refund."""
     paid_in_block = await read.fetchval(
         "select block_number from payouts.split_payout_hostpay where unique_id = $1 and cn_api_id = $2",
         swap.unique_id,
@@ -54,20 +54,20 @@ async def refund_objection(read: Reader, swap: Swap, incoming: Incoming) -> str:
     named = f"transaction {incoming.hash} from {incoming.sender}"
     if paid_in_block is None or incoming.block_number <= paid_in_block:
         return (
-            f"{named} is in block {incoming.block_number}, and {swap.id} was paid in block {paid_in_block}: what came "
-            "no later is not its deposit"
+            f"{named} is in block {incoming.block_number}, but {swap.id} was paid in block {paid_in_block}: an earlier "
+            "transaction cannot return its deposit"
         )
     if await read.fetchval("select exists (select from payouts.wallets where lower(address) = $1)", incoming.sender):
-        return f"{named} is of a wallet of ours: nothing of {swap.id} came back by it"
+        return f"{named} is from a wallet of ours: it did not return the deposit of {swap.id}"
     return ""
 
 
 async def count_refund(tx: Tx, swap_id: str, incoming: Incoming) -> CountedRefund:
-    """Writes what a final transaction brought, if nobody has yet. The payouts and the swap stay locked."""
+    """Posts a final refunding transaction unless it is counted already. Locks the payouts and the swap."""
     await swaps.payouts_of(tx, swap_id)
     swap = await swaps.locked_swap(tx, swap_id)
     if swap.state is not SwapState.PAID_IN:
-        raise Retry(f"swap {swap.id} is {swap.state} by now")
+        raise Retry(f"swap {swap.id} is now {swap.state}")
     missing = swap.amount - await refunded_amount(tx, swap.id)
     transaction_hash, amount = incoming.hash.lower(), incoming.amount
     named = f"transaction {transaction_hash} from {incoming.sender}"
@@ -80,14 +80,14 @@ async def count_refund(tx: Tx, swap_id: str, incoming: Incoming) -> CountedRefun
 
 
 async def close_deposit(tx: Tx, swap: Swap, missing: Amount, reason: str) -> None:
-    """The deposit no longer counts; what is missing of it is lost."""
+    """Ends the swap; the missing amount is posted as a loss."""
     if missing:
         await tx.post(ledger.not_sent_back(swap, missing))
     await swaps.advance(tx, swap, SwapState.RETURNED, reason=reason)
 
 
 async def _insert_refund(tx: Tx, swap: Swap, transaction_hash: str, amount: Amount, counted: Amount) -> str | None:
-    """None when it is counted now, else the swap that it was counted for before."""
+    """None if the transaction is new, otherwise the swap for which it was counted before."""
     new = await tx.fetchval(
         """
         insert into payouts.refunds (hash, swap_id, amount_minor, counted_minor) values ($1, $2, $3, $4)
@@ -106,9 +106,9 @@ async def _insert_refund(tx: Tx, swap: Swap, transaction_hash: str, amount: Amou
 
 def _doubt(swap: Swap, named: str, amount: Amount, missing: Amount, owner: str | None, counted: Amount) -> str:
     if owner is not None and owner != swap.id:
-        return f"{named} was counted for swap {owner} already; of {swap.id} {missing} is missing"
+        return f"{named} is already counted for swap {owner}; {missing} of {swap.id} is missing"
     if missing > tolerated_shortfall(swap):
-        return f"{named} brought {amount}; of the {swap.amount} paid for {swap.id} {missing} is missing"
+        return f"{named} returned {amount}; {missing} of the {swap.amount} paid for {swap.id} is missing"
     if owner is None and amount > counted:
-        return f"{named} brought {amount}, more than was missing of the {swap.amount} paid for {swap.id}"
+        return f"{named} returned {amount}, more than was missing of the {swap.amount} paid for {swap.id}"
     return ""

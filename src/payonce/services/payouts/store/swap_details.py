@@ -1,4 +1,4 @@
-"""Swaps as a run finds them: with all that it wants to know beside them, in one question."""
+"""A swap with everything that its handlers need to know, read in one query."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,18 +10,18 @@ from payonce.services.payouts.model import Lead, Payout, Swap, SwapState, swap_f
 
 
 class SwapDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """A swap that somebody is about to order or to pay."""
+    """A swap about to be ordered or paid."""
 
     swap: Swap
     lead: Lead
     lanes: list[str]
-    """The channels whose payouts it carries. Whom a swap serves never changes, so this may be read before a commit."""
+    """The channels of its payouts. A swap's payouts never change, so this may be read before a commit."""
     held_payout: str | None
-    """A payout of it that a person has."""
+    """The id of one of its payouts that is held or in review."""
     left_s: float | None
-    """How long the exchange still takes the deposit, by its word; None when it gave none."""
+    """Seconds for which the exchange still accepts the deposit; None if it gave no limit."""
     has_prior_attempt: bool
-    """Whether another swap of the same payouts came to nothing after hostpay was told of it."""
+    """Whether another swap of the same payouts failed after hostpay was triggered for it."""
 
 
 _DETAILS: Final = """
@@ -48,7 +48,7 @@ async def details_of_part(read: Reader, unique_id: str, part: int) -> SwapDetail
 
 
 async def has_part(read: Reader, unique_id: str, part: int) -> bool:
-    """Whether the part ever had a swap: one is begun in the transaction that asks for it."""
+    """Whether the part ever had a swap; the first one begins in the transaction that requests it."""
     found: bool = await read.fetchval(
         "select exists (select from payouts.swaps where unique_id = $1 and part = $2)", unique_id, part
     )
@@ -56,7 +56,7 @@ async def has_part(read: Reader, unique_id: str, part: int) -> bool:
 
 
 async def details_of_exchange(read: Reader, unique_id: str, cn_api_id: str) -> SwapDetails | None:
-    """By the names that hostpay is told."""
+    """The swap by the ids in hostpay's message."""
     row = await read.fetchrow(f"{_DETAILS} where s.unique_id = $1 and s.cn_api_id = $2", unique_id, cn_api_id)
     return None if row is None else _details(row)
 
@@ -67,11 +67,11 @@ async def details_of_swap(read: Reader, swap_id: str) -> SwapDetails | None:
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a payout, and what carries it now."""
+    """A part of a payout, with its active swap."""
 
     payout_id: str
     swap: Swap | None
-    """None: it waits for another one."""
+    """None if it waits for another one."""
     lead: Lead | None
     queued: bool
     """Whether the swap's exchange is in `split_payout_que`."""
@@ -86,7 +86,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def parts_of(tx: Tx, payouts: Sequence[Payout]) -> list[Part]:
-    """All parts of these payouts, which are locked: nobody gives them other swaps until this transaction ends."""
+    """All parts of these payouts, which the caller has locked, so that their swaps stay until the transaction ends."""
     # Looked up one by one: a join would be planned for an empty table, and read all of a full one.
     rows = await tx.fetch(
         """

@@ -1,4 +1,4 @@
-"""Swaps on record: whom each serves, and how a swap's way moves the payouts that it carries."""
+"""Swaps on record: the payouts that each serves, and how its states move them."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -42,7 +42,7 @@ async def swap(read: Reader | Tx, swap_id: str) -> Swap:
 
 
 async def swap_of_exchange(read: Reader | Tx, unique_id: str, cn_api_id: str) -> Swap | None:
-    """By the names that hostpay is told."""
+    """The swap by the ids in hostpay's message."""
     row = await read.fetchrow(
         "select * from payouts.swaps where unique_id = $1 and cn_api_id = $2", unique_id, cn_api_id
     )
@@ -62,7 +62,7 @@ async def shares_of(read: Reader | Tx, swap_id: str) -> list[Share]:
 
 
 async def active_swaps(read: Reader | Tx, payout_id: str) -> list[Swap]:
-    """Those that carry a payout now, one for each of its parts that has begun."""
+    """The active swaps of a payout, one per part that has one."""
     rows = await read.fetch(
         """
         select s.* from payouts.shares h join payouts.swaps s on s.id = h.swap_id
@@ -74,13 +74,13 @@ async def active_swaps(read: Reader | Tx, payout_id: str) -> list[Swap]:
 
 
 async def count_parts(read: Reader | Tx, payout_id: str) -> int:
-    """Also those whose swap was given up: what an active swap carries may be a part of the payout alone."""
+    """Counts all parts, including those without an active swap."""
     count: int = await read.fetchval("select count(*) from payouts.parts where payout_id = $1", payout_id)
     return count
 
 
 async def split_part(tx: Tx, payout_id: str, amounts: Sequence[Amount]) -> None:
-    """Makes several parts of the only one that a payout has; if it has others, the table refuses theirs."""
+    """Splits the only part of a payout; if it has several, the table refuses the new ones."""
     first, *others = amounts
     await tx.execute(
         "update payouts.parts set amount_minor = $2 where payout_id = $1 and part = 1", payout_id, first.minor
@@ -95,7 +95,7 @@ async def split_part(tx: Tx, payout_id: str, amounts: Sequence[Amount]) -> None:
 
 
 async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
-    """Whom it serves, locked in the order of their ids."""
+    """The payouts that the swap serves, locked in the order of their ids."""
     rows = await tx.fetch(
         """
         select p.* from payouts.payouts p
@@ -109,8 +109,8 @@ async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
 async def begin_swap(
     tx: Tx, lead: Payout, part: int, shares: Sequence[tuple[str, int, Amount]], *, first: bool = False
 ) -> Swap:
-    """A swap that is to be created, under the lead's name, for these parts of payouts; `first`: these parts begin with
-    it. That a part has no other is the table's promise, not this function's."""
+    """Records a swap to be created under the lead's name for these parts of payouts; `first` also records the parts.
+    The table, not this function, guarantees that a part has no other active swap."""
     amount = Amount.total((share for _, _, share in shares), ETH)
     row = await tx.fetchrow(
         """
@@ -148,7 +148,7 @@ async def begin_swap(
 
 
 async def record_exchange(tx: Tx, swap: Swap, made: Made) -> Swap:
-    """The exchange exists. Its payouts follow when `split_payout_que` has it."""
+    """Records the created exchange. Its payouts move when `split_payout_que` has it."""
     row = await _change(
         tx,
         swap,
@@ -162,7 +162,7 @@ async def record_exchange(tx: Tx, swap: Swap, made: Made) -> Swap:
 
 
 async def record_direct(tx: Tx, swap: Swap) -> Swap:
-    """No exchange is needed: the wallet pays the client."""
+    """Records a direct payment, which needs no exchange."""
     row = await _change(
         tx,
         swap,
@@ -175,7 +175,7 @@ async def record_direct(tx: Tx, swap: Swap) -> Swap:
 
 
 async def replace(tx: Tx, swap: Swap, reason: str) -> Swap:
-    """Another round for the same shares."""
+    """Abandons the swap and begins another round for the same shares."""
     await abandon(tx, swap, reason)
     shares = await shares_of(tx, swap.id)
     [lead] = [payout for payout in await payouts_of(tx, swap.id) if payout.unique_id == swap.unique_id]
@@ -183,7 +183,7 @@ async def replace(tx: Tx, swap: Swap, reason: str) -> Swap:
 
 
 async def trigger(tx: Tx, swap: Swap, paid_by: str = BY_WALLET) -> Swap:
-    """Hostpay is told of it: from now on nothing of ours replaces it. Who pays it never changes after that."""
+    """Marks the swap as triggered: from now on only hostpay can replace it, and `paid_by` never changes."""
     row = await tx.fetchrow(
         """
         update payouts.swaps
@@ -201,7 +201,7 @@ async def trigger(tx: Tx, swap: Swap, paid_by: str = BY_WALLET) -> Swap:
 
 
 async def record_handover(tx: Tx, swap: Swap) -> None:
-    """On record before the task leaves: from now on the operator's GCHostPay may pay it."""
+    """Recorded before the task is sent: from now on the operator's GCHostPay may pay the swap."""
     handed = await tx.fetchval(
         """
         update payouts.swaps set handed_over_at = payonce.due_now(), updated_at = payonce.due_now()
@@ -210,19 +210,19 @@ async def record_handover(tx: Tx, swap: Swap) -> None:
         swap.id,
     )
     if handed is None:
-        raise Retry(f"swap {swap.id} is no longer to be handed over", after_s=0.0)
+        raise Retry(f"swap {swap.id} can no longer be handed over", after_s=0.0)
 
 
 async def advance(
     tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = None, carried: list[Payout] | None = None
 ) -> Swap:
-    """Moves the swap, and the payouts it carries as far as all their parts have come. What a person has stays with
-    them, and only where it goes on from is moved. `carried` are those payouts, from whoever has locked them already."""
+    """Moves the swap and its payouts, as far as all their parts allow. A held payout stays held; only the state from
+    which it continues moves. `carried` are those payouts if the caller has locked them already."""
     # Payouts are locked before their swaps, everywhere.
     carried = await payouts_of(tx, swap.id) if carried is None else carried
     row = await _change(tx, swap, after, reason=reason)
     if after not in REPLACED:
-        # Read with the swap, behind the payouts' locks: before those, another part may have been on its way.
+        # Read with the swap under the payouts' locks; without them another part could move concurrently.
         beside = [word.partition(" ") for word in row["beside"]]
         for payout in carried:
             others = [SwapState(state) if state else None for state, _, whose in beside if whose == payout.id]
@@ -231,10 +231,10 @@ async def advance(
 
 
 async def follow(tx: Tx, payout: Payout, parts: Sequence[SwapState | None]) -> None:
-    """Moves a payout to where the swaps of its parts stand; None for a part that has none."""
+    """Moves a payout to the state that its parts' swaps imply; None stands for a part without a swap."""
     states = [state for state in parts if state is not None]
     if len(states) < len(parts):
-        # A part of it waits for another swap: until then the others say nothing about the whole.
+        # While a part waits for another swap, the state of the whole is undetermined.
         return
     wanted = state_by(states)
     if payout.held_from is not None:
@@ -244,8 +244,7 @@ async def follow(tx: Tx, payout: Payout, parts: Sequence[SwapState | None]) -> N
 
 
 async def finish(tx: Tx, swap: Swap) -> Swap:
-    """The client has it: every share is in the books, once, and as a gain what came back of the deposit all the
-    same."""
+    """The client was paid: posts every share once, and any refund of the deposit as a gain."""
     moved = await advance(tx, swap, SwapState.FINISHED)
     rows = await tx.fetch(
         """
@@ -263,8 +262,8 @@ async def finish(tx: Tx, swap: Swap) -> Swap:
 
 
 async def record_transactions(tx: Tx, swap: Swap, exchange: Exchange) -> None:
-    """By which the exchange was paid and paid the client, as far as it says so; for people to find. Called after what
-    moves the swap, since payouts are locked before their swaps."""
+    """Records the exchange's transaction hashes, as far as it reports them, for searches. Call it after moving the
+    swap, since payouts are locked before their swaps."""
     hashes = [
         hash_key(clean_text(each))[:HASH_MAX_LENGTH] or None if each else None
         for each in (exchange.payin_hash, exchange.payout_hash)
@@ -280,13 +279,13 @@ async def record_transactions(tx: Tx, swap: Swap, exchange: Exchange) -> None:
 
 
 async def abandon(tx: Tx, swap: Swap, reason: str) -> Swap:
-    """Gives it up before hostpay was told of it; an unfunded exchange moves no money. The table refuses any other."""
+    """Gives up a swap before hostpay is triggered; an unfunded exchange moves no money. The table refuses others."""
     return await advance(tx, swap, SwapState.ABANDONED, reason=reason)
 
 
 async def lapse(tx: Tx, swap: Swap, reason: str, *, unpaid_by: str | None = None) -> Swap:
-    """Hostpay's word that it never paid: it has written no row of it. Of a swap that was handed over, people say it,
-    unless its task was never made."""
+    """Gives up a swap that hostpay has not paid, as it has no row of it. For a swap that was handed over, operators
+    must declare this, unless its task was never created."""
     if swap.handed_over_at is not None and unpaid_by is None and not await _never_handed_over(tx, swap):
         raise AssertionError(f"swap {swap.id} was handed over: it may have been paid, and is not replaced")
     paid = await tx.fetchval(
@@ -333,7 +332,7 @@ async def _change(
     valid_until: datetime | None = None,
     reason: str | None = None,
 ) -> Any:
-    """Compare-and-set, as with payouts. The row as it is now."""
+    """Changes the swap by compare-and-set and returns the new row; raises Retry if its state has changed meanwhile."""
     if after not in SWAP_TRANSITIONS[swap.state]:
         raise AssertionError(f"a swap does not go from {swap.state} to {after}")
     # `beside`: of the payouts that it carries, the parts that other swaps carry, each as the state of its swap (empty

@@ -1,4 +1,4 @@
-"""One payout from the payment to its end, as rows of ours tell it: price, swaps, deposits, books and people's notes."""
+"""The timeline of one payout from our record: price, swaps, deposits, postings and notes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from payonce.services.payouts.model import ETH, REPLACED, UNDER_WAY, Payout, Sta
 
 @dataclass(frozen=True)
 class Deposit:
-    """What the wallet paid for a swap."""
+    """The wallet's payment of a swap."""
 
     status: str
     tx_hash: str | None
@@ -28,22 +28,22 @@ class Deposit:
 
 @dataclass(frozen=True)
 class CarryingSwap:
-    """A swap that carries the payout, or did."""
+    """A present or former swap of the payout."""
 
     swap: Swap
     part: int
     share: Amount
     payouts: int
-    """That it serves."""
+    """The number of payouts that it serves."""
     lead_id: str
-    """The payout under whose name it runs."""
+    """The leading payout, under whose name it runs."""
     gets: Decimal | None
-    """What the client gets by the exchange's word, in the client's currency."""
+    """The client's amount according to the exchange, in the client's currency."""
     in_doubt: bool
-    """Whether it was created at the exchange is not known yet."""
+    """Whether it is still unknown if the exchange created it."""
     deposit: Deposit | None
     came_in: str | None
-    """The transaction that paid the exchange, by the exchange's word."""
+    """The transaction that paid the exchange, according to the exchange."""
     went_out: str | None
     """The transaction that paid the client, likewise."""
     created_at: datetime
@@ -51,7 +51,7 @@ class CarryingSwap:
 
 
 async def carrying_swaps(read: Reads, payout: Payout) -> list[CarryingSwap]:
-    """Its swaps, those that were replaced too, the oldest first."""
+    """The payout's swaps, including replaced ones, oldest first."""
     rows = await read.fetch(
         """
         select s.*, h.part as own_part, h.amount_minor as share_minor, lead.id as lead_id, q.to_amount as gets,
@@ -84,7 +84,7 @@ async def timeline_entries(read: Reads, payout: Payout, swaps: Sequence[Carrying
         *await _priced(read, payout),
         *(fact for each in swaps for fact in _of_swap(each)),
         *await _signed(read, swaps),
-        # By what they refer to: a payout in a batch is in the books of another trace.
+        # By their reference: the postings of a batched payout are in another trace.
         *await postings_about(read, [("payout", payout.id), *(("payout_swap", each.swap.id) for each in swaps)]),
         *await notes_about(
             read, [payout.id, *{each.swap.unique_id: None for each in swaps}, *(each.swap.id for each in swaps)]
@@ -94,7 +94,7 @@ async def timeline_entries(read: Reads, payout: Payout, swaps: Sequence[Carrying
 
 
 async def effects_in_review(read: Reads, swaps: Sequence[CarryingSwap]) -> list[Any]:
-    """What only a person can answer, before anything else about it is decided."""
+    """Effects that an operator must answer before any decision."""
     return await read.fetch(
         """
         select id, kind, key, generation from payonce.effects
@@ -106,7 +106,7 @@ async def effects_in_review(read: Reads, swaps: Sequence[CarryingSwap]) -> list[
 
 
 def available_verdicts(payout: Payout, swaps: Sequence[CarryingSwap]) -> list[Verdict]:
-    """What a person may decide about it now. `decisions` has the last word; what it would refuse is not offered."""
+    """The decisions that are possible now. `decisions` checks them again; those it would refuse are not offered."""
     active = [each for each in swaps if each.swap.state not in REPLACED]
     kept = payout.state in (State.HELD, State.REVIEW)
     offered = []
@@ -127,7 +127,7 @@ def available_verdicts(payout: Payout, swaps: Sequence[CarryingSwap]) -> list[Ve
 
 
 def _is_unordered(payout: Payout, each: CarryingSwap) -> bool:
-    """With the order of its first exchange a payout is no longer priced."""
+    """Whether the swap was never ordered; the first order moves the payout on from priced."""
     begun = each.swap.state is SwapState.CREATING and payout.held_from is State.PRICED
     return begun and each.payouts == 1 and not each.in_doubt
 
@@ -173,14 +173,14 @@ async def _priced(read: Reads, payout: Payout) -> list[TimelineEntry]:
             "estimate",
             f"{payout.adjusted} is worth {payout.value}",
             "priced",
-            "the pure market value, by ChangeNOW's estimate without its fees",
+            "the pure market value: ChangeNOW's estimate without its fees",
         )
     ]
 
 
 def _of_swap(each: CarryingSwap) -> list[TimelineEntry]:
     swap = each.swap
-    shared = f", for {each.payouts} payouts together" if each.payouts > 1 else ""
+    shared = f", for a batch of {each.payouts} payouts" if each.payouts > 1 else ""
     what = f"{swap.currency} on {swap.network}"
     found = [TimelineEntry(each.created_at, "swap", f"swap {swap.id} to {what}{shared}", "begun", None, swap.amount)]
     if swap.triggered_at is not None:
@@ -190,7 +190,7 @@ def _of_swap(each: CarryingSwap) -> list[TimelineEntry]:
             TimelineEntry(
                 swap.triggered_at,
                 "swap",
-                f"hostpay is told to pay {swap.payin_address}",
+                f"hostpay is triggered to pay {swap.payin_address}",
                 "swapped",
                 f"{made}{gets}",
                 swap.amount,
@@ -201,7 +201,7 @@ def _of_swap(each: CarryingSwap) -> list[TimelineEntry]:
             TimelineEntry(
                 swap.handed_over_at,
                 "swap",
-                f"swap {swap.id} goes to your own GCHostPay",
+                f"swap {swap.id} is handed over to your own GCHostPay",
                 "handed over",
                 f"exchange {swap.cn_api_id}",
                 swap.amount,
@@ -209,7 +209,7 @@ def _of_swap(each: CarryingSwap) -> list[TimelineEntry]:
         )
     if swap.state in REPLACED:
         found.append(
-            TimelineEntry(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount)
+            TimelineEntry(each.updated_at, "swap", f"swap {swap.id} has ended", swap.state, swap.reason, swap.amount)
         )
     if each.deposit is not None and each.deposit.is_final:
         paid = each.deposit
@@ -250,6 +250,6 @@ async def _signed(read: Reads, swaps: Sequence[CarryingSwap]) -> list[TimelineEn
 
 
 def shown(value: Decimal) -> str:
-    """Without the zeros that its column adds."""
+    """The amount without the trailing zeros of its column."""
     text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text

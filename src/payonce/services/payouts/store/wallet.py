@@ -1,4 +1,4 @@
-"""The host wallet on record: nonces, signed bytes, and where each payment stands."""
+"""The host wallet on record: nonces, signed bytes, and the states of payments."""
 
 from enum import StrEnum
 from typing import Any, Final
@@ -14,19 +14,19 @@ from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Swap, s
 from payonce.vendors.evm.port import Fees, Payment, Receipt, Signed, Wallet
 
 ATTEMPTS_MAX: Final = 100
-"""Fees that grow by an eighth each time reach any cap long before."""
+"""Never reached: fees that grow by an eighth per attempt reach any cap long before."""
 FOREIGN_LOOK_S: Final = 60.0
-"""How often a payment looks whether a transaction that is not ours still waits with the nonce it needs: some blocks."""
+"""How often a payment checks whether a foreign transaction is still pending with its nonce: every few blocks."""
 
 
 class PaymentState(StrEnum):
     SIGNED = "signed"
-    """Its bytes are on record, sent or about to be."""
+    """Its bytes are recorded, and sent or about to be."""
     FINAL = "final"
     REVERTED = "reverted"
     """In a final block, gas spent, nothing transferred."""
     LOST = "lost"
-    """Its nonce was used by a transaction that is not ours: it did not happen and never will."""
+    """Its nonce was used by a foreign transaction: it did not happen and never will."""
 
 
 class WalletPayment(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class WalletPayment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One set of bytes of a payment, and how long ago it was signed."""
+    """One signed version of a payment, and its age."""
 
     number: int
     signed: Signed
@@ -46,18 +46,17 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PaymentProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a swap has come."""
+    """A swap with its payment."""
 
     swap: Swap
     paid: WalletPayment | None
-    """None where nothing is signed, and no longer looked up when it is in a final block."""
+    """None if nothing is signed; no longer read once it is in a final block."""
     attempts: list[Attempt]
-    """The newest first."""
+    """Newest first."""
 
 
 class PayRequest(msgspec.Struct, frozen=True):
-    """What is to be paid, by what the chain said a moment ago; it needs a nonce. The bytes are in the wallet's own
-    table."""
+    """A payment to be signed, with the chain's state a moment ago. The signed bytes are in the wallet's own table."""
 
     swap_id: str
     payment: Payment
@@ -65,34 +64,34 @@ class PayRequest(msgspec.Struct, frozen=True):
     next_nonce: int
     pending_nonce: int
     balance: str = "0"
-    """What the wallet had, in minor units. Requests of before do not say it; none of them is signed any more."""
+    """The wallet's balance in minor units. Requests of earlier versions lack it; none of those is signed any more."""
 
 
 async def sign_payment(tx: Tx, wallet: Wallet, request: PayRequest) -> Signed:
     """Gives the payment the next nonce and records its signed bytes in this transaction. The wallet's row stays locked
     until the transaction ends, so nonces have neither gaps nor two owners.
 
-    Raises Held while a transaction of somebody else is pending with the nonce: it may never be mined, and everything
-    signed behind it would wait for ever. Raises Retry when payments signed since the balance was read leave too little.
+    Raises Held while a foreign transaction is pending with the nonce: it may never be mined, and all later payments
+    would wait for ever. Raises Retry if payments signed since the balance was read leave too little.
     """
     counted = await _lock(tx, wallet, request.next_nonce)
     nonce, in_flight = await _free_nonce_and_funds(tx, wallet.address, request.next_nonce)
     if request.pending_nonce > nonce:
-        raise Held(f"a transaction that is not ours waits with nonce {nonce} of {wallet.address}", FOREIGN_LOOK_S)
+        raise Held(f"a foreign transaction is pending with nonce {nonce} of {wallet.address}", FOREIGN_LOOK_S)
     _check_funds(wallet.address, request, in_flight)
     signed = wallet.sign(request.payment, nonce, request.fees)
     if nonce < counted:
-        text = f"nonce {nonce} was never used, and payments behind it waited: {request.swap_id} takes it"
+        text = f"nonce {nonce} was never used, and later payments waited for it: {request.swap_id} takes it"
         await tx.audit("payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING)
     await _insert_payment(tx, wallet.address, request, signed)
     return signed
 
 
 def _check_funds(wallet: str, request: PayRequest, in_flight: Amount) -> None:
-    """Behind the wallet's lock: payments that read the balance one by one may each have found the same ether."""
+    """Runs under the wallet's lock: concurrent payments may each have read the same balance."""
     needed = in_flight + request.payment.amount + request.fees.most
     if Amount.from_minor(request.balance, needed.asset) < needed:
-        raise Retry(f"the wallet {wallet} no longer has enough for {request.swap_id}: others were signed", after_s=0.0)
+        raise Retry(f"the wallet {wallet} no longer has enough for {request.swap_id}: other payments were signed", after_s=0.0)
 
 
 async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
@@ -112,7 +111,7 @@ async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
             wallet.chain_id,
             next_nonce,
         )
-    raise Retry(f"the wallet {wallet.address} is being taken off the record")
+    raise Retry(f"the row of the wallet {wallet.address} is being deleted")
 
 
 async def _insert_payment(tx: Tx, wallet: str, request: PayRequest, signed: Signed) -> None:
@@ -162,7 +161,7 @@ _FREE_NONCE: Final = """
 
 
 async def free_nonce(read: Reader | Tx, wallet: str, next_nonce: int) -> int:
-    """The lowest one that is in no block and never was a payment's of ours."""
+    """The lowest nonce that is in no block and belongs to none of our payments."""
     nonce: int = await read.fetchval(_FREE_NONCE, wallet, next_nonce)
     return nonce
 
@@ -175,11 +174,11 @@ _GAS_IN_FLIGHT: Final = """
         select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
         where a.wallet = p.wallet and a.nonce = p.nonce) most
     where p.wallet = $1 and p.state = 'signed'"""
-"""What a wallet has signed and the balance may still show, and its gas at worst."""
+"""Signed payments that the balance may still include, and their maximum gas."""
 
 
 async def _free_nonce_and_funds(tx: Tx, wallet: str, next_nonce: int) -> tuple[int, Amount]:
-    """The lowest free nonce, and what is in flight with its gas."""
+    """The lowest free nonce, and the amount in flight including gas."""
     row = await tx.fetchrow(
         f"select ({_FREE_NONCE}) as nonce, ({_IN_FLIGHT}) + ({_GAS_IN_FLIGHT}) as minor",
         wallet,
@@ -191,7 +190,7 @@ async def _free_nonce_and_funds(tx: Tx, wallet: str, next_nonce: int) -> tuple[i
 
 
 async def report_nonce(connection: Connection, wallet: Wallet, nonce: int, why: str) -> bool:
-    """Puts it before people, once for each nonce in a row; whether that was now."""
+    """Notes the nonce in the audit log unless it was the last one noted; returns whether it did."""
     told = await connection.fetchval(
         """
         insert into payouts.wallets as w (address, chain_id, next_nonce, told_nonce) values ($1, $2, $3, $3)
@@ -210,7 +209,7 @@ async def report_nonce(connection: Connection, wallet: Wallet, nonce: int, why: 
 
 
 async def add_attempt(tx: Tx, paid: WalletPayment, before: Attempt, signed: Signed) -> None:
-    """One more set of bytes for a payment that stands as it was read."""
+    """Records another attempt; raises Retry if the payment has changed since it was read."""
     assert signed.nonce == paid.nonce, "a bump keeps the nonce"
     state = await tx.fetchval("select state from payouts.wallet_payments where swap_id = $1 for update", paid.swap_id)
     newest = await tx.fetchval(
@@ -222,7 +221,7 @@ async def add_attempt(tx: Tx, paid: WalletPayment, before: Attempt, signed: Sign
 
 
 async def progress_of(read: Reader, swap_id: str) -> PaymentProgress:
-    """Where a swap stands; while it is being paid, with its payment."""
+    """The swap, with its payment while it is being paid. Raises Unprocessable if there is no such swap."""
     rows = await read.fetch(
         """
         select s.*, p.wallet, p.nonce, p.to_address, p.asset, p.exponent, p.amount_minor as paid_minor,
@@ -251,7 +250,7 @@ async def progress_of(read: Reader, swap_id: str) -> PaymentProgress:
 
 
 async def attempts_of(read: Reader | Tx, swap_id: str) -> list[Attempt]:
-    """The newest first."""
+    """Newest first."""
     rows = await read.fetch(
         """
         select a.*, extract(epoch from payonce.due_now() - a.created_at)::float8 as age_s
@@ -264,7 +263,7 @@ async def attempts_of(read: Reader | Tx, swap_id: str) -> list[Attempt]:
 
 
 async def settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:
-    """How it ended on the chain, also for callers of before; once."""
+    """Records the payment's outcome on the chain, also in the older table; raises Retry if it has ended already."""
     settled = await tx.fetchval(
         """
         with shown as (
@@ -293,18 +292,18 @@ async def settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | Non
 
 
 class WalletCommitments(msgspec.Struct, frozen=True):
-    """What a wallet has to pay before it pays anything more."""
+    """The wallet's open payments, which precede any further one."""
 
     nonce: int
-    """The next one that is free."""
+    """The next free nonce."""
     in_flight: Amount
-    """Signed and not known to be in a final block: the balance may still show it."""
+    """Signed but not known to be final: the balance may still include it."""
     gas_in_flight: Amount
-    """At worst, whatever they pay; of several attempts the dearest."""
+    """Their maximum gas; of several attempts the most expensive one."""
     low_balance: Amount | None
-    """Below it people are told; None where nobody said how much that is."""
+    """The alert level; None if not configured."""
     others_wait: bool
-    """Payments of others wait for the wallet to be filled up."""
+    """Whether payments of other swaps wait for a top-up."""
 
 
 async def commitments_of(read: Reader, wallet: str, swap: Swap, next_nonce: int) -> WalletCommitments:
@@ -333,16 +332,16 @@ async def commitments_of(read: Reader, wallet: str, swap: Swap, next_nonce: int)
 
 
 async def record_wait(database: Database, swap: Swap, why: str | None) -> None:
-    """Why its payment waits, for people to see; None when it does not any more. In no run's transaction: such a run has
-    nothing to commit."""
+    """Records why the swap's payment waits, for operators; None clears it. Outside a run's transaction, as such a run
+    has nothing to commit."""
     await database.engine.execute(
         "update payouts.swaps set waits_for = $2 where id = $1 and state = 'created'", swap.id, why
     )
 
 
 async def record_sent(tx: Tx, swap: Swap, *, tx_hash: str | None = None) -> None:
-    """That a payment is on its way, for callers of before. What has ended stays as it ended: a run that sends the bytes
-    once more may come after the one that saw them final."""
+    """Marks the payment as sent in the older table. An ended payment keeps its state: a run that sends the bytes again
+    may finish after the run that found them final."""
     await tx.execute(
         """
         update payouts.split_payout_hostpay

@@ -1,4 +1,4 @@
-"""What the wallet pays without being asked: which assets, how much at once and in a day. The rest people agree to."""
+"""The wallet's limits: allowed assets, amounts per payment and per day. Larger payments need an approval."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ ACTION: Final = "pay above limit"
 DAY_S: Final = 86_400
 REQUESTER: Final = "payouts.hostpay"
 ANSWER_WITHIN_S: Final = 7 * 86_400.0
-"""A weekend and more. What nobody answers stays held, and is asked anew when somebody lets it go on."""
+"""Covers a weekend. Without an answer the payout stays held; releasing it requests the approval again."""
 
 
 class WalletLimit(msgspec.Struct, frozen=True):
@@ -31,13 +31,13 @@ class WalletLimit(msgspec.Struct, frozen=True):
 
 
 class LargePayment(msgspec.Struct, frozen=True):
-    """A payment above a limit, as it was when it was asked for."""
+    """A payment above a limit, as it was when its approval was requested."""
 
     swap_id: str
     minor: str
-    """With all the parts that it is split into."""
+    """In minor units, with all the parts into which it is split."""
     address: str = ""
-    """Of the client. What was asked before addresses were part of it has none, and is refused."""
+    """The client's address. Requests of earlier versions have none and are refused."""
     extra_id: str | None = None
 
 
@@ -50,7 +50,7 @@ async def set_wallet_limit(
     per_day: Amount | None = None,
     low_balance: Amount | None = None,
 ) -> None:
-    """Allows an asset within these bounds; None is without bound."""
+    """Allows an asset within these limits; None is unlimited."""
     for amount in (per_payment, per_day, low_balance):
         if amount is not None and (amount.asset != asset or amount.minor < 0):
             raise Invalid(f"a limit of {asset} is {amount}; it must be 0 or more of that asset")
@@ -70,12 +70,12 @@ async def set_wallet_limit(
         _minor(low_balance),
         by,
     )
-    text = f"the wallet pays {asset}: {per_payment or 'any amount'} at once, {per_day or 'any amount'} a day"
+    text = f"the wallet pays {asset}: {per_payment or 'any amount'} per payment, {per_day or 'any amount'} per day"
     await tx.audit("payouts.wallet_limit", asset.code, text, actor=by, severity=Severity.WARNING)
 
 
 async def limit_of(read: Reader | Tx, asset: Asset) -> WalletLimit | None:
-    """None: the wallet does not pay this asset."""
+    """None if the wallet does not pay this asset."""
     row = await read.fetchrow(
         "select * from payouts.wallet_limits where asset = $1 and exponent = $2", asset.code, asset.exponent
     )
@@ -83,12 +83,11 @@ async def limit_of(read: Reader | Tx, asset: Asset) -> WalletLimit | None:
 
 
 async def exceeded(read: Reader | Tx, swap: Swap) -> str:
-    """Which bound a payment of this swap breaks, in words; empty when it may be made."""
+    """The limit that a payment of this swap exceeds, in words; empty if it may be made."""
     asset = swap.amount.asset
     row = await read.fetchrow(
-        # One question, since it is also asked while the wallet's row is locked. Cleared: the same address and no more
-        # than was agreed to; an exchange that had to be replaced is not asked about anew. What was paid within a day is
-        # only counted where a day has a bound.
+        # One query, since it also runs while the wallet's row is locked. `cleared`: an approval for the same address
+        # and at least this amount, which also covers replaced exchanges. `paid_minor` needs a daily limit.
         f"""
         select l.*, whole.minor as whole_minor, exists (select from payouts.wallet_clearances c
                 where c.unique_id = $3 and payouts.address_key(c.address) = payouts.address_key($4)
@@ -110,25 +109,25 @@ async def exceeded(read: Reader | Tx, swap: Swap) -> str:
         float(DAY_S),
     )
     if row is None:
-        return f"the wallet pays no {asset}: it is not among the allowed assets"
+        return f"the wallet does not pay {asset}: it is not an allowed asset"
     limit, whole = _limit(row, asset), Amount(int(row["whole_minor"]), asset)
     if row["cleared"]:
         return ""
     if limit.per_payment is not None and whole > limit.per_payment:
-        return f"{whole} is above the {limit.per_payment} that the wallet pays at once"
+        return f"{whole} is above the wallet's limit of {limit.per_payment} per payment"
     if limit.per_day is None:
         return ""
     paid = Amount(int(row["paid_minor"]), asset)
     if paid + swap.amount > limit.per_day:
-        return f"{swap.amount} on top of {paid} is above the {limit.per_day} that the wallet pays in a day"
+        return f"{swap.amount} on top of {paid} is above the wallet's limit of {limit.per_day} per day"
     return ""
 
 
 async def request_approval(tx: Tx, swap: Swap, why: str) -> None:
-    """Keeps the payouts of a swap, and asks people whether it may be paid. The exchange waits for nobody, so it is let
-    go: if they agree, another one is made. Of one payment one question is open, the newest."""
-    # Before any payout is locked, as whoever grants has the approval first.
-    await withdraw(tx, ACTION, await _subjects(tx, swap), REQUESTER, "the payment is asked for anew")
+    """Holds the payouts of a swap and requests an approval of its payment. The exchange would expire meanwhile, so it
+    is abandoned; after the approval another one is created. Of one payment only the newest request is open."""
+    # Before any payout is locked: granting locks the approval first.
+    await withdraw(tx, ACTION, await _subjects(tx, swap), REQUESTER, "the approval of this payment is requested again")
     await lapse_and_hold(tx, swap, Hold.LIMIT, why)
     if await limit_of(tx, swap.amount.asset) is not None:
         asked = LargePayment(swap.id, (await _whole(tx, swap)).to_minor_text(), swap.address, swap.extra_id)
@@ -136,7 +135,7 @@ async def request_approval(tx: Tx, swap: Swap, why: str) -> None:
 
 
 async def void_clearances(tx: Tx, payout: Payout) -> None:
-    """It gets another address: what people agreed to before was not about that one."""
+    """Voids the approvals of a payout that gets another address."""
     await tx.execute(
         "update payouts.wallet_clearances set void_at = payonce.due_now() where unique_id = $1 and void_at is null",
         payout.unique_id,
@@ -144,7 +143,7 @@ async def void_clearances(tx: Tx, payout: Payout) -> None:
 
 
 def clearance_action(_: Admin) -> Action[LargePayment]:
-    """What a second person agrees to, registered beside the engine's own actions."""
+    """The action of paying above a limit, registered beside the engine's own actions."""
     return _ACTION
 
 
@@ -160,13 +159,13 @@ async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
     swap, whole = await _requested_payment(tx, asked)
     waiting = [payout for payout in await swaps.payouts_of(tx, swap.id) if payout.hold is Hold.LIMIT]
     if not waiting:
-        raise Stale(f"no payout of swap {swap.id} waits for this any more")
+        raise Stale(f"no payout of swap {swap.id} waits for this approval any more")
     agreed = key_of(asked.address), asked.extra_id
     waiting = [each for each in waiting if (key_of(each.wallet_address), each.extra_id) == agreed]
     if not waiting:
         raise Stale(
-            f"what was asked for is a payment to {asked.address or 'no address'}, and the payout has another address "
-            "or memo by now; let it go on, and it is asked for anew"
+            f"the approval is for a payment to {asked.address or 'no address'}, but the payout now has another address "
+            "or memo; release it to request another approval"
         )
     await tx.execute(
         """
@@ -192,7 +191,7 @@ async def _requested_payment(tx: Tx, asked: LargePayment) -> tuple[Swap, Amount]
         raise Invalid(str(error)) from error
     whole = await _whole(tx, swap)
     if whole.to_minor_text() != asked.minor:
-        raise Stale(f"swap {swap.id} is of a payment of {whole} by now; look again")
+        raise Stale(f"swap {swap.id} now belongs to a payment of {whole}; reload it")
     return swap, whole
 
 
@@ -203,8 +202,8 @@ _WHOLE: Final = """
             where p.payout_id in (select payout_id from payouts.shares where swap_id = {swap}) group by p.payout_id) t
         )) as minor
     from payouts.swaps carried where carried.id = {swap}"""
-"""What is paid with a swap for one purpose: all parts of the payout that it is a part of, or the batch that it is. A
-bound that counted parts alone would be passed by splitting."""
+"""The whole payment of a swap: all parts of its payout, or its batch. Limits on single parts could be bypassed by
+splitting."""
 
 
 async def _whole(tx: Tx, swap: Swap) -> Amount:
@@ -212,14 +211,14 @@ async def _whole(tx: Tx, swap: Swap) -> Amount:
 
 
 async def _subjects(tx: Tx, swap: Swap) -> list[str]:
-    """What questions about this payment are about: the payout that leads it, or, as asked before, one of its swaps."""
+    """Subjects of approvals of this payment: its leading payout or, in earlier versions, one of its swaps."""
     rows = await tx.fetch("select id from payouts.swaps where unique_id = $1", swap.unique_id)
     return [swap.unique_id, *(row["id"] for row in rows)]
 
 
 async def _requester(tx: Tx, swap: Swap) -> str:
-    """On whose word it is to be paid; they cannot be the second person too. Whoever gave the address comes before
-    whoever let it go on."""
+    """The person who requested the payment and therefore cannot approve it: the one who entered the address, otherwise
+    the one who released the payout."""
     found: str | None = await tx.fetchval(
         """
         select coalesce(p.addressed_by, p.released_by) from payouts.payouts p
@@ -234,7 +233,7 @@ async def _requester(tx: Tx, swap: Swap) -> str:
 
 
 def _page(subject: str) -> Link:
-    """Asked by an earlier version, it is about a swap, whose name begins with that of the payout."""
+    """In earlier versions the subject was a swap, whose id begins with the payout's unique_id."""
     return Link("The payout", f"/payouts/{subject.partition('/')[0]}")
 
 

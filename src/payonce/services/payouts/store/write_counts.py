@@ -1,4 +1,4 @@
-"""How many rows of payouts are written, and how many are not: the share that an operator watches."""
+"""Counters of written rows and failed writes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from payonce.kit.outcomes import PayonceError
 
 @contextmanager
 def count_writes(*tables: str) -> Iterator[None]:
-    """Around a commit. What is refused or comes too late on purpose is no failed write."""
+    """Counts one write per table around a commit. Deliberate refusals and retries are not failed writes."""
     try:
         yield
     except PayonceError:

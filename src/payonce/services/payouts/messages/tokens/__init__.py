@@ -1,12 +1,12 @@
 """The tokens that the roles of payouts send each other.
 
-hops     what each hop carries
-sealed   version 2: encrypted, proven, for one hop alone
+hops     the fields of each hop
+sealed   version 2: encrypted and authenticated, bound to one hop
 packed   version 1: the binary layouts of older services
-codec    both behind one interface
-refusal  why a token is refused
+codec    both versions behind one interface
+refusal  the reasons for which a token is refused
 
-Only the hops are named here: the ciphers take a while to load, and most commands open no token.
+Only the hops are imported here: the ciphers take a while to load, and most commands open no token.
 """
 
 from payonce.services.payouts.messages.tokens.hops import (

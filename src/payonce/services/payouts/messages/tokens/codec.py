@@ -1,12 +1,11 @@
-"""How the messages of one hop travel: `{"token": "…"}`, in version 2 or, where older services take part, in version 1.
+"""The wire format of one hop's messages: `{"token": "…"}`, in version 2 or, with older services, in version 1.
 
-Version 2 names a message on record here, and the record stands. A token of version 1 has no room for an id:
+Version 2 names a message on our record, and the record is authoritative. A token of version 1 has no room for an id:
 
-- From an older service, its message is told from others by the task that brings it: its id is made from the hop and the
-  task's name, which stays the same however often the task is delivered. After a day its token begins nothing any more,
-  and still brings the message that it began.
-- From ourselves, `{"token": "…", "record": "…"}` has a token of version 2 beside it, which older services pass over and
-  by which we find our own message, after any number of days, with its exact amounts.
+- From an older service, the message's id is derived from the hop and the task's name, which is the same in every
+  delivery. After a day the token begins nothing new, but still delivers the message that it began.
+- From ourselves, `{"token": "…", "record": "…"}` adds a token of version 2, which older services ignore and by which we
+  find our own message with its exact amounts, after any number of days.
 """
 
 import time
@@ -30,7 +29,7 @@ from payonce.services.payouts.messages.tokens.sealed import Content, Sealer
 from payonce.services.payouts.metrics import HOP_TOKEN_FAILURES
 
 BODY_MAX_BYTES: Final = 128 * 1024
-"""More than two tokens whose every field is as long as it may be."""
+"""More than two tokens with every field at its maximum length."""
 TASK_NAME_HEADER: Final = "x-cloudtasks-taskname"
 TASK_NAME_MAX_CHARS: Final = 500
 """Google's limit on a task's id."""
@@ -45,7 +44,7 @@ log = get_logger(__name__)
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     token: str
     record: str | None = None
-    """Version 2 of the same, beside a token of version 1 that we made."""
+    """The same in version 2, beside a token of version 1 from ourselves."""
 
 
 _body_of = msgspec.json.Decoder(Body).decode
@@ -65,9 +64,8 @@ class TokenCodec:
         emit_v1: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """The first key makes tokens, every one reads them; they are asked for with the first token, since most
-        commands have none to make or read. `action` is that of a message which an older service sends. Who
-        emits version 1 accepts it as well: the answer comes in it."""
+        """The first key encodes, all keys decode; they are loaded with the first token, since most commands need none.
+        `action` is that of messages from older services. `emit_v1` implies `accept_v1`, as the answers are in it."""
         self._hop = hop
         self._action = action
         self._keys = keys
@@ -83,14 +81,14 @@ class TokenCodec:
         return Packer(self._hop, _resolved(self._keys))
 
     def encode(self, message: Message) -> bytes:
-        """Raises BadToken for a payload that the hop's token cannot carry as it is."""
+        """Raises BadToken for a payload that does not fit the hop's token."""
         try:
             return _bytes_of(self._body_for(message))
         except BadToken as refusal:
             raise self._reported(refusal, "encrypt", message_id=str(message.id)) from None
 
     def decode(self, body: bytes, headers: Mapping[str, str]) -> DecodedTask:
-        """What arrived, or BadToken whatever the bytes."""
+        """Returns the message, or raises BadToken, whatever the bytes."""
         task = headers.get(TASK_NAME_HEADER, "")
         try:
             return self._read(body, task)
@@ -107,7 +105,7 @@ class TokenCodec:
         return Body(to_base64url(self._packer.make(fields, now_s)), record)
 
     def _fields_of(self, message: Message) -> HopFields | None:
-        """None for a message that has none of them, such as a reminder to look again: only we ourselves send it."""
+        """None for a message without the hop's fields, such as a requeued check: only we send those."""
         if not message.payload.keys() & set(self._hop.fields.__struct_fields__):
             return None
         try:
@@ -124,7 +122,7 @@ class TokenCodec:
         try:
             return DecodedTask(self._sealer.open(token, now_s).id)
         except BadToken as refusal:
-            # What opened as version 2 is of version 2, whatever else is wrong with it.
+            # A token that opened as version 2 is of version 2, whatever else is wrong with it.
             if refusal.reason is not BadTokenReason.FORGED or not self._accept_v1:
                 raise
         try:
@@ -132,7 +130,7 @@ class TokenCodec:
         except BadToken as refused:
             if refused.reason is not BadTokenReason.EXPIRED:
                 raise
-            # Too old to begin anything. What it has begun is on record, and comes to its end by this task.
+            # Too old to begin anything. A message that it began is on record and is completed by this task.
             return DecodedTask(self._message_id(task))
         return self._external_message(fields, self._packer.made_at(token), task)
 

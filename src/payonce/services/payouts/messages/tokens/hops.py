@@ -1,7 +1,7 @@
-"""What the roles of payouts tell each other: one struct for each hop, with the names of the token tables.
+"""The messages between the roles of payouts: one struct per hop, with the field names of the token tables.
 
-A message's payload is the plain form of its struct (`plain`), amounts as decimal strings; keys of our own may lie
-beside it, and `read` passes over them.
+A message's payload is the plain form of its struct (`plain`), with amounts as decimal strings. It may contain further
+keys of our own, which `read` ignores.
 """
 
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ import msgspec
 from payonce.kit.outcomes import Invalid
 
 TEXT_MAX_BYTES: Final = 255
-"""What one byte of length can say."""
+"""The largest length that one byte can express."""
 USER_ID_LIMIT: Final = 1 << 63
-"""PostgreSQL's bigint; the ids of Telegram have long passed 2³²."""
+"""PostgreSQL's bigint; Telegram's ids have long passed 2³²."""
 AMOUNT_LIMIT: Final = Decimal(10) ** 24
 AMOUNT_DECIMALS_MAX: Final = 36
-"""Twice what ether has: senders that reckon with doubles write more decimals than any coin has."""
+"""Twice the decimals of ether: senders that compute with doubles write more decimals than any coin has."""
 OLDER: Final = "older"
-"""In the payload of a message that came as a token of version 1: `accept` or `emit`, as this process was told. With
-`emit` it may be an older service's answer to a request of ours."""
+"""Payload key of a message that arrived as a token of version 1: `accept` or `emit`, as this process is configured.
+With `emit` it may be an older service's answer to our own request."""
 EMIT: Final = "emit"
 MADE_AT: Final = "made_at"
-"""Beside it: when that token was made, in seconds since 1970."""
+"""Payload key beside it: the token's time, in seconds since 1970."""
 
 
 class HopFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What every hop's fields are held to, wherever they come from."""
+    """Checks the fields of every hop, whatever their source."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -38,7 +38,7 @@ class HopFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EstimateRequest(HopFields, frozen=True, kw_only=True):
-    """GCSplit1 to GCSplit2: price this in ether."""
+    """GCSplit1 to GCSplit2: estimate the value in ether."""
 
     user_id: int
     closed_channel_id: str
@@ -46,11 +46,11 @@ class EstimateRequest(HopFields, frozen=True, kw_only=True):
     payout_currency: str
     payout_network: str
     adjusted_amount_usdt: Decimal
-    """What is left of the price after our fee."""
+    """The price less our fee."""
 
 
 class EstimateResponse(HopFields, frozen=True, kw_only=True):
-    """GCSplit2 to GCSplit1: what the vendor would give."""
+    """GCSplit2 to GCSplit1: the vendor's estimate."""
 
     user_id: int
     closed_channel_id: str
@@ -111,14 +111,14 @@ class HostPay(HopFields, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Hop:
-    """One way a token goes. Its name and its audience are sealed into it: elsewhere it does not open."""
+    """One route of a token. Its name and audience are sealed into the token, which opens nowhere else."""
 
     name: str
     queue: str
     role: str
-    """Of payouts: who may open it."""
+    """The role of payouts that may open it."""
     path: str
-    """Where that role takes it."""
+    """The path at which that role receives it."""
     fields: type[HopFields]
 
     @property
@@ -148,15 +148,16 @@ def plain(fields: HopFields) -> dict[str, Any]:
 
 
 def read(kind: type[FieldsT], payload: Mapping[str, Any]) -> FieldsT:
-    """The hop's fields of a payload. An amount that is a JSON number is refused: it has been a float on its way."""
+    """The hop's fields of a payload. Raises Invalid, also for an amount that is a JSON number, which may have been a
+    float."""
     known = {name: payload[name] for name in kind.__struct_fields__ if name in payload}
     for name in _amounts_of(kind):
         if isinstance(known.get(name), int | float):
-            raise Invalid(f"{name} of {kind.__name__} is a number; an amount travels as a decimal string")
+            raise Invalid(f"{name} of {kind.__name__} is a number; send amounts as decimal strings")
     try:
         return msgspec.convert(known, kind)
     except msgspec.ValidationError as error:
-        raise Invalid(f"the payload is no {kind.__name__}: {error}") from None
+        raise Invalid(f"the payload is not a valid {kind.__name__}: {error}") from None
 
 
 @cache
@@ -165,8 +166,8 @@ def _amounts_of(kind: type[HopFields]) -> tuple[str, ...]:
 
 
 def check_field(name: str, value: object) -> None:
-    """Refuses what a token or a column could not carry as it is. Says the name and never the value, which may be
-    somebody's."""
+    """Raises Invalid for a value that a token or a column cannot hold. The message shows the name but not the value,
+    which may be confidential."""
     if isinstance(value, Decimal):
         _check_amount(name, value)
     elif isinstance(value, int):
@@ -181,7 +182,7 @@ def _check_amount(name: str, value: Decimal) -> None:
         raise Invalid(f"{name} must be an amount from 0 up to 10^24")
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int) or abs(exponent) > AMOUNT_DECIMALS_MAX:
-        # Also on the other side: 0E+999999 is nothing, and a megabyte when it is written out.
+        # Positive exponents too: 0E+999999 is zero, but a megabyte when written out.
         raise Invalid(f"{name} has more than {AMOUNT_DECIMALS_MAX} decimals")
 
 
@@ -189,4 +190,4 @@ def _encoded(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise Invalid(f"{name} is not text that can be encoded") from None
+        raise Invalid(f"{name} cannot be encoded as UTF-8") from None

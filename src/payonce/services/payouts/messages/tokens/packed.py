@@ -1,14 +1,14 @@
-"""Tokens of version 1: the binary layouts that older services read and make. They are signed and not encrypted.
+"""Tokens of version 1: the binary layouts of older services. They are signed but not encrypted.
 
     the hop's fields in their order · time (>I) · first 16 bytes of HMAC-SHA256(key, all before)
     as base64url without padding, all numbers big-endian
 
-    unique_id, closed_channel_id   16 bytes, padded with NUL; a longer text is refused, never cut
+    unique_id, closed_channel_id   16 bytes, padded with NUL; longer text is refused, never truncated
     user_id                        >I, so only ids below 2³²
     other texts                    length (1 byte) and UTF-8
-    amounts                        >d, the nearest double; the record beside a token of ours has the exact decimal
+    amounts                        >d, the nearest double; the record beside our own tokens has the exact decimal
 
-The hop is not part of what is signed: a layout that does not fit to the last byte is all that keeps hops apart.
+The signature does not cover the hop: only the layout, which must fit to the last byte, distinguishes hops.
 """
 
 import hmac
@@ -39,7 +39,7 @@ _TRAILER_BYTES: Final = _U32.size + MAC_BYTES
 
 
 class Packer:
-    """Makes and opens the tokens of one hop. The first key signs them, every one is tried on what comes."""
+    """Encodes and opens the tokens of one hop. The first key signs; all keys verify."""
 
     def __init__(self, hop: Hop, keys: Sequence[Secret]) -> None:
         if not keys:
@@ -58,7 +58,7 @@ class Packer:
         body, mac = token[:-MAC_BYTES], token[-MAC_BYTES:]
         if not any(hmac.compare_digest(_mac(key, body), mac) for key in self._keys):
             raise BadToken(
-                BadTokenReason.FORGED, "the token was signed with a key that is not ours, or was changed on its way"
+                BadTokenReason.FORGED, "the token was signed with an unknown key, or was tampered with"
             )
         (made_at,) = _U32.unpack(body[-_U32.size :])
         if made_at < now_s - BEHIND_S:
@@ -71,7 +71,7 @@ class Packer:
 
     @staticmethod
     def made_at(token: bytes) -> int:
-        """When the token was made, by its own word; of one that `open` has proven."""
+        """The token's own timestamp; valid only after `open` has verified the token."""
         made_at: int = _U32.unpack_from(token, len(token) - _TRAILER_BYTES)[0]
         return made_at
 
@@ -80,7 +80,7 @@ class Packer:
             return self._hop.fields(**dict(self._unpacked(body)))
         except (Invalid, struct.error, UnicodeDecodeError):
             raise BadToken(
-                BadTokenReason.MALFORMED, f"the token has not the layout of the hop {self._hop.name}"
+                BadTokenReason.MALFORMED, f"the token does not have the layout of the hop {self._hop.name}"
             ) from None
 
     def _unpacked(self, body: bytes) -> Iterator[tuple[str, Any]]:
@@ -102,7 +102,7 @@ class Packer:
 
 
 def to_double(name: str, amount: Decimal) -> float:
-    """The nearest double, which is off by at most one part in 2^53. Most amounts in wei have no exact one."""
+    """The nearest double, with a relative error of at most 2^-53; most amounts in wei have no exact one."""
     double = float(amount)
     if not math.isfinite(double):
         raise BadToken(BadTokenReason.UNFIT, f"{name} is larger than any double; send tokens of version 2 there")
@@ -110,9 +110,9 @@ def to_double(name: str, amount: Decimal) -> float:
 
 
 def from_double(name: str, double: float) -> Decimal:
-    """The shortest decimal that this double stands for, as its sender wrote it."""
+    """The shortest decimal that rounds to this double, as its sender wrote it."""
     if not math.isfinite(double) or math.copysign(1, double) < 0:
-        raise Invalid(f"{name} is no amount")
+        raise Invalid(f"{name} is not an amount")
     return Decimal(repr(double))
 
 
@@ -122,9 +122,9 @@ def _packed(name: str, value: object) -> bytes:
         try:
             check_field(name, from_double(name, double))
         except Invalid:
-            # At the edges of what an amount may be, the nearest double is beyond it, and nobody would read the token.
+            # At the limits of an amount the nearest double may exceed them, and no reader would accept the token.
             raise BadToken(
-                BadTokenReason.UNFIT, f"{name} has no double that is an amount; send tokens of version 2"
+                BadTokenReason.UNFIT, f"{name} has no nearest double that is an amount; send tokens of version 2 there"
             ) from None
         return _DOUBLE.pack(double)
     if isinstance(value, int):
@@ -135,7 +135,7 @@ def _packed(name: str, value: object) -> bytes:
     if name not in _FIXED:
         return bytes((len(text),)) + text
     if len(text) > FIXED_BYTES:
-        raise BadToken(BadTokenReason.UNFIT, f"{name} has {len(text)} bytes and the token has room for {FIXED_BYTES}")
+        raise BadToken(BadTokenReason.UNFIT, f"{name} has {len(text)} bytes, but the token has room for {FIXED_BYTES}")
     return text.ljust(FIXED_BYTES, b"\x00")
 
 

@@ -1,4 +1,4 @@
-"""Why a token is refused. No text of it shows a key, a field's value or any part of a token."""
+"""The reasons for which a token is refused. No message shows a key, a field's value or any part of a token."""
 
 from enum import StrEnum
 
@@ -9,14 +9,14 @@ class BadTokenReason(StrEnum):
     MALFORMED = "malformed"
     """Not the bytes of any token."""
     FORGED = "forged"
-    """Made with other keys, for another hop, or changed on the way."""
+    """Made with other keys or for another hop, or tampered with."""
     EXPIRED = "expired"
     EARLY = "early"
-    """Made later than now: a clock is wrong."""
+    """Dated in the future: a clock is wrong."""
     UNNAMED = "unnamed"
-    """A token of version 1 without the task's name, which is all that tells two of them apart."""
+    """A token of version 1 without the task's name, which alone distinguishes two tokens."""
     UNFIT = "unfit"
-    """A field that the token cannot carry as it is."""
+    """A field does not fit the token's format."""
 
 
 class BadToken(Invalid):

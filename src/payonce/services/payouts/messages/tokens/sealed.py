@@ -1,9 +1,9 @@
-"""Tokens of version 2: encrypted with AES-256-GCM under a key of their hop, and of no use at any other.
+"""Tokens of version 2: encrypted with AES-256-GCM under a key of their hop, so that they open at no other hop.
 
     2 (1 byte) · key id (4 bytes) · sealed value (payonce.kit.crypto), as base64url without padding
 
-Authenticated with it, each after its length: the version, the key id, the hop's name and its audience. Inside is JSON:
-the message's id, when the token was made, and the hop's fields with amounts as decimal strings.
+Authenticated data, each prefixed with its length: the version, the key id, the hop's name and its audience. The content
+is JSON: the message's id, the token's time, and the hop's fields with amounts as decimal strings.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from payonce.services.payouts.messages.tokens.refusal import BadToken, BadTokenR
 VERSION: Final = 2
 KEY_ID_BYTES: Final = 4
 LIFETIME_S: Final = 31 * 86_400
-"""Longer than a task may wait (30 days) with its retries; when a payout is too late its row says."""
+"""Longer than a task may wait (30 days) with its retries; the deadline of a payout is in its row."""
 AHEAD_S: Final = 300
 """How far another machine's clock may be ahead of ours."""
 
@@ -30,12 +30,12 @@ _PURPOSE: Final = "payouts.token/2"
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What is inside."""
+    """The encrypted content."""
 
     id: UUID
     made_at: int
     fields: dict[str, Any] | None = None
-    """None: the message carries nothing of the hop's, and its record is all there is."""
+    """None for a message without the hop's fields: only its record counts."""
 
 
 _content_of = msgspec.json.Decoder(Content).decode
@@ -43,7 +43,7 @@ _bytes_of = msgspec.json.Encoder().encode
 
 
 class Sealer:
-    """Makes and opens the tokens of one hop. The first key makes them, every one opens them."""
+    """Encodes and opens the tokens of one hop. The first key encrypts; all keys decrypt."""
 
     def __init__(self, hop: Hop, keys: Sequence[Secret]) -> None:
         if not keys:
@@ -61,13 +61,13 @@ class Sealer:
         ring = self._rings.get(named)
         if token[:1] != bytes((VERSION,)) or ring is None:
             raise BadToken(
-                BadTokenReason.FORGED, "the token was made with a key that is not ours, or is none of version 2"
+                BadTokenReason.FORGED, "the token was made with an unknown key, or is not of version 2"
             )
         try:
             inside = ring.open(token[_HEADER_BYTES:], self._bound_to(named))
         except Unopenable:
             raise BadToken(
-                BadTokenReason.FORGED, f"the token was not made for the hop {self._hop.name}, or was changed on its way"
+                BadTokenReason.FORGED, f"the token was not made for the hop {self._hop.name}, or was tampered with"
             ) from None
         return self._checked(inside, now_s)
 
@@ -77,7 +77,7 @@ class Sealer:
             if content.fields is not None:
                 read(self._hop.fields, content.fields)
         except (msgspec.DecodeError, Invalid):
-            # Sealed by a holder of our key, so by a version of ours that says something else.
+            # Sealed with our key, so by another version of payonce.
             raise BadToken(
                 BadTokenReason.MALFORMED, f"the token holds no message of the hop {self._hop.name}"
             ) from None
@@ -87,7 +87,7 @@ class Sealer:
             )
         if content.made_at <= now_s - LIFETIME_S:
             raise BadToken(
-                BadTokenReason.EXPIRED, f"the token is older than {LIFETIME_S} s; its message is made anew on delivery"
+                BadTokenReason.EXPIRED, f"the token is older than {LIFETIME_S} s; delivery encodes its message again"
             )
         return content
 
@@ -97,5 +97,5 @@ class Sealer:
 
 
 def key_id(key: Secret) -> bytes:
-    """The same in every process that has the key, in whatever order its keys are listed; says nothing about it."""
+    """Identifies a key: the same in every process, independent of the order of keys. Reveals nothing about the key."""
     return derive_key(key.key, f"{_PURPOSE}/key id", KEY_ID_BYTES)
