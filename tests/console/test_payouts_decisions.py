@@ -69,7 +69,7 @@ async def test_a_decision_about_what_has_changed_meanwhile_does_nothing(stage: O
         other = await choose(visitor, payout, Verdict.READDRESS, address=OTHER_ADDRESS)
         assert (await confirm(visitor, payout, other)).status == 200
         stale = await confirm(visitor, payout, check)
-        assert (stale.status, "has changed since you looked at it" in stale.words) == (409, True)
+        assert (stale.status, "has changed since you loaded it" in stale.words) == (409, True)
         assert await house.state(payout) is State.PRICED
 
 
@@ -81,11 +81,11 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
         good = {"verdict": "readdress", "seen": page.field("seen"), "why": "x", "address": OTHER_ADDRESS, "sure": "yes"}
         for wrong, said in (
             ({"verdict": "pay"}, "the decision is 'pay'"),
-            ({"seen": ""}, "does not say what you saw"),
+            ({"seen": ""}, "lacks the payout's revision"),
             ({"why": ""}, "say why"),
             ({"address": ""}, "the new address is missing"),
             ({"address": "0xnot"}, "is not an address of the network btc"),
-            ({"verdict": "hold"}, "is held; one can hold"),
+            ({"verdict": "hold"}, "is held; hold requires"),
         ):
             refused = await visitor.submit(page, path, **{**good, **wrong})
             assert (refused.status, "Nothing was changed" in refused.words, said in refused.words) == (400, True, True)
@@ -206,14 +206,14 @@ async def test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two(st
         assert "Nothing is changed yet." in check.words
         assert "instead of any amount per payment and any amount per day" in check.words
         done = await visitor.submit(check, path, **form, sure="yes")
-        assert "2.000000000000000000 ETH at once, 10.000000000000000000 ETH a day" in done.words
+        assert "2.000000000000000000 ETH per payment, 10.000000000000000000 ETH per day" in done.words
         for more in ({"per_payment": "2.5"}, {"per_day": ""}):
             check = await visitor.submit(done, path, **{**form, **more})
-            assert "only when a second person agrees: it lets the wallet pay more" in check.words
+            assert "only when a second person agrees: it raises the amount that the wallet pays" in check.words
         asked = await visitor.submit(check, path, **{**form, "per_day": ""}, sure="yes")
         assert "You asked for it yourself" in asked.words
         page = await visitor.get("/vendors")
-        assert "10.000000000000000000 ETH a day" in page.words
+        assert "10.000000000000000000 ETH per day" in page.words
         assert "To approval" in page.words
         for wrong in ({"per_payment": "-1"}, {"per_day": "much"}, {"why": ""}):
             assert (await visitor.submit(page, path, **{**form, **wrong})).status == 400, wrong
@@ -227,7 +227,7 @@ async def test_an_effect_that_nobody_knows_the_end_of_is_asked_about_first(stage
         await house.s.owner.execute("update payonce.effects set state = 'review', review_cause = 'orphaned'")
         effect_id = await house.s.owner.fetchval("select id from payonce.effects")
         page = await visitor.get(f"/payouts/{payout.id}")
-        assert f"Nobody knows whether changenow.create {payout.unique_id}/1/1:1 happened." in page.words
+        assert f"It is unknown whether changenow.create {payout.unique_id}/1/1:1 happened." in page.words
         assert f"/console/effects/{effect_id}" in page.text
 
 

@@ -60,15 +60,15 @@ def test_no_letter_of_an_address_can_be_mistyped(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("network", "address", "why"),
     [
-        ("btc", BTC[0][:-1] + "b", "its checksum does not fit it"),
-        ("btc", BTC[2][:-1] + "p", "its checksum does not fit it"),
-        ("btc", TRX[0], "no address of the network btc"),
+        ("btc", BTC[0][:-1] + "b", "its checksum does not match"),
+        ("btc", BTC[2][:-1] + "p", "its checksum does not match"),
+        ("btc", TRX[0], "not an address of the network btc"),
         ("btc", segwit(BITCOIN, 0, bytes(21)), "a kind that has no owner"),
         ("btc", segwit(BITCOIN, 1, bytes(31)), "a kind that has no owner"),
         ("btc", segwit(BITCOIN, 2, bytes(32)), "a kind that has no owner"),
         ("btc", "bc1pfeessrawgf", "a kind that has no owner"),
-        ("btc", segwit("tb", 0, bytes(20)), "no address of the network btc"),
-        ("trx", TRX[0][:-1] + "u", "its checksum does not fit it"),
+        ("btc", segwit("tb", 0, bytes(20)), "not an address of the network btc"),
+        ("trx", TRX[0][:-1] + "u", "its checksum does not match"),
         ("trx", base58check(b"\x42" + bytes(20)), None),
     ],
 )

@@ -80,7 +80,7 @@ async def test_a_payment_above_the_limit_waits_for_people_and_is_paid_once_they_
         held = await house.payout(payout)
         assert (held.state, held.hold, held.held_from) == (State.HELD, Hold.LIMIT, State.PRICED)
         assert held.reason is not None
-        assert "is above the 0.03" in held.reason
+        assert "limit of 0.03" in held.reason
         assert not house.transfers(final=False)
         await house.grant()
         await house.run()

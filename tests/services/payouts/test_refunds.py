@@ -203,7 +203,7 @@ async def test_what_came_back_in_part_and_is_finished_all_the_same_is_a_gain(sta
 async def test_a_transaction_that_brought_nothing_changes_nothing_and_is_told(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         payout = await failed(house)
-        with pytest.raises(Invalid, match="is no transaction"):
+        with pytest.raises(Invalid, match="is not a transaction hash"):
             await decide(house, payout, Verdict.RETURNED, transaction="0x12")
         await agree(house, payout, Verdict.RETURNED, transaction=ONE_HASH)
         await house.run(REFUND_WITHIN_S + 600.0)
