@@ -131,7 +131,7 @@ async def test_a_minimum_that_nobody_tells_is_not_made_up(stage: OpenStage) -> N
         house.changenow.switch(TO_BTC, active=False)
         page = await visitor.get("/payouts/accumulating")
         assert page.status == 200
-        assert "not known here" in page.words
+        assert "unknown" in page.words
 
 
 async def test_an_empty_list_says_what_comes_next(stage: OpenStage) -> None:

@@ -57,7 +57,7 @@ async def test_the_bound_is_a_multiple_of_what_the_gas_costs_now(stage: OpenStag
         dear = await house.order(2, "100", direct=True)
         await house.run()
         assert await house.state(dear) is State.ACCUMULATING
-        assert "20 times what its gas costs at most now" in await house.job_errors()
+        assert "20 times its maximum gas now" in await house.job_errors()
         house.chain.set_base_fee(1_000_000_000)
         await look(house)
         assert await house.state(dear) is State.FINISHED
@@ -82,7 +82,7 @@ async def test_a_payment_to_the_wallet_itself_is_never_made(stage: OpenStage) ->
     async with open_house(stage) as house:
         for known, hold, reason in (
             (house.config, Hold.BAD_ADDRESS, "cannot pay itself"),
-            (replace(house.config, host_wallet=ETH_CLIENT), Hold.MISMATCH, "was told to pay itself"),
+            (replace(house.config, host_wallet=ETH_CLIENT), Hold.MISMATCH, "to pay itself"),
         ):
             house.config = known
             house.worker = await house.another_worker(*HANDLERS)

@@ -324,7 +324,7 @@ async def test_an_exchange_that_is_never_paid_goes_to_a_person_and_then_to_anoth
         await yard.run()
         payout = await yard.office.payout(taken)
         assert (payout.state, payout.hold) == (State.REVIEW, Hold.EXCHANGE_FAILED)
-        assert "GCHostPay was told to pay it" in (payout.reason or "")
+        assert "handed over to your GCHostPay" in (payout.reason or "")
         await yard.decide(taken, Verdict.RELEASE)
         await yard.run(3_600)
         assert len(yard.own.calls) == 1, "to let it go on is no reason to pay another exchange"

@@ -110,7 +110,7 @@ async def test_what_is_not_on_record_is_not_paid_whoever_asks_for_it(stage: Open
         assert not house.chain.pool
         errors = await house.job_errors()
         assert "no swap 'deadbeefdeadbe'" in errors
-        assert "the payload is no HostPay" in errors
+        assert "the payload is not a valid HostPay" in errors
 
 
 @pytest.mark.parametrize(

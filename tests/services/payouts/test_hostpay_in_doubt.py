@@ -126,7 +126,7 @@ async def test_a_refused_key_pauses_hostpay_loudly_and_is_no_payouts_fault(stage
         assert await paused(house) == [HOSTPAY.queue]
         [told] = await notes(house.s.read, location="queues.pause", severity=Severity.ERROR)
         assert (told.reference, told.actor) == (HOSTPAY.queue, "payouts")
-        assert "does not accept our key" in told.text
+        assert "refuses our API key" in told.text
         assert f"payonce queues resume {HOSTPAY.queue}" in told.text
         assert await house.state(payout) is State.SWAPPED
         assert not house.transfers(final=False)
@@ -177,4 +177,4 @@ async def test_the_gas_of_what_is_under_way_is_counted_before_a_nonce_is_taken(s
         while await only_paying.step():
             pass
         assert await house.s.owner.fetchval("select count(*) from payouts.wallet_payments") == 2
-        assert "fill it up" in await house.job_errors()
+        assert "top it up" in await house.job_errors()

@@ -18,7 +18,7 @@ async def test_a_wallet_that_is_too_empty_takes_no_nonce_until_it_is_filled_up(s
         await house.run(1_200.0)
         assert await house.state(payout) is State.SWAPPED
         assert not await house.s.owner.fetchval("select count(*) from payouts.wallet_payments")
-        assert "fill it up" in await house.job_errors()
+        assert "top it up" in await house.job_errors()
         house.chain.arrive(house.wallet.address, eth("5"), "top-up")
         await house.run()
         assert await house.state(payout) is State.FINISHED
@@ -47,7 +47,7 @@ async def test_why_a_payment_waits_stands_at_its_swap_until_it_is_paid(stage: Op
     async with open_house(stage, opening=eth("0.01")) as house:
         payout = await house.order()
         await house.run(1_200.0)
-        assert "fill it up" in ((await house.swap(payout)).waits_for or "")
+        assert "top it up" in ((await house.swap(payout)).waits_for or "")
         house.chain.arrive(house.wallet.address, eth("5"), "top-up")
         await house.run()
         assert (await house.swap(payout)).waits_for is None

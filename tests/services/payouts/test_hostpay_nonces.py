@@ -42,7 +42,7 @@ async def test_a_wrong_count_of_what_waits_makes_payments_late_and_no_gap(stage:
             await house.run(600.0)
             assert await nonces(house) == []
             [text] = await told(house)
-            assert "a transaction that is not ours waits with nonce 0" in text
+            assert "a foreign transaction is pending with nonce 0" in text
         payouts.append(await house.order(2))
         await house.run()
         assert await nonces(house) == [0, 1]

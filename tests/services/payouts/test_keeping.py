@@ -79,7 +79,7 @@ async def test_a_payout_whose_message_is_parked_is_before_a_person_too(stage: Op
         await office.s.admin.resume(SWAP.queue)
         await tick(office, PUT_BACK)
         payout = await office.payout(taken)
-        assert payout.reason == "the exchange is away; its message is parked: release it when the cause is gone"
+        assert payout.reason == "the exchange is away; its message is parked: release it when the cause is resolved"
         assert (payout.state, payout.hold, payout.held_from) == (State.REVIEW, Hold.GAVE_UP, State.PRICED)
         asked = Decision(payout_id=payout.id, seen=payout.revision, verdict=Verdict.RELEASE, note="repaired")
         async with office.s.begin() as tx:

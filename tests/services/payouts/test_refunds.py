@@ -93,7 +93,7 @@ async def test_one_transaction_is_not_the_refund_of_two_deposits(stage: OpenStag
         assert len(house.transfers()) == 3
         kept = [await house.payout(payout) for payout in (one, two)]
         assert [payout.state for payout in kept] == [State.REVIEW, State.REVIEW]
-        assert all("was counted for swap" in (payout.reason or "") for payout in kept)
+        assert all("is already counted for swap" in (payout.reason or "") for payout in kept)
         await house.sound()
 
 
@@ -209,7 +209,7 @@ async def test_a_transaction_that_brought_nothing_changes_nothing_and_is_told(st
         await house.run(REFUND_WITHIN_S + 600.0)
         kept = await house.payout(payout)
         assert (kept.state, kept.held_from) == (State.REVIEW, State.PAID_IN)
-        assert "brought nothing to the wallet" in (kept.reason or "")
+        assert "paid nothing to the wallet" in (kept.reason or "")
         await house.sound()
 
 
@@ -249,7 +249,7 @@ async def test_what_reached_the_wallet_before_the_payment_is_not_its_return(stag
         payout = await failed(house)
         await agree(house, payout, Verdict.RETURNED, transaction=ONE_HASH)
         await house.run()
-        await is_not_back(house, payout, "what came no later is not its deposit")
+        await is_not_back(house, payout, "an earlier transaction cannot return its deposit")
         assert len(house.transfers()) == 1
 
 
@@ -264,7 +264,7 @@ async def test_what_a_wallet_of_ours_sent_is_not_the_return_of_a_deposit(stage: 
         house.chain.arrive(house.wallet.address, eth("0.04"), "our treasury", transaction_hash=ONE_HASH.lower())
         await agree(house, payout, Verdict.RETURNED, transaction=ONE_HASH)
         await house.run()
-        await is_not_back(house, payout, "of a wallet of ours")
+        await is_not_back(house, payout, "from a wallet of ours")
 
 
 async def test_what_the_exchange_still_works_on_is_not_back_whatever_arrives(stage: OpenStage) -> None:

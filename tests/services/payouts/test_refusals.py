@@ -240,7 +240,7 @@ async def test_a_key_that_is_not_accepted_pauses_the_queue_and_blames_no_payout(
         office.changenow._keys = ("another", None)
         await office.drain()
         assert await office.s.owner.fetchval("select paused from payonce.queues where name = $1", queue)
-        assert any("does not accept our key" in text for text in await office.loud())
+        assert any("refuses our API key" in text for text in await office.loud())
         assert await office.state(taken) in (State.RECEIVED, State.SWAP_CREATING)
         office.changenow._keys = ("key", None)
         await office.s.admin.resume(queue)

@@ -202,7 +202,9 @@ def _differs(asked: hops.HostPay, swap: Swap, wallet: str, *, as_double: bool = 
     amount = swap.amount.to_decimal()
     same = same_amount(asked.from_amount, amount) if as_double else asked.from_amount == amount
     if (asked.from_currency, asked.from_network) != (ETH_TICKER, ETH_NETWORK) or swap.amount.asset != ETH:
-        return f"the message orders a payment of {asked.from_currency} on {asked.from_network}; the wallet pays only ether"
+        return (
+            f"the message orders a payment of {asked.from_currency} on {asked.from_network}; the wallet pays only ether"
+        )
     if swap.payin_address is None or not same_address(asked.payin_address, swap.payin_address) or not same:
         return "the message orders another amount or address than is on record"
     if swap.payin_extra_id is not None:

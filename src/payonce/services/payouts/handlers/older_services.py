@@ -95,7 +95,9 @@ def _order_from(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, 
     """The order of a token. The older service has deducted its fee, so the token's amount is the whole price."""
     # Checked before rounding, which fails for numbers with too many digits.
     if not LEAST <= usdt <= webhook.PRICE_MAX.to_decimal():
-        refuse(work, f"the token's amount is {usdt:f} USDT; it must be at least {LEAST} and at most {webhook.PRICE_MAX}")
+        refuse(
+            work, f"the token's amount is {usdt:f} USDT; it must be at least {LEAST} and at most {webhook.PRICE_MAX}"
+        )
     price = Amount.from_decimal(usdt.quantize(LEAST, ROUND_HALF_EVEN), USDT)
     if not 1 <= len(told.wallet_address) <= ADDRESS_MAX_CHARS:
         refuse(

@@ -284,9 +284,7 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
 async def _refuse_unknown_status(work: Work, swap: Swap, refusal: ExchangeRefused) -> None:
     """Without an accepted key nothing new is paid. This queue continues, for payments that are on the chain."""
     if refusal.code is not Code.NOT_ALLOWED:
-        raise Retry(
-            f"the exchange refuses the status of {swap.cn_api_id}: {refusal.reason}", LOOK_AGAIN_S
-        ) from refusal
+        raise Retry(f"the exchange refuses the status of {swap.cn_api_id}: {refusal.reason}", LOOK_AGAIN_S) from refusal
     async with work.commit() as tx:
         await refused_key.pause(tx, HOSTPAY.queue, refusal.reason)
         known = {name: value for name, value in work.message.payload.items() if name != "swap_id"}

@@ -91,7 +91,9 @@ def _check_funds(wallet: str, request: PayRequest, in_flight: Amount) -> None:
     """Runs under the wallet's lock: concurrent payments may each have read the same balance."""
     needed = in_flight + request.payment.amount + request.fees.most
     if Amount.from_minor(request.balance, needed.asset) < needed:
-        raise Retry(f"the wallet {wallet} no longer has enough for {request.swap_id}: other payments were signed", after_s=0.0)
+        raise Retry(
+            f"the wallet {wallet} no longer has enough for {request.swap_id}: other payments were signed", after_s=0.0
+        )
 
 
 async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:

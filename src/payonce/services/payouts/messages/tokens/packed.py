@@ -57,9 +57,7 @@ class Packer:
             raise BadToken(BadTokenReason.MALFORMED, "the bytes are too few for a token")
         body, mac = token[:-MAC_BYTES], token[-MAC_BYTES:]
         if not any(hmac.compare_digest(_mac(key, body), mac) for key in self._keys):
-            raise BadToken(
-                BadTokenReason.FORGED, "the token was signed with an unknown key, or was tampered with"
-            )
+            raise BadToken(BadTokenReason.FORGED, "the token was signed with an unknown key, or was tampered with")
         (made_at,) = _U32.unpack(body[-_U32.size :])
         if made_at < now_s - BEHIND_S:
             raise BadToken(BadTokenReason.EXPIRED, f"the token is older than {BEHIND_S} s")

@@ -60,9 +60,7 @@ class Sealer:
         named = token[1:_HEADER_BYTES]
         ring = self._rings.get(named)
         if token[:1] != bytes((VERSION,)) or ring is None:
-            raise BadToken(
-                BadTokenReason.FORGED, "the token was made with an unknown key, or is not of version 2"
-            )
+            raise BadToken(BadTokenReason.FORGED, "the token was made with an unknown key, or is not of version 2")
         try:
             inside = ring.open(token[_HEADER_BYTES:], self._bound_to(named))
         except Unopenable:
