@@ -34,8 +34,6 @@ def test_the_layout_is_format_version_nonce_ciphertext_tag() -> None:
 def test_after_a_rotation_old_values_open_and_new_ones_use_the_new_key() -> None:
     old = BEFORE.seal(b"x", b"")
     assert AFTER.open(old, b"") == b"x"
-    assert AFTER.needs_reseal(old)
-    assert not AFTER.needs_reseal(SEALED)
     with pytest.raises(Unopenable, match="k2"):
         BEFORE.open(SEALED, b"tenant 7")
 
@@ -181,22 +179,20 @@ def test_any_text_as_signature_is_only_false(text: str) -> None:
 
 
 @given(st.binary())
-def test_base64url_and_hex_read_back(data: bytes) -> None:
+def test_base64url_reads_back(data: bytes) -> None:
     text = crypto.to_base64url(data)
     assert "=" not in text
     assert crypto.from_base64url(text) == data
     assert crypto.from_base64url(base64.urlsafe_b64encode(data).decode()) == data
-    assert crypto.from_hex(data.hex()) == data
 
 
 @given(st.text())
 def test_any_text_is_base64url_in_one_spelling_or_invalid(text: str) -> None:
-    for read, written in ((crypto.from_base64url, crypto.to_base64url), (crypto.from_hex, bytes.hex)):
-        try:
-            data = read(text)
-        except Invalid:
-            continue
-        assert written(data) == (text.rstrip("=") if written is crypto.to_base64url else text.lower())
+    try:
+        data = crypto.from_base64url(text)
+    except Invalid:
+        return
+    assert crypto.to_base64url(data) == text.rstrip("=")
 
 
 @pytest.mark.parametrize("text", ["A", "AB CD", "AA+A", "AB", "AAA=====", "\N{CYRILLIC CAPITAL LETTER A}AAA"])

@@ -62,25 +62,6 @@ def test_a_split_by_nothing_or_less_is_refused(parts: list[Any]) -> None:
         Amount(100, USD).split(parts)
 
 
-@given(amounts, st.decimals(0, 100, places=8), roundings)
-def test_fee_and_rest_are_the_amount(amount: Amount, percent: Decimal, rounding: Rounding) -> None:
-    fee, rest = amount.percent_fee(percent, rounding)
-    assert fee + rest == amount
-    assert type(fee.minor) is type(rest.minor) is int
-    assert abs(fee.minor - amount.minor * Fraction(percent) / 100) < 1
-
-
-def test_three_percent_of_a_subscription() -> None:
-    fee, rest = Amount.from_decimal("29.99", USDT).percent_fee("3", Rounding.HALF_EVEN)
-    assert (fee.to_text(), rest.to_text()) == ("0.899700", "29.090300")
-
-
-@pytest.mark.parametrize("percent", ["-1", "100.01", "abc", "NaN", "", Decimal("Infinity")])
-def test_a_percentage_out_of_range_is_refused(percent: Any) -> None:
-    with pytest.raises(Invalid):
-        Amount(100, USD).percent_fee(percent, Rounding.DOWN)
-
-
 @given(amounts)
 def test_text_decimal_and_minor_forms_read_back(amount: Amount) -> None:
     assert Amount.from_decimal(amount.to_text(), amount.asset) == amount
@@ -147,7 +128,6 @@ def test_whole_multiples_are_exact() -> None:
         lambda: Amount(1, USD) * True,
         lambda: Amount(1, USD).times(FRACTION, Rounding.DOWN),
         lambda: Amount(1, USD).split([FRACTION, FRACTION]),
-        lambda: Amount(1, USD).percent_fee(FRACTION, Rounding.DOWN),
         lambda: Amount(1, USD) + 1,  # type: ignore[operator]
     ],
 )

@@ -20,7 +20,6 @@ from payonce.engine.messages.policy import (
     next_step,
     override,
     override_from_environment,
-    policy_from,
 )
 from payonce.kit.outcomes import Invalid
 
@@ -265,8 +264,9 @@ def test_a_queues_name_in_the_environment(queue: str, name: str) -> None:
 def test_an_unknown_field_is_refused_by_name() -> None:
     with pytest.raises(Invalid, match=r"'max_retrys'.*max_retries"):
         override_from_environment(Policy("work"), {"QUEUE_POLICY__WORK__MAX_RETRYS": "7"})
-    with pytest.raises(Invalid, match="'on_give_up'"):
-        policy_from("work", {"on_give_up": "park"})
+    for name in ("on_give_up", "payload", "contract"):
+        with pytest.raises(Invalid, match=f"'{name}'"):
+            override(Policy("work"), {name: "park"})
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_an_unknown_field_is_refused_by_name() -> None:
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(Invalid, match="max_attempts" if value == "-1" else name):
-        policy_from("work", {name: value})
+        override(Policy("work"), {name: value})
 
 
 @pytest.mark.parametrize("name", ["lease_s", "run_limit_s", "burst", "base_delay_seconds", "jitter_seconds", "log"])
@@ -283,7 +283,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_name(name: str, value: str) -> 
 def test_a_field_that_must_have_a_value_cannot_be_emptied(name: str, value: str) -> None:
     """An empty variable in a deployment file is a common slip."""
     with pytest.raises(Invalid, match=name):
-        policy_from("work", {name: value})
+        override(Policy("work"), {name: value})
 
 
 @pytest.mark.parametrize("name", ["max_retries", "max_attempts", "give_up_after_s", "concurrency", "rate"])

@@ -33,7 +33,6 @@ _HEADER_BYTES: Final = 2
 _SEALED_MIN_BYTES: Final = _HEADER_BYTES + _NONCE_BYTES + _TAG_BYTES
 _SEALED_MAX_BYTES: Final = _SEALED_MIN_BYTES + PLAINTEXT_MAX_BYTES
 _ENTRY: Final = re.compile(r"k(?P<version>\d{1,3}):(?P<key>.*)", re.ASCII | re.DOTALL)
-_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]*={0,2}")
 _HOW_TO_MAKE: Final = "make one with `openssl rand -base64 32`"
 
@@ -116,10 +115,6 @@ class Keyring:
         except InvalidTag:
             raise Unopenable("sealed by other keys, for another use, or changed on the way") from None
 
-    def needs_reseal(self, sealed: bytes) -> bool:
-        """Whether an older key sealed it. A rotation is complete when this is false for all stored values."""
-        return sealed[1:_HEADER_BYTES] != bytes((self._current,))
-
     def __repr__(self) -> str:
         return f"Keyring(versions={list(self.versions)}, current={self._current})"
 
@@ -170,12 +165,6 @@ def from_base64url(text: str) -> bytes:
     if to_base64url(data) != bare:
         raise Invalid("the text is not base64url")
     return data
-
-
-def from_hex(text: str) -> bytes:
-    if not _HEX.fullmatch(text):
-        raise Invalid("the text is not hexadecimal")
-    return bytes.fromhex(text)
 
 
 def _key_of(text: str, version: int) -> bytes:

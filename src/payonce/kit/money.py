@@ -179,14 +179,6 @@ class Amount:
             shares[index] += 1
         return tuple(Amount(sign * share, self.asset) for share in shares)
 
-    def percent_fee(self, percent: str | int | Decimal, rounding: Rounding) -> tuple["Amount", "Amount"]:
-        """The rounded fee and the rest, which add up to the amount."""
-        ratio = _fraction(_decimal(percent)) / 100
-        if not 0 <= ratio <= 1:
-            raise Invalid(f"{_shown(percent)} is not a percentage from 0 to 100")
-        fee = self.times(ratio, rounding)
-        return fee, self - fee
-
     def _minor_of(self, other: "Amount", verb: str) -> int:
         if not isinstance(other, Amount):
             raise TypeError(f"cannot {verb} an amount of {self.asset} and {type(other).__name__}")

@@ -71,11 +71,6 @@ def could_be_card(number: int) -> bool:
     return Luhn(digits).passes(0, len(digits))
 
 
-def holds_card(text: str) -> bool:
-    """Whether the text contains a possible card number: one that `redact` would hide."""
-    return any(_without_cards(match[0]) != match[0] for match in _DIGITS.finditer(text))
-
-
 def _without_cards(text: str) -> str:
     """Hides everything that could belong to a card number, which may be among other numbers."""
     groups = [match.span() for match in _GROUP.finditer(text)]

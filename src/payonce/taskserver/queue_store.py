@@ -50,8 +50,7 @@ class QueueStore:
         return [queue_of(row) for row in rows]
 
     async def create(self, name: str, config: Config, lock_s: float) -> QueueRow | None:
-        """Creates a queue. None if the name is taken, or belonged to a queue deleted less than `lock_s` ago: see
-        `was_deleted`."""
+        """Creates a queue. None if the name is taken, or belonged to a queue deleted less than `lock_s` ago."""
         try:
             row = await self.database.engine.fetchrow(
                 f"""
@@ -70,18 +69,6 @@ class QueueStore:
         except asyncpg.UniqueViolationError:
             return None
         return None if row is None else queue_of(row)
-
-    async def was_deleted(self, name: str, lock_s: float) -> bool:
-        return bool(
-            await self.database.engine.fetchval(
-                """
-            select exists (select from cloudtasks.queues
-                where name = $1 and deleted_at > payonce.due_now() - make_interval(secs => $2::float8))
-            """,
-                name,
-                lock_s,
-            )
-        )
 
     async def change(self, queue: QueueRow, config: Config) -> QueueRow | None:
         """Updates a queue; None if it is gone."""

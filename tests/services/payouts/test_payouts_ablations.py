@@ -36,7 +36,8 @@ from tests.services.payouts.payouts_stage import BTC_CLIENT
 
 def fee_rounded(price: Amount, percent: Decimal) -> tuple[Amount, Amount]:
     """What reads the same, and rounds the fee instead of the rest."""
-    return price.percent_fee(percent, Rounding.HALF_EVEN)
+    fee = price.times(percent / 100, Rounding.HALF_EVEN)
+    return fee, price - fee
 
 
 async def post_nothing(tx: Tx, posting: object) -> None:

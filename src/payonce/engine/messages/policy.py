@@ -223,12 +223,7 @@ _MAY_BE_NONE: Final = frozenset(
 )
 _FLAGS: Final = frozenset({"lanes"})
 _LISTS: Final = frozenset({"steps_seconds"})
-_NOT_FROM_OUTSIDE: Final = frozenset({"queue", "backoff", "on_give_up", "contract"})
-
-
-def policy_from(queue: str, values: Mapping[str, object]) -> Policy:
-    """A policy from plain values, with our names or the original ones. Unknown fields are refused."""
-    return override(Policy(queue), values)
+_NOT_FROM_OUTSIDE: Final = frozenset({"queue", "backoff", "on_give_up", "contract", "payload"})
 
 
 def override(policy: Policy, values: Mapping[str, object]) -> Policy:

@@ -4,7 +4,6 @@ A subscription counts with the price of its newest invoice's plan, converted to 
 invoices do not count. Customers on test clocks are counted separately.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -52,19 +51,6 @@ class Month:
         """Lost ones as a share of those at the start of the month and those added in it."""
         there = self.running + self.lost
         return self.lost * 100 // there if there else 0
-
-
-async def recurring_now(read: Reads) -> Mapping[Asset, Amount]:
-    """Monthly recurring revenue by currency, without test clocks."""
-    rows = await read.fetch(
-        f"""
-        select p.currency, p.exponent, round(sum({A_MONTH})) as minor
-        from subscriptions.subscriptions s join subscriptions.plans p on p.id = s.plan_id
-        where s.state in ('active', 'past_due') and s.test_clock_id is null group by 1, 2 order by 1
-        """
-    )
-    assets = {Asset(row["currency"], row["exponent"]): int(row["minor"]) for row in rows}
-    return {asset: Amount(minor, asset) for asset, minor in assets.items()}
 
 
 async def currencies(read: Reads) -> list[Asset]:
