@@ -203,7 +203,7 @@ def test_above_the_threshold_a_second_person_agrees_from_the_command_line(
     assert (waiting["done"], waiting["approval"], state_of(database, effect)) == (False, 1, "review")
     [listed] = payonce("approvals", "list", "--json").json["approvals"]
     assert listed["text"] == "answer did_not for bank.pay payout-1:1 (123.45 EUR)"
-    assert "asked by ada" in payonce("approvals", "grant", "1", "--by", "Ada", "--yes").sentence
+    assert "requested by ada" in payonce("approvals", "grant", "1", "--by", "Ada", "--yes").sentence
     granted = payonce("approvals", "grant", "1", "--by", "bob", "--yes", "--json").json["approval"]
     assert (granted["state"], granted["result"]["state"]) == ("granted", "abandoned")
     assert state_of(database, effect) == "abandoned"
@@ -216,7 +216,7 @@ def test_to_raise_or_remove_a_threshold_needs_a_second_person(payonce: Payonce) 
         assert threshold["above"]["amount"] == f"{amount}.00"
     asked = payonce("approvals", "threshold", "EUR", "150", "--by", "ada", "--why", "we grow", "--json").json
     assert (asked["approval"], asked["thresholds"][0]["above"]["amount"]) == (1, "100.00")
-    assert "asked by ada" in payonce("approvals", "grant", "1", "--by", "ada", "--yes").sentence
+    assert "requested by ada" in payonce("approvals", "grant", "1", "--by", "ada", "--yes").sentence
     payonce("approvals", "grant", "1", "--by", "bob", "--yes")
     gone = payonce("approvals", "threshold", "EUR", "--remove", "--by", "bob")
     assert "a second person must agree: payonce approvals grant 2" in " ".join(gone.stdout.split())

@@ -161,7 +161,9 @@ async def test_an_action_that_no_release_has_declared_is_parked(ground: OpenGrou
         await g.run(message(action))
         assert g.seen == []
         [parked] = await g.parked()
-        assert f"takes no {'message ' * (not action)}{named}; it takes: action 'renewal'" in (parked.last_error or "")
+        assert f"does not accept {'messages ' * (not action)}{named}; it accepts: action 'renewal'" in (
+            parked.last_error or ""
+        )
         assert [status for status, _ in await g.logged()] == ["parked"]
 
 

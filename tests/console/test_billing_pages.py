@@ -156,7 +156,7 @@ async def test_a_customer_and_their_subscription_tell_the_whole_timeline(stage: 
         page = await visitor.get("/billing/subscriptions/s-10")
         for said in (
             "Pro past due",
-            "retried in 1 d",
+            "tried again in 1 d",
             "from active to past_due",
             "decline code insufficient_funds",
             "invoice INV-10-3 for renewal",

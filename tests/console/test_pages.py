@@ -189,7 +189,7 @@ async def test_the_message_page_says_when_and_why_it_is_tried_again(stage: OpenS
         assert "After run 1 the policy waits 60 s, at most 1 h, plus up to 10 s of jitter" in page.words
         assert "It is given up after 3 runs, of which 1 has ended." in page.words
         page = await visitor.get(f"/queues/{QUEUE}/messages/{by_vendor}")
-        assert "Run 1 asked for 15 min itself" in page.words
+        assert "Run 1 requested 15 min itself" in page.words
 
 
 async def test_secrets_of_a_payload_or_an_error_are_not_shown(stage: OpenStage) -> None:

@@ -42,7 +42,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
         delete from payonce.audit_log where text = 'b'
         """,
         {"missing note", "changed seal"},
-        "seal 1 covers 2 notes, and 1 are listed",
+        "seal 1 covers 2 notes, but 1 are listed",
     ),
     "a note is inserted late": (
         """
@@ -69,7 +69,7 @@ TAMPERING: dict[str, tuple[str, set[str], str]] = {
         select 1, 3, max(id), decode(repeat('00', 32), 'hex') from payonce.audit_log
         """,
         {"missing note", "changed note", "changed seal"},
-        "seal 1 covers 2 notes, and 3 are listed",
+        "seal 1 covers 2 notes, but 3 are listed",
     ),
     "two notes change places": (
         """

@@ -119,7 +119,7 @@ async def test_a_run_that_was_held_up_before_sending_does_not_send(
         work = await context.claim()
         with monkeypatch.context() as patch:
             patch.setattr(send, "time", Ahead(TIMEOUT_S))
-            with pytest.raises(Retry, match="held up"):
+            with pytest.raises(Retry, match="the run was delayed"):
                 await context.pay(work)
         assert context.vendor.calls == []
         assert await context.events() == ["started", "not_sent"]
@@ -148,7 +148,7 @@ async def test_a_process_stopped_before_its_send_that_wakes_after_another_finish
         await context.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
         assert await context.pay(successor) == PAID
         woken.set()
-        with pytest.raises(Retry, match="held up"):
+        with pytest.raises(Retry, match="the run was delayed"):
             await stale
         assert len(context.vendor.calls) == 1
         assert await context.state() == [(1, "performed")]

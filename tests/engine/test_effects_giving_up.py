@@ -171,7 +171,7 @@ async def test_a_second_effect_that_ends_does_not_hide_the_first(stage: OpenStag
         with pytest.raises(Unknown):
             await context.pay(work, "p-1")
         await context.pay(work, "p-2")
-        with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1:1 is not known"):
+        with pytest.raises(RuntimeError, match=r"the outcome of test\.pay p-1:1 is unknown"):
             async with work.commit():
                 pass
         assert (await context.s.admin.depth("pay")).leased == 1
@@ -185,7 +185,7 @@ async def test_a_refusal_does_not_hide_an_effect_that_is_under_way(stage: OpenSt
         context.vendor.faults.insert(0, "refuse")
         with pytest.raises(Refused):
             await context.pay(work, "p-2")
-        with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1 is not known"):
+        with pytest.raises(RuntimeError, match=r"the outcome of test\.pay p-1 is unknown"):
             async with work.commit(rejected="p-2 was refused"):
                 pass
 
@@ -204,7 +204,7 @@ async def test_a_run_does_not_end_while_an_effect_of_it_is_still_being_prepared(
         work = await context.claim()
         paying = await context.stop_in_the_vendor(work, "")
         assert await context.state() == []
-        with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1 is not known"):
+        with pytest.raises(RuntimeError, match=r"the outcome of test\.pay p-1 is unknown"):
             async with work.commit():
                 pass
         context.vendor.resume.set()

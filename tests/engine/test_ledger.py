@@ -163,7 +163,7 @@ def test_a_misshapen_path_is_refused(path: str) -> None:
         (lambda: Posting("a", ORDER, ()), "has 0 lines"),
         (lambda: Posting("a", ORDER, moved(eth(1), "a", "b")[:1]), "has 1 lines"),
         (lambda: Posting("a", ORDER, moved(eth(1), "a", "b") * 501), "has 1002 lines"),
-        (lambda: Posting("", ORDER, moved(eth(1), "a", "b")), "no key"),
+        (lambda: Posting("", ORDER, moved(eth(1), "a", "b")), "not a key"),
         (lambda: Posting("a\x00", ORDER, moved(eth(1), "a", "b")), "no NUL"),
         (lambda: Posting("a", ORDER, moved(eth(1), "a", "b"), "x" * 1001), "at most 1000"),
         (lambda: Line("a", eth(0)), "moves nothing"),

@@ -345,7 +345,7 @@ async def test_a_name_that_could_be_mistaken_is_refused(stage: OpenStage, name: 
 async def test_a_name_is_given_once_whatever_its_case(stage: OpenStage) -> None:
     async with stage() as s:
         await add(s, "ann")
-        with pytest.raises(Invalid, match="there already"):
+        with pytest.raises(Invalid, match="already exists"):
             await add(s, "ANN")
 
 

@@ -274,7 +274,7 @@ async def test_an_endpoint_that_only_fails_is_disabled_after_days_and_a_success_
             await post.run(DAY_S)
         found = await post.look(made.id)
         assert found.state is EndpointState.DISABLED
-        assert found.reason == "nothing but failures for 5 days, the last: answered 500"
+        assert found.reason == "nothing but failures for 5 days, the last one: answered 500"
         assert (await post.notes())[-1][0] == "payonce"
         count = len(post.shop.arrived)
         await post.announce()

@@ -217,7 +217,7 @@ async def test_changes_that_make_no_sense_are_refused_in_words(stage: OpenStage)
             await endpoint(post.s.read, uuid4())
         async with post.s.begin() as tx:
             await disable_endpoint(tx, made.id, by="ada", reason="closed for today")
-        with pytest.raises(Invalid, match="is disabled already: closed for today"):
+        with pytest.raises(Invalid, match="is already disabled: closed for today"):
             async with post.s.begin() as tx:
                 await disable_endpoint(tx, made.id, by="ada", reason="again")
         with pytest.raises(Invalid, match="the reason is empty"):

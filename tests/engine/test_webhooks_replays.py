@@ -167,7 +167,7 @@ async def test_a_replay_that_makes_no_sense_is_refused(stage: OpenStage) -> None
                 await replay_range(tx, Range(made.id, now, now + timedelta(seconds=1)), by="ada", why="x")
         with pytest.raises(Invalid, match="which is not after"):
             Range(made.id, now, now)
-        with pytest.raises(Invalid, match="is under way"):
+        with pytest.raises(Invalid, match="are under way"):
             Range(made.id, now, now + timedelta(1), (DeliveryState.PENDING,))
 
 

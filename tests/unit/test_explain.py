@@ -77,7 +77,7 @@ def test_the_formula_has_the_numbers_of_the_policy() -> None:
 
 def test_a_delay_that_somebody_asked_for_is_not_told_as_the_policys() -> None:
     said = words(stored(attempts=1, in_s=1_800), entry(1, 1_800))
-    assert "Run 1 asked for 30 min itself" in said
+    assert "Run 1 requested 30 min itself" in said
     assert "the policy waits" not in said
 
 

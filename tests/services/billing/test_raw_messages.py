@@ -29,8 +29,12 @@ HOLD = {
         (PAYMENT, {"action": "renewal", "subscription_id": "{id}"}, "missing required field `invoice_id`"),
         (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "period": "1"}, "Expected `int`, got `str`"),
         (PAYMENT, {"action": "initial", "sub": "{id}"}, "missing required field `subscription_id`"),
-        (PAYMENT, {"subscription_id": "{id}"}, "takes no message without an action; it takes: action 'initial'"),
-        (PAYMENT, {"action": "reticulate", "subscription_id": "{id}"}, "takes no action 'reticulate'"),
+        (
+            PAYMENT,
+            {"subscription_id": "{id}"},
+            "does not accept messages without an action; it accepts: action 'initial'",
+        ),
+        (PAYMENT, {"action": "reticulate", "subscription_id": "{id}"}, "does not accept action 'reticulate'"),
         (PAYMENT, {"action": "initial", "subscription_id": "nobody"}, "'nobody'"),
         (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "invoice_id": "none"}, "invoice 'none' is none of"),
         (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "period": 2}, "no period 2 follows"),
@@ -43,7 +47,7 @@ HOLD = {
         ("q:pay:charge_initiation", {"action": "renewal", "transaction_id": "none"}, "there is no transaction 'none'"),
         ("q:pay:subscription_update", {"action": "renewal", "event_id": "none"}, "there is no notification 'none'"),
         ("q:pay:refund_initiation", {"action": "refund", "refund_id": "none"}, "there is no refund 'none'"),
-        ("q:pay:refund_initiation", {"action": "renewal", "refund_id": "none"}, "takes no action 'renewal'"),
+        ("q:pay:refund_initiation", {"action": "renewal", "refund_id": "none"}, "does not accept action 'renewal'"),
     ],
 )
 async def test_a_raw_object_that_is_refused_is_parked_and_logged_and_does_not_vanish(

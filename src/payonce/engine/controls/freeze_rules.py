@@ -52,7 +52,7 @@ class SendsInFlight:
     def __str__(self) -> str:
         amounts = f" ({', '.join(map(str, self.amounts))})" if self.amounts else ""
         ends = "" if self.until is None else f", the last until {self.until.isoformat(timespec='seconds')}"
-        return f"{self.count:,} sends begun before{amounts}{ends}"
+        return f"{self.count:,} begun before{amounts}{ends}"
 
 
 @dataclass(frozen=True)

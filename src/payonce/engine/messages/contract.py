@@ -104,5 +104,5 @@ def _where(message: Message) -> str:
 
 def _named(action: str) -> str:
     if not action:
-        return "message without an action"
+        return "messages without an action"
     return f"action {action[:ACTION_SHOWN]!r}"
