@@ -40,7 +40,7 @@ def test_a_slip_is_refused_with_what_is_known(payonce: Payonce, database: Scratc
     payonce("users", "add", "ann", "--password-stdin", stdin=PASSWORD)
     assert "viewer, operator, approver" in payonce("users", "role", "ann", "admin").sentence
     assert "known are: ann" in payonce("users", "remove", "bob").sentence
-    assert "there already" in payonce("users", "add", "ANN", "--password-stdin", stdin=PASSWORD).sentence
+    assert "already exists" in payonce("users", "add", "ANN", "--password-stdin", stdin=PASSWORD).sentence
 
 
 def test_a_start_beyond_this_machine_says_how_to_add_the_first_login(

@@ -137,7 +137,7 @@ async def test_discarding_leaves_a_line_of_each(stage: OpenStage) -> None:
         assert await discard_entries(context.s.database, NAME, [gone, waiting], by="ann", why="the shop closed") == 1
         assert [each.message.id for each in await parked_entries(context.s.database, NAME)] == [kept]
         assert await noted(context) == [("outbox.discard", str(gone), "ann")]
-        with pytest.raises(Invalid, match="say why"):
+        with pytest.raises(Invalid, match="give a reason"):
             await discard_entries(context.s.database, NAME, [kept], by="ann", why=" ")
         with pytest.raises(Invalid, match="name 1 to 100"):
             await discard_entries(context.s.database, NAME, [], by="ann", why="all")

@@ -132,7 +132,7 @@ async def test_whoever_gave_the_address_does_not_agree_to_its_payment(stage: Ope
         await house.run(SOON_S)
         await house.release(payout)
         await house.run(SOON_S)
-        with pytest.raises(Invalid, match="asked by mallory; a second person must decide"):
+        with pytest.raises(Invalid, match="requested by mallory; a second person must decide"):
             await house.grant_one((await waiting(house)).id, "mallory")
         await house.grant()
         await house.run()
@@ -144,7 +144,7 @@ async def test_whoever_let_it_go_on_does_not_agree_to_its_payment(stage: OpenSta
         payout = await above_the_limit(house)
         await house.release(payout)
         await house.run(SOON_S)
-        with pytest.raises(Invalid, match="asked by ann; a second person must decide"):
+        with pytest.raises(Invalid, match="requested by ann; a second person must decide"):
             await house.grant_one((await waiting(house)).id, "ann")
 
 
