@@ -14,6 +14,7 @@ from typing import Final
 from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.database.notifier import Notifier
 from payonce.kit.log import get_logger
+from payonce.kit.microbatch import MicroBatch
 from payonce.taskserver import metrics
 from payonce.taskserver.arithmetic import (
     ERROR_WINDOW,
@@ -23,7 +24,6 @@ from payonce.taskserver.arithmetic import (
     is_success,
 )
 from payonce.taskserver.delivery import Answer, Sender, ending_of
-from payonce.taskserver.microbatch import MicroBatch
 from payonce.taskserver.queue_store import QueueStore
 from payonce.taskserver.queues import QueueRow
 from payonce.taskserver.task_store import Claim, Ending, TaskStore

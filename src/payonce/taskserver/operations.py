@@ -13,9 +13,9 @@ from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 
 from payonce.engine.database.connections import Connection, Database
+from payonce.kit.microbatch import MicroBatch
 from payonce.taskserver import names
 from payonce.taskserver.metrics import count_created
-from payonce.taskserver.microbatch import MicroBatch
 from payonce.taskserver.queues import QueueRow, write_time
 from payonce.taskserver.refusals import TASK_GONE, Refusal, exists, invalid, not_found
 from payonce.taskserver.task_store import TaskStore

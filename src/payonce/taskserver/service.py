@@ -11,9 +11,9 @@ import grpc
 from google.cloud import tasks_v2
 from google.protobuf import empty_pb2
 
+from payonce.kit.microbatch import MicroBatch
 from payonce.taskserver import names
 from payonce.taskserver.metrics import count_created
-from payonce.taskserver.microbatch import MicroBatch
 from payonce.taskserver.operations import Operations
 from payonce.taskserver.queue_store import QueueStore
 from payonce.taskserver.queues import STATES, QueueRow, config_of, shown_queue, updated

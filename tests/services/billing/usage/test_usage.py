@@ -94,7 +94,7 @@ async def test_over_the_limit_nothing_is_written_and_the_event_may_come_again(st
         await subscribe(s)
         await use(s.read, "anna", CALLS, ALLOWED - 1, "e-1")
         with pytest.raises(
-            UsageRefused, match=f"{ALLOWED - 1} of {ALLOWED} are used, 1 are left and 2 were asked"
+            UsageRefused, match=f"{ALLOWED - 1} of {ALLOWED} are used, 1 are left and 2 were requested"
         ) as no:
             await use(s.read, "anna", CALLS, 2, "e-2")
         assert (no.value.status, no.value.used, no.value.limit) == (429, ALLOWED - 1, ALLOWED)

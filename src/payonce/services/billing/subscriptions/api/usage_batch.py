@@ -1,11 +1,11 @@
 """Batches concurrent usage events: one round trip and one commit for all of them."""
 
-import asyncio
-from contextvars import Context
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from payonce.engine.database.connections import is_transient
+from payonce.kit.microbatch import MicroBatch
 from payonce.services.billing.subscriptions.store.usage import CountedUsage, Reads, read_answer
 
 BATCH_MAX: Final = 100
@@ -13,12 +13,11 @@ BATCH_MAX: Final = 100
 
 
 @dataclass(frozen=True)
-class _PendingEvent:
+class _UsageEvent:
     account_id: str
     feature: str
     delta: int
     event_id: str
-    answer: "asyncio.Future[CountedUsage]"
 
 
 class UsageBatcher:
@@ -27,30 +26,33 @@ class UsageBatcher:
 
     def __init__(self, read: Reads) -> None:
         self._read = read
-        self._waiting: list[_PendingEvent] = []
-        self._call: asyncio.Task[None] | None = None
+        self._batch = MicroBatch[_UsageEvent, CountedUsage | Exception](self._count, BATCH_MAX)
 
     async def use(self, account_id: str, feature: str, delta: int, event_id: str) -> CountedUsage:
         """Same contract as `usage.use`."""
-        answer: asyncio.Future[CountedUsage] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_PendingEvent(account_id, feature, delta, event_id, answer))
-        if self._call is None or self._call.done():
-            # In a context of its own, so that the call does not join the first caller's transaction.
-            self._call = asyncio.create_task(self._send(), context=Context())
-        return await answer
+        answer = await self._batch.add(_UsageEvent(account_id, feature, delta, event_id))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    async def _send(self) -> None:
-        while self._waiting:
-            events, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-            try:
-                rows = await self._count(events)
-            except Exception as error:
-                await self._after(error, events)
-            else:
-                for event, row in zip(events, rows, strict=True):
-                    _resolve(event, row)
+    async def _count(self, events: Sequence[_UsageEvent]) -> list[CountedUsage | Exception]:
+        """If a batch fails, its events are sent one by one, so that one invalid event does not fail the others."""
+        try:
+            rows = await self._call(events)
+        except Exception as error:
+            if len(events) == 1 or is_transient(error):
+                raise
+            return [await self._count_one(event) for event in events]
+        return [_answer(event, row) for event, row in zip(events, rows, strict=True)]
 
-    async def _count(self, events: list[_PendingEvent]) -> list[Any]:
+    async def _count_one(self, event: _UsageEvent) -> CountedUsage | Exception:
+        try:
+            [row] = await self._call([event])
+        except Exception as error:
+            return error
+        return _answer(event, row)
+
+    async def _call(self, events: Sequence[_UsageEvent]) -> list[Any]:
         return await self._read.fetch(
             """
             select outcome, counted, used, allowed, period_start, period_end, state
@@ -62,32 +64,9 @@ class UsageBatcher:
             [event.event_id for event in events],
         )
 
-    async def _after(self, error: Exception, events: list[_PendingEvent]) -> None:
-        """If a batch fails, its events are sent one by one, so that one invalid event does not fail the others."""
-        if len(events) == 1 or is_transient(error):
-            for event in events:
-                _fail(event, error)
-            return
-        for event in events:
-            try:
-                [row] = await self._count([event])
-            except Exception as own:
-                _fail(event, own)
-            else:
-                _resolve(event, row)
 
-
-def _resolve(event: _PendingEvent, row: Any) -> None:
+def _answer(event: _UsageEvent, row: Any) -> CountedUsage | Exception:
     try:
-        counted = read_answer(row, event.feature, event.delta, event.event_id)
+        return read_answer(row, event.feature, event.delta, event.event_id)
     except Exception as refusal:
-        _fail(event, refusal)
-        return
-    if not event.answer.done():
-        event.answer.set_result(counted)
-
-
-def _fail(event: _PendingEvent, error: Exception) -> None:
-    # The caller may have been canceled.
-    if not event.answer.done():
-        event.answer.set_exception(error)
+        return refusal

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -13,7 +14,7 @@ class MicroBatch(Generic[Item, Answer]):
     an idle period is flushed at once."""
 
     def __init__(
-        self, flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], most: int, pause_s: float
+        self, flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], most: int, pause_s: float = 0.0
     ) -> None:
         self._flush = flush
         self._most = most
@@ -32,7 +33,8 @@ class MicroBatch(Generic[Item, Answer]):
         answers: asyncio.Future[Sequence[Answer]] = asyncio.get_running_loop().create_future()
         self._waiting.append((items, answers))
         if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush_all())
+            # In a context of its own: a flush serves all callers and must not join the transaction of the first one.
+            self._flushing = asyncio.create_task(self._flush_all(), context=Context())
         return await answers
 
     async def drained(self) -> None:

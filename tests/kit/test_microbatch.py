@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from payonce.taskserver.microbatch import MicroBatch
+from payonce.kit.microbatch import MicroBatch
 
 
 class Store:
