@@ -36,8 +36,8 @@ from payonce.services.payouts.demo.run import (
     MOVED_MAX_S,
     MOVED_S,
     STALLED_S,
-    Patience,
     Report,
+    StallTimer,
     _moved_s,
 )
 from payonce.services.payouts.demo.verdict import Outcome, PayoutRecord, Verdict, find_discrepancies, undecided
@@ -73,7 +73,7 @@ def test_a_kept_promise_has_no_complaints() -> None:
     assert (figures["webhooks_repeated"], figures["webhooks_signed_again"]) == (3, 2)
     printed = Console(width=200, file=StringIO())
     printed.print(report.rendered())
-    assert re.search(r"webhooks_signed_again\W+2\W+were too old", printed.file.getvalue())  # type: ignore[attr-defined]
+    assert re.search(r"webhooks_signed_again\W+2\W+too old", printed.file.getvalue())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_is_more_than_our_record_says_was_paid_twice() -> None:
 
 def test_a_run_ends_that_does_not_come_to_its_end() -> None:
     now = 0.0
-    patience = Patience(lambda: now)
+    patience = StallTimer(lambda: now)
     while now < LIMIT_S:
         assert patience.lasts(int(now))
         now += STALLED_S - 1
@@ -182,7 +182,7 @@ def test_a_run_ends_that_does_not_come_to_its_end() -> None:
 
 def test_a_run_ends_in_which_nothing_comes_to_its_end() -> None:
     now = 0.0
-    patience = Patience(lambda: now)
+    patience = StallTimer(lambda: now)
     now = STALLED_S - 1
     assert patience.lasts(7)
     now += STALLED_S - 1

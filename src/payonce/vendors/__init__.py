@@ -1,1 +1,1 @@
-"""Systems outside, one folder each: the port, the client that speaks its wire format, and a simulator of it."""
+"""External systems, one folder each: the port, the client for the wire format, and a simulator."""

@@ -1,4 +1,4 @@
-"""Double-entry books of a simulated bank: accounts, what was moved between them, and nothing else."""
+"""Double-entry books of a simulated bank: accounts and the movements between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from payonce.kit.money import Amount, Asset, well_known
 from payonce.kit.outcomes import Invalid
 
 VAULT: Final = "vault"
-"""Where opening balances come from, so that a bank's accounts add up to zero too."""
+"""Source of opening balances, so that a bank's accounts add up to zero too."""
 
 
 class Denied(Exception):
-    """The bank says no, and has done nothing."""
+    """The bank refused the request and did nothing."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -38,11 +38,11 @@ class Movement:
 
 @dataclass
 class Books:
-    """The state; whoever owns it keeps the record from which it can be made again."""
+    """The state of the bank; its owner keeps the journal from which the state can be rebuilt."""
 
     movements: list[Movement] = field(default_factory=list)
     accounts: dict[str, bool] = field(default_factory=dict)
-    """Whether each is open."""
+    """By account, whether it is open."""
     _balances: dict[tuple[str, Asset], int] = field(default_factory=dict)
     _of_account: dict[str, list[Movement]] = field(default_factory=dict)
     _by_reference: dict[str, list[Movement]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Books:
         self.accounts[account] = False
 
     def check(self, source: str, target: str, amount: Amount) -> None:
-        """Denied when the movement may not be made."""
+        """Raises Denied if the movement is not allowed."""
         for account in (source, target):
             if account not in self.accounts:
                 raise Denied("no_such_account", f"there is no account {account}")
@@ -85,14 +85,13 @@ class Books:
         return self._by_reference.get(reference, ())
 
     def statement(self, account: str, begin: datetime, end: datetime) -> list[Movement]:
-        """Movements of an account booked from `begin` to before `end`. An opening balance is where a statement begins,
-        and no line of it."""
+        """Movements of an account booked from `begin` to before `end`, without opening balances."""
         booked = self._of_account.get(account, ())
         return [each for each in booked if begin <= each.booked_at < end and each.source != VAULT]
 
 
 def amount_on_wire(value: object, currency: object) -> Amount:
-    """An amount as banks write it: a decimal text and a currency's code."""
+    """Parses an amount as banks write it, a decimal string and a currency code; raises Denied."""
     if not isinstance(value, str) or not isinstance(currency, str):
         raise Denied("bad_request", "an amount is a decimal text with a currency")
     try:
@@ -110,5 +109,5 @@ def moment_on_wire(text: str) -> datetime:
 
 
 def system_clock() -> datetime:
-    """A bank's own clock, which is not ours; tests hand in another."""
+    """The default clock of a bank; tests pass their own."""
     return datetime.now(UTC)

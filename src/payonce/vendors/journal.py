@@ -1,4 +1,4 @@
-"""The memory of a simulator: records in the order they were made, in a file if there is one."""
+"""The journal of a simulator: its records in order, in a file if it has one."""
 
 import fcntl
 import os
@@ -11,22 +11,22 @@ from payonce.kit.outcomes import Unavailable
 
 
 class Journal:
-    """Appended to before what it tells of counts. One process at a time holds the file."""
+    """Records are appended before they take effect. Only one process at a time has the file open."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._file: BinaryIO | None = None
         self.records: list[dict[str, Any]] = []
-        """What was on record when it was opened."""
+        """The records at the time of opening."""
         if path is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b")  # noqa: SIM115 - kept
-            # Card numbers and keys of a simulation are often real ones: also files of earlier versions are closed.
+            # Simulations often use real card numbers and keys: restrict the files of earlier versions too.
             os.fchmod(self._file.fileno(), 0o600)
             self._take(path)
 
     def append(self, record: dict[str, Any]) -> None:
         if self._file is not None:
-            # In the hands of the system: it outlives a killed process, which is what a simulator promises.
+            # Flushed to the operating system, it survives a killed process, as a simulator guarantees.
             self._file.write(msgspec.json.encode(record) + b"\n")
             self._file.flush()
 
@@ -47,7 +47,7 @@ class Journal:
             ) from error
         self._file.seek(0)
         text = self._file.read()
-        # A process killed while it wrote leaves half a line, and had not answered anybody.
+        # A process killed while writing leaves half a line, whose request it has not answered.
         whole = text.rfind(b"\n") + 1
         self._file.truncate(whole)
         self.records = [msgspec.json.decode(line) for line in text[:whole].splitlines()]

@@ -1,4 +1,4 @@
-"""How many requests a simulated vendor takes in a second."""
+"""The rate limit of a simulated vendor."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,14 +8,14 @@ WINDOW_S: Final = 1.0
 
 
 class Meter:
-    """Counts the requests of the last second as a vendor does, and turns away those above its limit."""
+    """Counts the requests of the last second and rejects those above the limit."""
 
     def __init__(self, limit_per_s: float | None, tick: Callable[[], float]) -> None:
         self.limit_per_s = limit_per_s
         self.requests = 0
         self.turned_away = 0
         self.peak_per_s = 0
-        """The most that came within any one second, those turned away included."""
+        """The maximum number of requests within any second, including rejected ones."""
         self._tick = tick
         self._recent: deque[float] = deque()
 

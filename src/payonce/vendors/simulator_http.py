@@ -1,4 +1,4 @@
-"""How simulators are spoken to: their paths, and what is told them below `/simulator`, answered in JSON."""
+"""HTTP for simulators: routing, and the JSON control endpoints below `/simulator`."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ from payonce.kit.outcomes import Invalid
 
 
 class Paths:
-    """An ASGI application of routes without names in their paths: one look finds the endpoint. What is not found that
-    way, such as a path that nobody has, Starlette answers."""
+    """An ASGI application that finds routes without path parameters by one dictionary look-up and leaves all other
+    requests to Starlette."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._endpoints = {(method, each.path): each.endpoint for each in routes for method in each.methods or ()}

@@ -1,6 +1,6 @@
-"""The client: ChangeNOW's wire format, and what each of its answers means for the one who asked.
+"""The client: ChangeNOW's wire format, and the meaning of each answer for the caller.
 
-| answer | a question (GET) | `create` (POST) |
+| answer | a query (GET) | `create` (POST) |
 |---|---|---|
 | 200, about what was asked | the answer | it was created |
 | 429 | Retry after its Retry-After, which holds all processes back | NotSent, likewise |
@@ -51,12 +51,12 @@ CODES: Final = {
     "pair_is_inactive": Code.PAIR_INACTIVE,
 }
 ABOVE: Final = ("maxim", "more than", "more then", "greater", "exceed")
-"""What `out_of_range` says of an amount that is too large; of others it says that they are less than minimal."""
+"""Words by which `out_of_range` denotes an amount that is too large; otherwise the amount is too small."""
 NOT_ALLOWED: Final = (401, 403)
 DEFINITE_IN_PLAIN_TEXT: Final = (400, 422)
-"""Statuses that are a no without the vendor's own word for it; a 404 may be a proxy's."""
+"""Statuses that are definite even without an error code of the vendor; a 404 may be a proxy's."""
 DOCUMENT: Final = b"{"
-"""What the vendor's errors begin with."""
+"""The first byte of the vendor's error documents."""
 TRANSIENT: Final = (408, 425, 429)
 CODE_MAX_CHARS: Final = 64
 MESSAGE_MAX_CHARS: Final = 200

@@ -1,4 +1,4 @@
-"""What is below `/simulator`: deposits told by the chain, the books for oracles in other processes, and switches."""
+"""The control endpoints below `/simulator`: deposits from the chain, the books for test oracles, and switches."""
 
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ class ClockCommand(msgspec.Struct, frozen=True, rename="camel"):
 class FateCommand(msgspec.Struct, frozen=True):
     id: str
     fate: Fate | None = None
-    """None: the next status now."""
+    """None advances to the next status."""
 
 
 class PairCommand(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,4 +1,4 @@
-"""How exchanges end at the simulated exchange."""
+"""The random outcomes of exchanges at the simulated exchange."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from payonce.vendors.changenow.books import Fate
 
 @dataclass(frozen=True)
 class Fates:
-    """What share of exchanges ends other than well, drawn by seed and exchange."""
+    """The shares of exchanges that fail, refund or verify, drawn by seed and exchange."""
 
     seed: int = 0
     fail: float = 0.0

@@ -1,6 +1,6 @@
-"""What payonce asks of ChangeNOW, and the words it asks with.
+"""The port of ChangeNOW, and its types.
 
-Amounts are decimals in major units, as the vendor writes them: how many decimals a currency has its caller knows.
+Amounts are decimals in major units, as the vendor writes them; callers know the number of decimals of a currency.
 """
 
 import re
@@ -15,36 +15,36 @@ import msgspec
 from payonce.kit.outcomes import Refused
 
 REQUESTS_PER_S: Final = 30.0
-"""What the vendor allows one key; all queues, polls, quotes and reconciliation together."""
+"""The vendor's limit per key, shared by all queues, polls, quotes and reconciliation."""
 BUDGET_PER_S: Final = REQUESTS_PER_S * 0.8
 BUDGET_BURST: Final = 1
-"""Within any second at most 25 have their turn; the rest is for those that were held up on their way."""
+"""At most 25 turns within any second; the rest is a reserve for delayed requests."""
 CALL_MAX_S: Final = 20.0
 TURN_MAX_S: Final = 5.0
 ANSWER_MAX_S: Final = 14.0
-"""A call is the wait for its turn, for the answer, and a second to tell others of a rest that the vendor asks for."""
+"""A call consists of the wait for its turn, the wait for the answer, and a second to record a requested pause."""
 PAGE_MAX: Final = 100
-"""Of the list of exchanges."""
+"""Maximum page size of the list of exchanges."""
 REFERENCE_MAX_CHARS: Final = 64
-"""Of one field of the vendor's `payload`."""
+"""Maximum length of one field of the vendor's `payload`."""
 DOUBLE_STEP: Final = Decimal("1e-15")
-"""Amounts this close, in proportion, are one: on its way through a binary double a number keeps 15 digits."""
+"""Relative tolerance for equal amounts: a number keeps 15 digits through a binary double."""
 _EVM_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
 def same_amount(said: Decimal, ours: Decimal) -> bool:
-    """Whether what the vendor says can be our amount, which is the exact one."""
+    """Whether the vendor's amount equals our exact one, within the precision of a double."""
     return abs(said - ours) <= ours * DOUBLE_STEP
 
 
 def same_address(said: str, ours: str) -> bool:
-    """Whether what the vendor says is our address. One of an EVM network is compared by its bytes, since the vendor may
-    write it in other capitals; any other to the letter."""
+    """Whether the vendor's address is ours. EVM addresses are compared by their bytes, since the vendor may change the
+    letter case; all others exactly."""
     return said == ours or (_EVM_ADDRESS.fullmatch(ours) is not None and said.lower() == ours.lower())
 
 
 class Status(StrEnum):
-    """Of an exchange, in the vendor's words."""
+    """Status of an exchange, in the vendor's terms."""
 
     NEW = "new"
     WAITING = "waiting"
@@ -59,7 +59,7 @@ class Status(StrEnum):
 
 
 class Code(StrEnum):
-    """Why the vendor refuses, as far as we act on it; what it calls otherwise is OTHER."""
+    """The vendor's reasons for refusals, as far as we handle them; all others are OTHER."""
 
     TOO_SMALL = "too_small"
     """out_of_range, deposit_too_small, less_min_amount."""
@@ -68,14 +68,14 @@ class Code(StrEnum):
     BAD_ADDRESS = "bad_address"
     BAD_REFUND_ADDRESS = "bad_refund_address"
     PAIR_INACTIVE = "pair_inactive"
-    """Also what it says of amounts below the minimum: check the range."""
+    """Also returned for amounts below the minimum: check the range."""
     NOT_ALLOWED = "not_allowed"
-    """401 and 403: the key, not the payout."""
+    """401 and 403: the key was refused, not the payout."""
     OTHER = "other"
 
 
 class ExchangeRefused(Refused):
-    """A definite no, with the vendor's word for it."""
+    """A definite refusal, with the vendor's code."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(reason)
@@ -95,9 +95,9 @@ class Estimate(msgspec.Struct, frozen=True):
     to_amount: Decimal
     """After both fees."""
     deposit_fee: Decimal
-    """In the currency that is given."""
+    """In the source currency."""
     withdrawal_fee: Decimal
-    """In the currency that is got."""
+    """In the target currency."""
     rate_id: str | None = None
     valid_until: datetime | None = None
     speed_forecast: str | None = None
@@ -105,14 +105,14 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Range(msgspec.Struct, frozen=True):
-    """What the pair takes at once; None: no upper limit."""
+    """The amounts that the pair accepts per exchange; `max_amount` is None without an upper limit."""
 
     min_amount: Decimal
     max_amount: Decimal | None
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Creates an exchange. It moves nothing before somebody pays its deposit address."""
+    """An order for an exchange. No money moves before its deposit address is paid."""
 
     pair: Pair
     from_amount: Decimal
@@ -122,7 +122,7 @@ class Order(msgspec.Struct, frozen=True):
     refund_extra_id: str | None = None
     user_id: str | None = None
     payload: str | None = None
-    """Our reference, at most 64 characters; the vendor keeps it and says it back in `exchange`."""
+    """Our reference, at most 64 characters; the vendor stores it and returns it with `exchange`."""
 
 
 class Swap(msgspec.Struct, frozen=True):
@@ -131,11 +131,11 @@ class Swap(msgspec.Struct, frozen=True):
     id: str
     pair: Pair
     from_amount: Decimal
-    """As ordered: the vendor says it back as a JSON number, which keeps 15 digits."""
+    """As ordered; the vendor returns it as a JSON number, which keeps 15 digits."""
     to_amount: Decimal
     payin_address: str
     payin_extra_id: str | None
-    """Without it a deposit to the address is nobody's."""
+    """Without it a deposit to the address cannot be attributed."""
     payout_address: str
     payout_extra_id: str | None
     refund_address: str | None
@@ -145,7 +145,7 @@ class Swap(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """An exchange as it stands now. Amounts are None until the vendor knows them."""
+    """The present state of an exchange. Amounts are None until the vendor knows them."""
 
     id: str
     status: Status
@@ -183,15 +183,15 @@ class AddressVerdict(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class ChangeNow(Protocol):
-    """Every call is one request of at most 20 seconds. Raises ExchangeRefused (a definite no), Retry (a question that
-    got no answer; ask again) or, only `create`, NotSent or Unknown."""
+    """Every call is one request of at most 20 seconds. Raises ExchangeRefused (definite), Retry (a query without an
+    answer) or, for `create`, NotSent or Unknown."""
 
     async def estimate(self, pair: Pair, from_amount: Decimal) -> Estimate: ...
 
     async def create(self, order: Order) -> Swap: ...
 
     async def exchange(self, exchange_id: str) -> Exchange | None:
-        """None: the vendor knows no exchange of this id."""
+        """None if the vendor does not know the id."""
         ...
 
     async def range(self, pair: Pair) -> Range: ...
@@ -201,10 +201,11 @@ class ChangeNow(Protocol):
     async def currencies(self) -> Sequence[Currency]: ...
 
     async def validate_address(self, currency: str, network: str, address: str, extra_id: str | None) -> AddressVerdict:
-        """Of the address on that network. The vendor judges no extra ids; `currencies` says where one may be needed."""
+        """Validates the address on that network. The vendor does not check extra ids; `currencies` shows where one may
+        be needed."""
         ...
 
     async def exchanges(self, since: datetime, until: datetime, offset: int, limit: int) -> Sequence[Exchange]:
-        """The list of our key's exchanges, by creation, for reconciliation. Fewer than `limit` (1 to 100) are the last;
-        one at the edge of the interval may be shown though it lies just outside."""
+        """Our key's exchanges by creation time, for reconciliation. A page of fewer than `limit` (1 to 100) is the
+        last. Exchanges just outside the interval may be included."""
         ...

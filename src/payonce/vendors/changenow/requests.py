@@ -1,4 +1,4 @@
-"""What is asked of the simulated exchange, read from a request, or denied in the vendor's words."""
+"""Parsing of requests to the simulated exchange; invalid ones are denied with the vendor's error codes."""
 
 import hashlib
 import re
@@ -23,7 +23,7 @@ def parts(pair: Pair) -> tuple[str, str, str, str]:
 
 
 def payin_address(given: Listing, exchange_id: str) -> str:
-    """An address of its own for each exchange."""
+    """A deposit address, unique per exchange."""
     digest = hashlib.blake2b(f"payin {exchange_id}".encode(), digest_size=32).hexdigest()
     return f"0x{digest[:40]}" if given.network in ("eth", "bsc") else f"{given.network}{digest[:32]}"
 

@@ -1,7 +1,7 @@
-"""ChangeNOW's documents as they come over the wire, and what they are in the port's words.
+"""ChangeNOW's documents on the wire, and their conversion to the port's types.
 
-Amounts are JSON numbers and are read as decimals from their digits. What a document has beyond these fields is ignored;
-a document without one of them, or with an amount or a status that is none, is unusable: `Unknown`.
+Amounts are JSON numbers, parsed as decimals from their digits. Further fields are ignored. A document with a missing
+field, or with an invalid amount or status, raises `Unknown`.
 """
 
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from payonce.vendors.changenow.port import (
 )
 
 DIGITS_MAX: Final = 60
-"""On either side of the point; `1e999999999` is a number too."""
+"""On either side of the point, since `1e999999999` is a valid number too."""
 TEXT_MAX_CHARS: Final = 256
 REFERENCE: Final = "reference"
 """The field of the vendor's `payload` that is ours."""
@@ -116,7 +116,7 @@ class WirePartner(msgspec.Struct, frozen=True):
 
 class WireListed(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     request_id: str
-    """What `create` calls `id`."""
+    """The same as `id` in the answer to `create`."""
     status: str
     created_at: datetime
     updated_at: datetime
@@ -175,7 +175,7 @@ def limits(wire: WireRange, pair: Pair) -> Range:
 
 
 def swap(wire: WireSwap, order: Order) -> Swap:
-    """What was created, if it is what was ordered: money is sent to the address in it."""
+    """The created exchange. Raises Unknown unless it matches the order, as money is sent to its address."""
     _same_pair(wire.pair, order.pair)
     _same_amount(wire.from_amount, order.from_amount)
     same_memo = (wire.payout_extra_id or None) == (order.extra_id or None)
@@ -250,7 +250,7 @@ def currency(wire: WireCurrency) -> Currency:
 
 
 def amount(value: Decimal, name: str) -> Decimal:
-    """Not negative, finite, and of so few digits that it can be written out."""
+    """A finite, non-negative amount with few enough digits to be written out; raises Unknown otherwise."""
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int) or value < 0 or value.adjusted() > DIGITS_MAX:
         raise Unknown(f"has a {name} that is no amount")
@@ -265,7 +265,7 @@ def amount_or_none(value: Decimal | None, name: str) -> Decimal | None:
 
 
 def moment(value: datetime) -> datetime:
-    """The vendor leaves the zone out at times; its times are UTC."""
+    """The vendor sometimes omits the time zone; its times are UTC."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
@@ -288,7 +288,7 @@ def text(value: str, name: str) -> str:
 
 
 def reference(payload: msgspec.Raw) -> str | None:
-    """What others put into the vendor's free fields is none of ours."""
+    """Our reference in the vendor's free-form payload; None if the payload is not ours."""
     try:
         fields = loads_exact(bytes(payload))
     except Invalid:

@@ -1,4 +1,4 @@
-"""The gateway's books: every charge, declined ones too, every refund, and the movements in their order."""
+"""The gateway's books: all charges including declined ones, all refunds, and the movements in order."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -54,8 +54,8 @@ class Line:
 
 @dataclass
 class GatewayBooks:
-    """The state; whoever owns it keeps the record from which it can be made again. What it answers to oracles is in
-    the gateway's own words: what happened there, whoever knows of it."""
+    """The state of the gateway; its owner keeps the journal from which the state can be rebuilt. Test oracles read from
+    it what really happened at the gateway."""
 
     charges: dict[str, ChargeEntry] = field(default_factory=dict)
     refunds: dict[str, RefundEntry] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class GatewayBooks:
         self._move(LineKind.REFUND, entry.id, entry.reference, -entry.amount, entry.currency, entry.created)
 
     def check_refund(self, charge_id: object, amount: int) -> ChargeEntry:
-        """Denied when it may not be made."""
+        """Raises Denied if the refund is not allowed."""
         entry = self.charges.get(charge_id) if isinstance(charge_id, str) else None
         if entry is None:
             raise Denied(RefusalCode.NO_SUCH_CHARGE, "There is no such charge.")
@@ -101,12 +101,12 @@ class GatewayBooks:
         return self._total(LineKind.CHARGE, currency)
 
     def refunded_total(self, currency: str) -> Amount:
-        """What was given back, as a positive amount."""
+        """The refunded total, as a positive amount."""
         return -self._total(LineKind.REFUND, currency)
 
     def captures_per_invoice(self) -> Counter[str]:
-        """How often each invoice was captured, over all its tries; by `metadata.invoice`, or by the reference of
-        charges that name none. More than one is a customer who paid twice."""
+        """Captures per invoice over all attempts, by `metadata.invoice` or, without one, by reference. More than one
+        capture means that a customer paid twice."""
         return Counter(
             entry.metadata.get(INVOICE, entry.reference) for entry in self.charges.values() if entry.captured
         )

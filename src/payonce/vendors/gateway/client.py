@@ -1,6 +1,6 @@
-"""The client: the gateway's wire format, and what each of its answers means for the one who asked.
+"""The client: the gateway's wire format, and the meaning of each answer for the caller.
 
-| answer | a question (GET) | `charge`, `refund` (POST) |
+| answer | a query (GET) | `charge`, `refund` (POST) |
 |---|---|---|
 | 200, 201, about what was asked | the answer | it happened |
 | 402 with a code of the gateway, to `charge` | | Declined: the card did not pay |
@@ -44,18 +44,18 @@ from payonce.vendors.gateway.port import (
 
 NOT_ALLOWED: Final = (401, 403)
 DEFINITE: Final = (400, 404, 422)
-"""With the gateway's own word for it: a proxy's 404 proves nothing."""
+"""Definite only with a code of the gateway: a proxy's 404 proves nothing."""
 MESSAGE_MAX_CHARS: Final = 200
 _CODE: Final = re.compile(r"[a-z_]{1,64}")
 _TOKEN: Final = re.compile(r"[A-Za-z]+_[A-Za-z0-9_]{1,120}", re.ASCII)
-"""Has letters before anything else: whatever a customer hands in, a card number is never sent on."""
+"""Begins with letters, so that a card number in the place of a token is never sent on."""
 
 Watch = Callable[[str, str, float], None]
-"""Told of every request: the call, how it was answered, and the seconds from sending it to that."""
+"""Called for every request with the call, the outcome, and the seconds until the answer."""
 
 
 class GatewayClient:
-    """Speaks to the gateway through one HTTP client, within a budget of calls."""
+    """Calls the gateway through one HTTP client, within a budget of calls."""
 
     def __init__(self, http: HttpClient, key: str, budget: Budget | None = None, *, watch: Watch | None = None) -> None:
         self._http = http

@@ -1,4 +1,4 @@
-"""What is below `/simulator`: the books for oracles in other processes, and switches."""
+"""The control endpoints below `/simulator`: the books for test oracles, and switches."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ class CardCommand(msgspec.Struct, frozen=True):
     number: str | None = None
     """Another card behind the token."""
     script: Sequence[str] | None = None
-    """How its next charges end."""
+    """The outcomes of its next charges."""
 
 
 class OutageCommand(msgspec.Struct, frozen=True):

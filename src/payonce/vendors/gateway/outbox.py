@@ -1,4 +1,4 @@
-"""The webhooks of the simulated gateway: what is still to be told, when, how often, and how each telling ended."""
+"""The webhooks of the simulated gateway: pending deliveries, their retries and outcomes."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,15 @@ from payonce.kit.webhooks import Secret, signed_headers
 from payonce.kit.webhooks.signatures import ID, SIGNATURE, TIMESTAMP
 
 AGAIN_AFTER_S: Final = (5, 60, 300, 1_800, 7_200, 36_000, 86_400)
-"""After each try that was not answered with a 2xx; then the gateway gives up."""
+"""Delays after attempts without a 2xx answer; then the gateway gives up."""
 LATE_S: Final = 3_600.0
 WEBHOOKS_MAX: Final = 1_000
-"""Of one round of delivery."""
+"""Per round of delivery."""
 
 
 @dataclass(frozen=True)
 class WebhookFaults:
-    """What share of events is told twice, or late, drawn by seed and event."""
+    """The shares of events that are delivered twice or late, drawn by seed and event."""
 
     seed: int = 0
     duplicate: float = 0.0
@@ -30,7 +30,7 @@ class WebhookFaults:
     late_s: float = LATE_S
 
     def draw(self, event_id: str, due_at: datetime) -> list[datetime]:
-        """When each copy goes out."""
+        """The due time of each copy."""
         if self._place(event_id, "late") < self.late:
             due_at += timedelta(seconds=self.late_s)
         return [due_at] * (2 if self._place(event_id, "duplicate") < self.duplicate else 1)
@@ -42,7 +42,7 @@ class WebhookFaults:
 
 @dataclass
 class QueuedWebhook:
-    """One telling of an event."""
+    """One delivery of an event."""
 
     number: int
     event_id: str
@@ -93,7 +93,7 @@ async def deliver(
     now: datetime,
     record: Callable[[QueuedWebhook, bool], None],
 ) -> int:
-    """Posts what is due to the address of `http`, each try signed anew. Answers how many arrived."""
+    """Posts the due webhooks to the address of `http`, signing each attempt; returns the number delivered."""
     arrived = 0
     for webhook in outbox.due(now):
         signed = signed_headers(secrets, webhook.event_id, now, webhook.body)

@@ -39,11 +39,11 @@ INVOICE: Final = "invoice"
 class ChargeStatus(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """Declined: on the books, and nothing was captured."""
+    """Declined: recorded, but nothing was captured."""
 
 
 class DeclineCode(StrEnum):
-    """Why a card did not pay, in the gateway's words. There may be others: they are soft."""
+    """The gateway's decline codes. Unknown codes count as soft declines."""
 
     INSUFFICIENT_FUNDS = "insufficient_funds"
     CARD_DECLINED = "card_declined"
@@ -52,23 +52,23 @@ class DeclineCode(StrEnum):
 
 
 HARD: Final = frozenset({DeclineCode.EXPIRED_CARD.value, DeclineCode.INVALID_CVV.value})
-"""No try with the same card will succeed: a new one is needed."""
+"""Hard declines: no retry with the same card will succeed."""
 
 
 class RefusalCode(StrEnum):
-    """Why the gateway will not even try, in its words, as far as we act on it."""
+    """The gateway's refusal codes, as far as we handle them."""
 
     NO_SUCH_TOKEN = "no_such_payment_method"  # noqa: S105  a word, no secret
     NO_SUCH_CHARGE = "no_such_charge"
     AMOUNT_TOO_LARGE = "amount_too_large"
-    """A refund of more than is left of its charge."""
+    """A refund above the remaining amount of its charge."""
     CHARGE_FAILED = "charge_failed"
     """A refund of a charge that captured nothing."""
     BAD_REQUEST = "bad_request"
 
 
 class GatewayRefused(Refused):
-    """A definite no to what was asked, with the gateway's word for it."""
+    """A definite refusal, with the gateway's code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"refused ({code}): {message}")
@@ -77,13 +77,13 @@ class GatewayRefused(Refused):
 
 
 class Declined(Refused):
-    """The card did not pay. What was tried is on the gateway's books as a charge that captured nothing.
+    """The card was declined. The gateway has recorded a charge that captured nothing.
 
-    An effect's record keeps the reason alone; `read` makes the same of it again.
+    An effect's record keeps only the reason; `read` parses it back.
     """
 
     def __init__(self, code: str, message: str, charge_id: str | None = None) -> None:
-        # In brackets: `invalid_cvv: 123` would be taken for a secret and its name, and be redacted.
+        # In brackets, since `invalid_cvv: 123` would be redacted as a secret and its name.
         super().__init__(f"declined ({code}): {message} [{charge_id or '-'}]")
         self.code = code
         self.message = message
@@ -95,7 +95,7 @@ class Declined(Refused):
 
     @classmethod
     def read(cls, refusal: Refused) -> "Declined | None":
-        """None: what refused was not a card, but the gateway, or a brake of ours."""
+        """The decline in a refusal; None if the gateway or our own controls refused."""
         if isinstance(refusal, cls):
             return refusal
         match = _DECLINED.fullmatch(refusal.reason)

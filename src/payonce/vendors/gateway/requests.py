@@ -1,4 +1,4 @@
-"""What is asked of the simulated gateway, read from a request, or denied in its words."""
+"""Parsing of requests to the simulated gateway; invalid ones are denied with its error codes."""
 
 import hashlib
 import re
@@ -20,7 +20,7 @@ from payonce.vendors.gateway.port import (
 )
 
 EXPONENT_MAX: Final = 3
-"""What has more decimals is a coin or a unit of account, and no currency that cards pay in."""
+"""Codes with more decimals are coins or units of account, which cards cannot pay."""
 _LINE: Final = re.compile(r"txn_([0-9]{1,12})", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
@@ -36,7 +36,7 @@ def document_in(body: bytes) -> dict[str, Any]:
 
 
 def digest_of(path: str, body: bytes) -> str:
-    """The same for the same order: fields may come in another order, and numbers are their digits."""
+    """A digest of the request that ignores the order of fields and compares numbers by their digits."""
     with suppress(Invalid):
         body = msgspec.json.encode(loads_exact(body), order="sorted")
     return hashlib.sha256(path.encode() + b"\x00" + body).hexdigest()
@@ -81,7 +81,7 @@ def limit_in(text: str | None) -> int:
 
 
 def line_in(text: str | None) -> int:
-    """The number of the line after which a page begins."""
+    """The number of the line that precedes the page."""
     if not text:
         return 0
     match = _LINE.fullmatch(text)

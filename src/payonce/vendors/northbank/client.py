@@ -1,4 +1,4 @@
-"""The client: Northbank's wire format, and what each of its answers means for the one who asked.
+"""The client: Northbank's wire format, and the meaning of each answer for the caller.
 
 | answer | means |
 |---|---|
@@ -29,7 +29,7 @@ DEFINITE: Final = {
     404: ("no_such_account",),
     409: ("account_closed",),
 }
-"""By status, the codes that are the bank's word that nothing moved. From a proxy there is no such word."""
+"""By status, the bank's own codes that guarantee that nothing moved. A proxy does not send them."""
 
 
 class Money(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Lines(msgspec.Struct, frozen=True):
 
 
 class NorthbankClient:
-    """Speaks to Northbank through one HTTP client, within a budget of calls."""
+    """Calls Northbank through one HTTP client, within a budget of calls."""
 
     def __init__(self, http: HttpClient, budget: Budget | None = None, *, watch: Watch | None = None) -> None:
         self._http = http
@@ -128,9 +128,9 @@ class NorthbankClient:
 
 
 def _error_of(answer: Response) -> Exception:
-    """What an answer means that is not the one hoped for."""
+    """The error that an unsuccessful answer means."""
     if answer.status == 429:
-        return NotSent(f"{answer.source} was turned away: too many requests")
+        return NotSent(f"{answer.source} was rate-limited: too many requests")
     try:
         error = answer.json()["error"]
         code, text = str(error["code"]), str(error["message"])
@@ -142,7 +142,7 @@ def _error_of(answer: Response) -> Exception:
 
 
 def _ok(answer: Response) -> Response:
-    """The answer to a question. A no to a question proves nothing."""
+    """Returns a successful answer to a query. A refused query proves nothing, so it raises Unknown."""
     if answer.status != 200:
         problem = _error_of(answer)
         raise Unknown(str(problem)) if isinstance(problem, Refused) else problem
@@ -153,7 +153,7 @@ def _amount(answer: Response, money: Money, asset: Asset) -> Amount:
     try:
         return Amount.from_decimal(money.value, Asset(money.currency, asset.exponent))
     except Invalid as error:
-        raise Unknown(f"{answer.source} answered with an amount that is none: {error}") from None
+        raise Unknown(f"{answer.source} answered with an invalid amount: {error}") from None
 
 
 def _receipt(booked: WireTransfer) -> TransferReceipt:

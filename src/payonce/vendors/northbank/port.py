@@ -1,4 +1,4 @@
-"""What payonce asks of Northbank, and the words it asks with."""
+"""The port of Northbank, and its types."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,13 +13,13 @@ KEYS_KEPT_S: Final = 24 * 3_600.0
 
 
 class TransferOrder(msgspec.Struct, frozen=True):
-    """Moves an amount between two accounts at the bank. Sent again as it stands, it happens once."""
+    """A transfer between two accounts at the bank. Sent again unchanged, it happens once."""
 
     key: str
     source: str
     target: str
     value: str
-    """Major units, a decimal text."""
+    """Major units, as a decimal string."""
     currency: str
 
     @property
@@ -36,10 +36,10 @@ class TransferReceipt(msgspec.Struct, frozen=True):
 class StatementLine(msgspec.Struct, frozen=True):
     id: str
     key: str
-    """Of the order that made it; empty for what others ordered."""
+    """The key of our order; empty for transfers ordered by others."""
     counterparty: str
     value: str
-    """Signed: what came is positive."""
+    """Signed; incoming amounts are positive."""
     currency: str
     booked_at: datetime
 
@@ -51,17 +51,17 @@ class StatementLine(msgspec.Struct, frozen=True):
 class StatementPage(msgspec.Struct, frozen=True):
     lines: Sequence[StatementLine]
     after: str | None
-    """Where the next page begins; None at the end."""
+    """Cursor of the next page; None at the end."""
 
 
 @runtime_checkable
 class Northbank(Protocol):
     async def transfer(self, order: TransferOrder) -> TransferReceipt:
-        """Raises Refused (a definite no, nothing moved), NotSent (it never arrived) or Unknown."""
+        """Raises Refused (definite, nothing moved), NotSent (it never arrived) or Unknown."""
         ...
 
     async def find_transfer(self, key: str) -> TransferReceipt | None:
-        """By the key it was ordered with, also after the bank has stopped honouring it. Raises NotSent or Unknown."""
+        """Finds a transfer by its key, even after the key has expired. Raises NotSent or Unknown."""
         ...
 
     async def balance(self, account: str, asset: Asset) -> Amount: ...

@@ -1,4 +1,4 @@
-"""Northbank as it answers over HTTP, with books of its own; it knows no faults (those are `payonce.testing.faults`)."""
+"""A simulator of Northbank over HTTP, with its own books and without faults (those are in `payonce.testing.faults`)."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +23,7 @@ STATUS = {"insufficient_funds": 402, "no_such_account": 404, "account_closed": 4
 
 
 class NorthbankSimulator:
-    """An ASGI application. Its books outlive the process when it is given a journal."""
+    """An ASGI application. With a journal its books survive the process."""
 
     def __init__(self, journal: Path | None = None, clock: Callable[[], datetime] = system_clock) -> None:
         self.books = Books()
@@ -62,7 +62,7 @@ class NorthbankSimulator:
         self._apply(record)
 
     def _apply(self, record: Mapping[str, Any]) -> None:
-        """The only place where anything changes: what is on record makes the same bank again."""
+        """The only place that changes the state, so that replaying the journal rebuilds the same bank."""
         at = datetime.fromisoformat(record["at"])
         match record["event"]:
             case "opened":

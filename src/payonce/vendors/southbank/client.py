@@ -134,9 +134,9 @@ class SouthbankClient:
 
 
 def _error_of(answer: Response) -> Exception:
-    """What an answer means that is not the one hoped for."""
+    """The error that an unsuccessful answer means."""
     if answer.status == 429:
-        return NotSent(f"{answer.source} was turned away: too many requests")
+        return NotSent(f"{answer.source} was rate-limited: too many requests")
     try:
         document = answer.json()
         reason, text = str(document["reason"]), str(document["text"])
@@ -148,7 +148,7 @@ def _error_of(answer: Response) -> Exception:
 
 
 def _ok(answer: Response) -> Response:
-    """The answer to a question. A no to a question proves nothing."""
+    """Returns a successful answer to a query. A refused query proves nothing, so it raises Unknown."""
     if answer.status != 200:
         problem = _error_of(answer)
         raise Unknown(str(problem)) if isinstance(problem, Refused) else problem
@@ -156,7 +156,7 @@ def _ok(answer: Response) -> Response:
 
 
 def _receipt(answer: Response, payment: Payment, order: PaymentOrder) -> PaymentReceipt:
-    """The payment, if it is the one that was ordered in every respect."""
+    """The receipt of the payment. Raises Unknown unless the payment matches the order in every field."""
     said = (payment.status, payment.reference, payment.debtor, payment.creditor, payment.currency)
     if said != ("BOOKED", order.reference, order.debtor, order.creditor, order.currency) or (
         _amount(answer, payment.amount, order.amount.asset) != order.amount
@@ -169,7 +169,7 @@ def _amount(answer: Response, text: str, asset: Asset) -> Amount:
     try:
         return Amount.from_decimal(text, asset)
     except Invalid as error:
-        raise Unknown(f"{answer.source} answered with an amount that is none: {error}") from None
+        raise Unknown(f"{answer.source} answered with an invalid amount: {error}") from None
 
 
 def _ms(moment: datetime) -> int:

@@ -1,4 +1,4 @@
-"""What payonce asks of Southbank, and the words it asks with."""
+"""The port of Southbank, and its types."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,17 +9,17 @@ import msgspec
 from payonce.kit.money import Amount, Asset, well_known
 
 LISTED_WITHIN_S: Final = 2.0
-"""A payment that was booked is listed after this time at the latest, says the bank."""
+"""The bank guarantees that a booked payment is listed within this time."""
 
 
 class PaymentOrder(msgspec.Struct, frozen=True):
-    """Pays from one account at the bank to another. Sent twice, it is paid twice."""
+    """A payment between two accounts at the bank. Sending it twice pays it twice."""
 
     reference: str
     debtor: str
     creditor: str
     value: str
-    """Major units, a decimal text."""
+    """Major units, as a decimal string."""
     currency: str
 
     @property
@@ -39,7 +39,7 @@ class StatementLine(msgspec.Struct, frozen=True):
     reference: str
     counterparty: str
     value: str
-    """Signed: what came is positive."""
+    """Signed; incoming amounts are positive."""
     currency: str
     booked_ms: int
 
@@ -51,22 +51,22 @@ class StatementLine(msgspec.Struct, frozen=True):
 class StatementPage(msgspec.Struct, frozen=True):
     lines: Sequence[StatementLine]
     pages: int
-    """How many there are, this one included."""
+    """The total number of pages."""
 
 
 @runtime_checkable
 class Southbank(Protocol):
     async def pay(self, order: PaymentOrder) -> PaymentReceipt:
-        """Raises Refused (a definite no, nothing moved), NotSent (it never arrived) or Unknown."""
+        """Raises Refused (definite, nothing moved), NotSent (it never arrived) or Unknown."""
         ...
 
     async def find_payment(self, order: PaymentOrder) -> PaymentReceipt | None:
-        """None proves nothing before LISTED_WITHIN_S have passed. Raises NotSent or Unknown."""
+        """None is conclusive only after LISTED_WITHIN_S. Raises NotSent or Unknown."""
         ...
 
     async def void(self, reference: str) -> None:
-        """Returns when nothing was booked under the reference and nothing ever will be; raises when it was booked, or
-        when that is not certain."""
+        """Returns if nothing was booked under the reference and nothing ever will be; raises if it was booked, or if
+        that is uncertain."""
         ...
 
     async def balance(self, account: str, asset: Asset) -> Amount: ...

@@ -1,4 +1,4 @@
-"""Southbank as it answers over HTTP, with books of its own; it knows no faults (those are `payonce.testing.faults`)."""
+"""A simulator of Southbank over HTTP, with its own books and without faults (those are in `payonce.testing.faults`)."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ REASONS: Final = {
 
 
 class SouthbankSimulator:
-    """An ASGI application. Its books outlive the process when it is given a journal."""
+    """An ASGI application. With a journal its books survive the process."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SouthbankSimulator:
         self._apply(record)
 
     def _apply(self, record: Mapping[str, Any]) -> None:
-        """The only place where anything changes: what is on record makes the same bank again."""
+        """The only place that changes the state, so that replaying the journal rebuilds the same bank."""
         at = datetime.fromisoformat(record["at"])
         match record["event"]:
             case "opened":
@@ -106,7 +106,7 @@ class SouthbankSimulator:
         return 200, {"reference": reference, "payments": [_payment(each) for each in self._listed(reference)]}
 
     async def _void(self, request: Request) -> tuple[int, Any]:
-        """By the books, not by the listing: what is booked and not yet listed cannot be voided any more."""
+        """Checks the books, not the listing: a payment that is booked but not yet listed can no longer be voided."""
         reference = _fields(await request.body(), ("reference",))["reference"]
         if self.books.under(reference):
             return 409, {"reason": "BOOKED", "text": "a payment under this reference is booked"}

@@ -1,4 +1,4 @@
-"""What the demonstration `payouts` orders: payments of every kind, each client at an address of their own."""
+"""The orders of the demonstration `payouts`: payments of every kind, each client with an address of their own."""
 
 import asyncio
 import hashlib
@@ -24,11 +24,11 @@ BECH32: Final = "023456789acdefghjklmnpqrstuvwxyz"
 HEXADECIMAL: Final = "0123456789abcdef"
 CHANNELS: Final = 12
 BATCH_OF: Final = 2
-"""Small payouts of one client that are enough together."""
+"""Small payouts of one client that together reach the minimum."""
 DIRECT_LEAST_CENTS: Final = 5_000
-"""Well above what its gas is worth on the simulated chain, whose fees stand still."""
+"""Well above the gas minimum on the simulated chain, whose fees are constant."""
 REPEATED_SHARE: Final = 0.3
-"""The share of webhooks that come twice."""
+"""The share of webhooks that are sent twice."""
 TRY_AGAIN_S: Final = 0.2
 TRIES_MAX: Final = 300
 
@@ -39,12 +39,12 @@ class Kind(StrEnum):
     DIRECT = "direct"
     """The client gets ether."""
     LARGE = "large"
-    """More than the exchange takes at once."""
+    """Above the exchange's maximum."""
     BATCHED = "batched"
-    """Too small alone, enough with the client's others."""
+    """Too small by itself, but enough in a batch."""
     SMALL = "small"
     BAD_ADDRESS = "bad_address"
-    """Looks like one, and the exchange knows better."""
+    """A plausible address that the exchange refuses."""
 
 
 SHARES: Final[Mapping[Kind, float]] = {
@@ -97,7 +97,7 @@ def seeded_orders(count: int, seed: int) -> list[DemoOrder]:
         kinds.append(Kind.BATCHED)
     kinds += [Kind.SWAPPED] * (count - len(kinds))
     batched = kinds.count(Kind.BATCHED)
-    # Those of one client must know each other's address: they come first, and are mixed with the others after.
+    # Batched orders of one client share an address: they are generated first and shuffled afterwards.
     kinds = [Kind.BATCHED] * batched + [kind for kind in kinds if kind is not Kind.BATCHED]
     orders = [
         _order(number, kind, f"{seed}:{number // BATCH_OF if kind is Kind.BATCHED else f'alone {number}'}", chance)
@@ -116,7 +116,7 @@ def _order(number: int, kind: Kind, client: str, chance: random.Random) -> DemoO
         case Kind.BATCHED:
             currency, network = "btc", "btc"
         case Kind.BAD_ADDRESS:
-            # A coin whose checksum only the exchange looks at.
+            # A coin whose checksum only the exchange verifies.
             currency, network = "ltc", "ltc"
         case _:
             currency, network = chance.choice(COINS)
@@ -165,18 +165,18 @@ def _address(client: str, network: str) -> str:
 
 @dataclass
 class WebhookCaller:
-    """Whoever sends the webhooks: again and again until one is answered, and some of them twice."""
+    """Sends the webhooks: each until it is answered, and some of them twice."""
 
     http: HttpClient
     key: bytes
     now: Callable[[], datetime]
     taken: dict[str, str] = field(default_factory=dict)
-    """The payout of each payment, as the answers say."""
+    """The payout of each payment, from the answers."""
     repeated: int = 0
     signed_again: int = 0
-    """Bodies whose time was over when they arrived."""
+    """Bodies whose timestamp was too old on arrival."""
     wrong: list[str] = field(default_factory=list)
-    """Answers that no webhook should have got."""
+    """Unexpected answers."""
 
     async def order(self, order: DemoOrder, chance: random.Random) -> None:
         twice, other = chance.random() < REPEATED_SHARE, chance.random() < REPEATED_SHARE / 10
@@ -206,11 +206,11 @@ class WebhookCaller:
             try:
                 answer = await self.http.request("POST", "/", body=body, headers=headers)
             except (NotSent, Unknown):
-                # Nobody listens, or died before it could say so: the caller sends it again.
+                # The role is down or died before it could answer: send it again.
                 await asyncio.sleep(TRY_AGAIN_S)
                 continue
             if _is_stale(answer.status, answer.body):
-                # On a busy machine the clock moved on between the signature and its check: it is signed again.
+                # On a busy machine the clock was moved between the signature and its verification: sign it again.
                 self.signed_again += 1
             elif answer.status < 500:
                 return answer.status, answer.body
@@ -219,5 +219,5 @@ class WebhookCaller:
 
 
 def _is_stale(status: int, body: bytes) -> bool:
-    """Whether the webhook was refused for its time alone, as its answer says."""
+    """Whether the webhook was refused only for its timestamp."""
     return status == HTTPStatus.BAD_REQUEST and b"timestamp is more than" in body

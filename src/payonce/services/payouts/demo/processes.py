@@ -1,4 +1,4 @@
-"""The processes of the demonstration `payouts`: each role and the Cloud Tasks server alone, at addresses that stay."""
+"""The processes of the demonstration `payouts`: one per role and one Cloud Tasks server, at fixed addresses."""
 
 import secrets
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ ROLES: Final = {
     "payouts.swapper": "GCSPLIT3_URL",
     "payouts.hostpay": "HOSTPAY_WEBHOOK_URL",
 }
-"""By role, the variable that says where it answers."""
+"""By role, the environment variable of its address."""
 SERVER: Final = "cloudtasks"
 SERVER_SHARE: Final = 0.25
 """Of the disruptions, those against the Cloud Tasks server."""
@@ -24,7 +24,7 @@ SERVER_SHARE: Final = 0.25
 
 @contextmanager
 def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet]:
-    """Ports are chosen once: a process that is started again answers where it did before."""
+    """Starts the processes. Ports are chosen once, so that a restarted process keeps its address."""
     with ExitStack() as stack:
         ports = dict(zip((*ROLES, SERVER), stack.enter_context(reserved_ports(len(ROLES) + 1)), strict=True))
         urls = {role: f"http://127.0.0.1:{ports[role]}" for role in ROLES}

@@ -26,30 +26,30 @@ PAYOUTS: Final = 200
 EXCHANGE_FAULTS: Final = 0.3
 CHAIN_FAULTS: Final = 0.1
 REFUNDED, VERIFIED, FAILED = 0.04, 0.015, 0.015
-"""Shares of exchanges that end otherwise than well."""
+"""Shares of exchanges with a bad end."""
 OUTAGE_AT, OUTAGE_S = 0.25, 120.0
-"""When the exchange goes down, as a share of the work done, and for how long by the clock that is moved."""
+"""When the exchange goes down, as a share of the work done, and for how much simulated time."""
 KILLS, FIRST_KILL, LAST_KILL = 12, 0.03, 0.8
 CALLS_AT_ONCE: Final = 4
 TICK_S: Final = 0.2
 MOVED_S, MOVED_BEHIND_S, MOVED_MAX_S = 10.0, 2.0, 60.0
-"""By so much the clock is moved with each tick: backoffs of a minute are over in seconds. Less while the processes do
-not keep up, and more while there is nothing to do."""
+"""Seconds by which each tick advances the clock, so that backoffs of a minute pass in seconds: fewer while the
+processes lag behind, more while there is nothing to do."""
 BACKLOG: Final = 24
 """Of messages that are due and not begun. A few are due for long without harm: those whose task a kill has lost."""
 LATE_S: Final = 300.0
-"""Of looks at payments: all of them look again and again, so it is the time that counts."""
+"""Maximum delay of payment checks: since all payments are polled, the delay counts and not the number."""
 FOLLOW_QUEUE: Final = "payouts-hostpay-follow"
 KEEPING_QUEUE: Final = "payouts-keeping"
-"""What is done by the clock, and not waited for."""
+"""Scheduled jobs, which the run does not wait for."""
 LEASES_S: Final = 61.0
-"""What a killed process had under way waits for its leases: after each kill their clock is moved, for everybody."""
+"""The work of a killed process waits for its leases to expire, so each kill advances the lease clock."""
 ANSWER_S: Final = 1.0
 SLOTS: Final = 32
-"""Most of a run is waiting for somebody outside."""
+"""Runs spend most of their time waiting for external systems."""
 NAMED_MAX: Final = 5
 LIMIT_S, STALLED_S = 540.0, 120.0
-"""How long a run may take, and how long without one more payout at its end. What is not at its end then is lost."""
+"""Maximum duration of a run, and of a stall without another ended payout. Unfinished payouts then count as lost."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Report:
         if verdict.double_paid:
             found.append(f"{len(verdict.double_paid)} were paid more than once: {_named(verdict.double_paid)}")
         found += [
-            f"{amount:f} {code} are unexplained: our books and those outside differ"
+            f"{amount:f} {code} are unexplained: our ledger and the vendors' books differ"
             for code, amount in verdict.unexplained.items()
             if amount
         ]
@@ -117,19 +117,19 @@ SHOWN: Final = ("finished", "held", "accumulating", "review", "refunded")
 MEANINGS: Final = {
     "payouts": "ordered by signed webhooks",
     "finished": "the client has the money, once, by the books of exchange and chain",
-    "held": "wait for a person: the exchange refused the address, or asks who is behind the money",
-    "accumulating": "too small for the exchange, wait for more of the same client",
-    "review": "wait for a person: the exchange took the money and failed, or sent too little of it back",
-    "refunded": "given back",
+    "held": "wait for an operator: the exchange refused the address, or verifies the origin of the money",
+    "accumulating": "too small for the exchange; wait for more payouts of the same client",
+    "review": "wait for an operator: the exchange took the money and failed, or refunded too little",
+    "refunded": "paid back to the subscriber",
     "other": "none of these",
     "double_paid": "paid more than once, by the books of exchange and chain",
-    "lost": "not where its input and the exchange left it, or paid less than it says",
-    "unexplained": "by which our books differ from those outside",
-    "webhooks_repeated": "came twice, and changed nothing",
-    "webhooks_signed_again": "were too old when they arrived, and were signed and sent again",
-    "faults": "calls to exchange and chain that went wrong, on purpose",
-    "kills": "processes killed with SIGKILL in mid-work, the Cloud Tasks server among them",
-    "restarts": "processes started again",
+    "lost": "not in the state that its input and the exchange imply, or paid less than recorded",
+    "unexplained": "differences between our ledger and the vendors' books",
+    "webhooks_repeated": "sent twice, without effect",
+    "webhooks_signed_again": "too old on arrival, signed and sent again",
+    "faults": "injected failures of calls to exchange and chain",
+    "kills": "processes killed with SIGKILL at work, including the Cloud Tasks server",
+    "restarts": "processes restarted",
     "seconds": "from the first process to the last payout",
     "seed": "of the orders, the faults and the kills",
 }
@@ -165,8 +165,8 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
         return Report(seed, verdict, world.faults(), *counts, caller.wrong, disrupted)
 
 
-class Patience:
-    """Ends a run that does not come to its end, and leaves a busy machine its time."""
+class StallTimer:
+    """Stops a run that makes no progress, while a busy machine may take its time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -192,14 +192,14 @@ class _Run:
     was_down: bool = False
 
     async def through(self) -> None:
-        """Until every payout is at its end, or the time is over."""
-        done, patience = 0, Patience()
+        """Runs until every payout has ended or the time is up."""
+        done, timer = 0, StallTimer()
         step = (LAST_KILL - FIRST_KILL) / (KILLS - 1)
         kills = [FIRST_KILL + step * number for number in range(KILLS)]
         calling = asyncio.create_task(self._call())
         try:
             with progress_bar(len(self.orders)) as show_progress:
-                while patience.lasts(done):
+                while timer.lasts(done):
                     done = await self._done()
                     show_progress(done, self.fleet.kills)
                     if calling.done():
@@ -236,7 +236,7 @@ class _Run:
             await self.clock.advance_leases(LEASES_S)
 
     async def _go_on(self) -> None:
-        """Time goes by, here and outside."""
+        """Advances the clocks of payonce and of the simulators."""
         seconds = _moved_s(*await self.app.read.fetchrow(WAITING, KEEPING_QUEUE, FOLLOW_QUEUE))
         await self.clock.advance(seconds)
         self.world.clock.advance(seconds)
@@ -260,7 +260,7 @@ DONE: Final = """
             select from payouts.shares h join payouts.swaps s on s.id = h.swap_id
             where h.payout_id = p.id and (s.state = 'paying' or (s.state = 'paid_in' and s.cn_api_id <> all($2)))))
 """
-"""A person may have a payout of which other parts are still under way: their money is waited for."""
+"""A payout in review may have other parts under way; the run waits for those."""
 ALONE: Final = """
     select exists (select from payonce.messages
             where running_alone or (state = 'alone' and ready_at <= payonce.due_now()))
@@ -279,8 +279,8 @@ WAITING: Final = """
 
 
 def _moved_s(due: int, late_s: float | None, at_work: int, next_s: float | None) -> float:
-    """On to what is due next where nothing is; slowly where the processes do not keep up: on a busy machine offers of
-    the exchange would run out before they are paid, which no input demands."""
+    """Seconds to advance: to the next due message if nothing is due, slowly while the processes lag behind, as
+    otherwise exchanges would expire unpaid on a busy machine."""
     if due > BACKLOG or (late_s or 0.0) > LATE_S:
         return MOVED_BEHIND_S
     if at_work or next_s is None:
@@ -289,7 +289,7 @@ def _moved_s(due: int, late_s: float | None, at_work: int, next_s: float | None)
 
 
 async def _busy(read: "Reader") -> dict[int, int]:
-    """How many messages each process holds at the moment, by its process id."""
+    """The number of messages that each process holds now, by process id."""
     rows = await read.fetch(
         """
         select worker, count(*) as held from (
@@ -312,7 +312,7 @@ def _simulator_options(seed: int) -> "SimulatorOptions":
 
 
 def _set_up(world: "DemoSimulators") -> None:
-    """What the exchange takes at once of the coin for large payouts."""
+    """Sets the exchange's range for the coin of large payouts."""
     from decimal import Decimal
 
     from payonce.services.payouts.demo.orders import LARGE_COIN

@@ -1,4 +1,4 @@
-"""The simulated exchange and chain on ports of their own, for roles in several processes."""
+"""The simulated exchange and chain on their own ports, for roles in several processes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

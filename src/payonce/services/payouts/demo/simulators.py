@@ -24,16 +24,16 @@ from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
 
 OPENING: Final = Amount.from_decimal("100000", ETH)
-"""Enough for every payout that is stood in for."""
+"""Enough for every simulated payout."""
 BLOCK_S: Final = 12.0
 SILENT: Final = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER)
-"""The chain's node hangs up instead: its client learns the same, sooner."""
+"""Not used for the chain's node, which drops the connection instead: the client learns the same, sooner."""
 KEY_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
 class SimulatorOptions:
-    """How the world behaves; by default as well as it can."""
+    """The behaviour of the simulators; without faults by default."""
 
     seed: int = 1
     exchange_faults: float = 0.0
@@ -55,18 +55,18 @@ class DemoSimulators:
     wallet: str
     faulty_apps: Sequence[Faulty]
     environment: dict[str, str]
-    """Where processes of payouts find them, and with which keys."""
+    """The environment variables by which processes of payouts reach the simulators, with the keys."""
 
     @property
     def signing_key(self) -> bytes:
         return self.environment["SUCCESS_URL_SIGNING_KEY"].encode()
 
     async def carry(self) -> None:
-        """What chain and exchange do by themselves as time goes by."""
+        """Lets chain and exchange progress with the time."""
         await self.bridge.carry(self.node)
 
     async def deliver(self) -> None:
-        """What is still under way lands now, so that it is seen."""
+        """Delivers delayed requests now, so that they are seen."""
         for app in self.faulty_apps:
             await app.close()
         await self.carry()
@@ -94,7 +94,7 @@ async def open_simulators(options: SimulatorOptions) -> AsyncIterator[DemoSimula
         bridge = ExchangeBridge(chain, behind)
 
         async def hear(mined: Mined) -> None:
-            """The exchange is in this process: it sees deposits without being sent a request for each."""
+            """Reports deposits to the exchange directly, as it is in this process."""
             if mined.sender != OUTSIDE:
                 changenow.deposit(mined.transaction.to, "eth", mined.amount.to_decimal(), mined.hash)
 
@@ -118,5 +118,5 @@ async def open_simulators(options: SimulatorOptions) -> AsyncIterator[DemoSimula
 
 
 def _plan(seed: int, share: float, *spared: Fault) -> FaultPlan:
-    """Every fault but an answer with other figures: no client can tell a wrong price from a true one."""
+    """All faults except wrong figures in answers, which no client can recognise."""
     return FaultPlan(seed, share, Odds(share).without(Fault.WRONG_ANSWER, *spared).weights)

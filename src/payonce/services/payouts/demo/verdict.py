@@ -1,4 +1,4 @@
-"""The judgement over payouts, by the books of exchange and chain: who was paid twice, who not, what is unexplained."""
+"""The verdict on the payouts of a run by the books of exchange and chain: double, missing and unexplained payments."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -24,28 +24,28 @@ UNDECIDED: Final[Mapping[Status, Outcome]] = {
     Status.VERIFYING: (State.HELD, Hold.VERIFYING),
     Status.FAILED: (State.REVIEW, Hold.EXCHANGE_FAILED),
 }
-"""Of an exchange that has the money and neither passes it on nor gives it back: a person has the payout."""
+"""Outcomes of exchanges that neither pay out nor refund: an operator decides about the payout."""
 
 UNPAID: Final[Mapping[Kind, Outcome]] = {
     Kind.SMALL: (State.ACCUMULATING, None),
     Kind.BAD_ADDRESS: (State.HELD, Hold.BAD_ADDRESS),
 }
-"""Where orders stand for which nothing may have left the wallet."""
+"""Outcomes of orders for which the wallet must not have paid anything."""
 
 GONE: Final = (Status.FINISHED, Status.REFUNDED)
-"""The exchange has the money no more."""
+"""The exchange no longer has the money."""
 
 
 @dataclass(frozen=True)
 class PayoutRecord:
-    """How one payout stands on our record."""
+    """One payout on our record."""
 
     payment_id: str
     state: State
     hold: Hold | None
     value: Amount | None
     paid: Amount
-    """What swaps carry of it that were paid and whose money has not come back."""
+    """The amount of its swaps that were paid and not refunded."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def find_discrepancies(
     paid: Mapping[str, Decimal],
     stopped: Mapping[str, Collection[Outcome]],
 ) -> tuple[list[str], list[str]]:
-    """Who got more than our record says, and who less or does not stand where they should; `paid` is what left the
-    wallet for each address and did not come back, `stopped` where the exchange has left payouts to a person."""
+    """Payouts paid more than recorded, and those paid less or in a wrong state. `paid` is the net amount that left the
+    wallet per address, `stopped` the outcomes at undecided exchanges."""
     double, lost = list[str](), list[str]()
     by_address: defaultdict[str, list[DemoOrder]] = defaultdict(list)
     for order in orders:
@@ -118,7 +118,7 @@ async def _payout_records(read: Reader) -> list[PayoutRecord]:
 
 
 def _misplacement(order: DemoOrder, ending: PayoutRecord | None, stopped: Collection[Outcome]) -> str | None:
-    """None: it stands where its input and the exchange left it."""
+    """Describes a payout in a wrong state; None if its input and the exchange explain its state."""
     if ending is None:
         return f"{order.payment_id} is not on record"
     wanted: Collection[Outcome] = stopped or {(State.FINISHED, None)}
@@ -137,7 +137,7 @@ def _misplacement(order: DemoOrder, ending: PayoutRecord | None, stopped: Collec
 def _doubles(world: DemoSimulators) -> list[str]:
     """Deposit addresses that were paid more than once, by the chain and by the exchange."""
     by_chain = Counter(each.transaction.to for each in world.chain.transfers() if each.sender == world.wallet)
-    # What goes to a client directly is nobody's at the exchange.
+    # Direct payments have no exchange.
     by_exchange = Counter(each.exchange_id for each in world.changenow.books.deposits if each.exchange_id is not None)
     return [f"{to} on the chain" for to, times in by_chain.items() if times > 1] + [
         f"{each} at the exchange" for each, times in by_exchange.items() if times > 1
@@ -145,7 +145,7 @@ def _doubles(world: DemoSimulators) -> list[str]:
 
 
 def _paid(world: DemoSimulators) -> dict[str, Decimal]:
-    """By client, the ether that left the wallet for them and did not come back, or only in part."""
+    """By client, the ether that left the wallet and was not, or only partly, refunded."""
     found: defaultdict[str, Decimal] = defaultdict(Decimal)
     for entry, amount in _deposits(world):
         if entry.status is not Status.REFUNDED or _missing(entry):
@@ -157,13 +157,13 @@ def _paid(world: DemoSimulators) -> dict[str, Decimal]:
 
 
 def _deposits(world: DemoSimulators) -> list[tuple[Entry, Decimal]]:
-    """Every one that the exchange has seen, also one that came too late or too often to move anything."""
+    """All deposits at the exchange, including late and repeated ones."""
     books = world.changenow.settle_all()
     return [(books.entries[each.exchange_id], each.amount) for each in books.deposits if each.exchange_id is not None]
 
 
 def undecided(books: ExchangeBooks) -> dict[str, Outcome]:
-    """By exchange, where a person has the payouts of those that neither passed the money on nor gave it all back."""
+    """The expected outcomes of exchanges that neither paid out nor refunded completely."""
     found = dict[str, Outcome]()
     for each in books.entries.values():
         status = Status.FAILED if _missing(each) else each.status
@@ -173,7 +173,7 @@ def undecided(books: ExchangeBooks) -> dict[str, Outcome]:
 
 
 def _missing(entry: Entry) -> Decimal:
-    """Of a refund that is too little for another round: that deposit does not count as sent back."""
+    """The amount missing from a refund that is too small for another round: the deposit does not count as refunded."""
     if entry.amount_from is None or entry.refund_amount is None:
         return Decimal(0)
     missing = entry.amount_from - entry.refund_amount
@@ -181,7 +181,7 @@ def _missing(entry: Entry) -> Decimal:
 
 
 def _undecided_clients(world: DemoSimulators) -> dict[str, set[Outcome]]:
-    """Of a large payout each part may be stopped for a reason of its own."""
+    """By client; each part of a large payout may have an outcome of its own."""
     books = world.changenow.settle_all()
     found: defaultdict[str, set[Outcome]] = defaultdict(set)
     for exchange_id, stand in undecided(books).items():
@@ -190,7 +190,7 @@ def _undecided_clients(world: DemoSimulators) -> dict[str, set[Outcome]]:
 
 
 async def _unexplained(read: Reader, world: DemoSimulators, orders: Sequence[DemoOrder]) -> dict[str, Decimal]:
-    """By asset, how far our books are from those of chain and exchange."""
+    """By asset, the difference between our ledger and the books of chain and exchange."""
 
     async def ours(path: str, asset: Any = ETH) -> Decimal:
         return (await balance(read, Account(path, asset))).to_decimal()
