@@ -49,7 +49,7 @@ def test_for_people_the_key_is_all_that_is_on_stdout(payonce: Payonce) -> None:
     ("arguments", "sentence"),
     [
         (("add", "ada", "--scope", "queues:own"), "there is no scope 'queues:own'; known are: queues:read"),
-        (("add", "ada", "--scope", "queues:read", "--tenant", "acme"), "sees the work of every tenant"),
+        (("add", "ada", "--scope", "queues:read", "--tenant", "acme"), "gives access to every tenant's data"),
         (("add", "ada", "--scope", "billing:read", "--tenant", "acme"), "billing has no tenants"),
         (("add", "ada", "--scope", "billing:charge", "--tenant", "acme"), "create the key without a tenant"),
         (("add", "ada", "--scope", "payouts:read", "--tenant", "acme"), "such a key can have: transfers:read"),

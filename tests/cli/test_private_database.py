@@ -27,7 +27,7 @@ def test_help_comes_before_anything_heavy_is_imported(private_payonce: Payonce) 
 
 @pytest.mark.parametrize(
     "module",
-    ["payonce.app.process", "payonce.app.logging", "payonce.queues.postgres", "payonce.engine.messages.process"],
+    ["payonce.app.process", "payonce.app.logging", "payonce.queues.postgres.admin", "payonce.engine.messages.process"],
 )
 def test_a_command_that_looks_does_not_load_what_draws_tracebacks(module: str) -> None:
     script = f"import sys, {module}; print(sorted(set(sys.modules) & {{'structlog', 'rich', 'pygments'}}))"

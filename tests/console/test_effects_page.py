@@ -276,4 +276,4 @@ async def test_a_bad_address_is_told_what_is_wrong_with_it(stage: OpenStage, pat
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         page = await visitor.get(path)
         assert page.status in (400, 404), page.words
-        assert "error of payonce itself" not in page.words
+        assert "internal error of payonce" not in page.words

@@ -22,8 +22,8 @@ from tests.console.visitor import TOKEN, StageContext, console, visiting
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (asyncpg.UndefinedTableError("secret_table"), 500, "an error of payonce itself; its log tells more"),
-        (asyncpg.InvalidPasswordError("secret_table"), 500, "an error of payonce itself; its log tells more"),
+        (asyncpg.UndefinedTableError("secret_table"), 500, "internal error of payonce; see its log"),
+        (asyncpg.InvalidPasswordError("secret_table"), 500, "internal error of payonce; see its log"),
         (ConnectionRefusedError(111, "secret_table"), 503, "the database does not answer; try again"),
         (TimeoutError("secret_table"), 503, "the database does not answer; try again"),
     ],

@@ -265,7 +265,7 @@ async def test_a_bad_address_is_answered_in_one_sentence(stage: OpenStage, path:
         await put(s, {})
         answer = await visitor.get(path)
         assert answer.status == 400
-        assert "an error of payonce itself" not in answer.words
+        assert "internal error of payonce" not in answer.words
 
 
 async def test_an_unknown_message_and_an_unknown_page_are_not_found(stage: OpenStage) -> None:

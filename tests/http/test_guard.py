@@ -80,7 +80,7 @@ async def test_a_bug_is_a_problem_that_tells_a_stranger_nothing(web: OpenWeb) ->
         with capture_logs() as said:
             answer = await ask.get("/broken")
     assert answer.status == 500
-    assert answer.problem["detail"].startswith("an error of payonce itself")
+    assert answer.problem["detail"].startswith("internal error of payonce")
     assert "inner life" not in answer.body.decode()
     [line] = said
     assert (line["event"], line["trace"]) == ("http_bug", answer.headers["trace-id"])

@@ -62,7 +62,7 @@ async def test_beyond_the_bound_a_large_body_is_for_later_and_a_small_one_is_tak
         refused = await posted(guard, LARGE)
         assert (refused.status, refused.headers["retry-after"]) == (503, str(RETRY_AFTER_S))
         assert refused.headers["connection"] == "close", "what is left of the body is no request"
-        assert refused.problem["detail"] == "too many large bodies arrive at once; try again"
+        assert refused.problem["detail"] == "the server is receiving too many large bodies; try again later"
         assert (await posted(guard, SMALL)).body == SMALL
     assert bodies.bytes == 0
     assert (await posted(guard, LARGE)).body == LARGE

@@ -121,7 +121,7 @@ async def test_operators_of_a_service_see_the_queues(web: OpenWeb, token: str, s
         ("milk", 200, "milk to 0 customers"),
         ("nothing", 400, "nothing is no article; name one"),
         ("bread", 503, "the database does not answer; try again"),
-        ("crash", 500, "an error of payonce itself; its log tells more"),
+        ("crash", 500, "internal error of payonce; see its log"),
     ],
 )
 async def test_a_short_route_has_the_bounds_problems_and_metrics_of_every_other(

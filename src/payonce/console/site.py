@@ -29,14 +29,14 @@ from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.kit.redact import redact
 
 EXPECTED: Final = (PayonceError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""Named one by one, because what falls under Exception is also logged as a bug."""
+"""Listed one by one, because the framework logs whatever Exception handles as a bug."""
 KEEP_S: Final = 2.0
 """For how long what every page shows (depths, alerts) is not asked for again, however many look."""
 PATH_SHOWN_MAX: Final = 200
 STATIC_AGE_S: Final = 365 * 86_400
 """The address of a static file changes with its content."""
 
-INTERNAL_ERROR: Final = "an error of payonce itself; its log tells more"
+INTERNAL_ERROR: Final = "internal error of payonce; see its log"
 
 log = get_logger(__name__)
 
@@ -115,7 +115,7 @@ def _error(request: Request, error: Exception) -> Response:
     status = HTTPStatus.SERVICE_UNAVAILABLE if is_transient(error) else HTTPStatus.INTERNAL_SERVER_ERROR
     if isinstance(error, PayonceError):
         return _error_page(request, status, str(error))
-    # Our own sentences are for everybody; what the driver says may name addresses and tables.
+    # Our own messages are safe to show; the driver's may contain addresses and table names.
     log.error("console_failed", path=request.url.path, method=request.method, status=int(status), exc_info=error)
     away = status is HTTPStatus.SERVICE_UNAVAILABLE
     return _error_page(request, status, "the database does not answer; try again" if away else INTERNAL_ERROR)

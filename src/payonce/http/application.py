@@ -1,4 +1,4 @@
-"""The application behind the port: routes of the house and of the services, and the pages mounted beside them."""
+"""The ASGI application: the platform's routes, the services' routes, and the console and other mounted applications."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -49,7 +49,7 @@ class _Web(FastAPI):
 def build_web(app: App) -> FastAPI:
     web = _Web(
         title="payonce",
-        # Ours keeps its bytes; a page of documents would load its scripts from elsewhere.
+        # openapi.describe caches its bytes; the framework's documentation pages load scripts from other sites.
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -83,7 +83,7 @@ def build_web(app: App) -> FastAPI:
     web.include_router(webhook_routes(app))
     for build in _builders(app):
         web.router.routes.extend(_built(build))
-    # These authenticate their callers themselves; bodies, times and trace ids are guarded here.
+    # These authenticate their callers themselves; the guard adds limits and trace ids.
     web.mount(CONSOLE, console(app, app.settings.host, app.console_token, service_pages))
     for path, build_mounted in ((path, build) for service in app.services for path, build in service.mounts.items()):
         web.mount(path, build_mounted(app))
@@ -112,7 +112,7 @@ def _answered_by(route: Route, web: FastAPI) -> ASGIApp:
 
 
 def _builders(app: App) -> list[Callable[[], APIRouter]]:
-    """The platform's routes, and those of the services that this process answers for."""
+    """The platform's routes, and the routes of the services that this process serves."""
     answered = [service for service in app.services if app.answers(service)]
     shared = dict.fromkeys(service.shared_routes for service in answered if service.shared_routes is not None)
     own = [service.routes for service in answered if service.routes is not None]
@@ -121,11 +121,11 @@ def _builders(app: App) -> list[Callable[[], APIRouter]]:
 
 @cache
 def _built(build: Callable[[], APIRouter]) -> Sequence[BaseRoute]:
-    """Routes that find their application in the request. Reading their signatures takes half a second, so a process
-    that opens many applications, as tests do, does it once."""
-    house = APIRouter(dependencies=FOR_ALL, generate_unique_id_function=_id_of)
-    house.include_router(build())
-    return house.routes
+    """Routes that read their application from the request. Building them takes half a second, so a process that opens
+    several applications, as tests do, builds them once."""
+    shared = APIRouter(dependencies=FOR_ALL, generate_unique_id_function=_id_of)
+    shared.include_router(build())
+    return shared.routes
 
 
 def _id_of(route: APIRoute) -> str:

@@ -1,4 +1,4 @@
-"""What waits for a second person, and their decision, over HTTP."""
+"""Approvals over HTTP: list, grant and deny."""
 
 from datetime import datetime
 from typing import Annotated, Final, Literal
@@ -42,23 +42,23 @@ class ApprovalDocument(BaseModel):
 
 class ApprovalPage(BaseModel):
     approvals: list[ApprovalDocument]
-    next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
+    next_before: int | None = Field(description="Pass it as `before` to get the next page; null on the last page.")
 
 
 class Decision(RequestBody):
-    note: Note = Field(description="What you looked at, or why not.")
+    note: Note = Field(description="What you checked, or why you deny.")
 
 
 def approval_routes() -> APIRouter:
     routes = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 
-    @routes.get("", summary="What waits for a second person, the newest first", responses=READ)
+    @routes.get("", summary="List approvals, newest first", responses=READ)
     async def list_approvals(
         context: AppContextDep,
         caller: Reader,
         state: Listed = "waiting",
         limit: Limit = PAGE_DEFAULT,
-        before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
+        before: Annotated[Number | None, Query(description="The last id of the previous page.")] = None,
     ) -> ApprovalPage:
         wanted = None if state == "all" else ApprovalState(state)
         found = await approvals(context.read, wanted, limit=limit, before=before)
@@ -67,7 +67,7 @@ def approval_routes() -> APIRouter:
 
     @routes.post(
         "/{approval_id}/grant",
-        summary="Agree: it is done in the same moment",
+        summary="Grant an approval and execute the change",
         response_model=ApprovalDocument,
         responses=DECIDE,
     )
@@ -80,9 +80,7 @@ def approval_routes() -> APIRouter:
 
         return await once.answer(act)
 
-    @routes.post(
-        "/{approval_id}/deny", summary="Refuse; it may be asked anew", response_model=ApprovalDocument, responses=DECIDE
-    )
+    @routes.post("/{approval_id}/deny", summary="Deny an approval", response_model=ApprovalDocument, responses=DECIDE)
     async def deny_approval(
         approval_id: Id, body: Decision, context: AppContextDep, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
     ) -> Response:

@@ -1,5 +1,4 @@
-"""JSON bodies that have a name twice, or so many values that reading them would hold the process up, are refused on
-every route."""
+"""Rejects JSON bodies with duplicate names, or with more values than can be parsed without blocking the process."""
 
 from http import HTTPStatus
 from typing import Final
@@ -11,12 +10,12 @@ from payonce.http.kit.problems import Problem
 
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 VALUES_MAX: Final = 5_000
-"""Of a JSON body. A megabyte holds 90,000 names that no route knows: to list them as errors takes a second, in which
-no lease is renewed."""
+"""Of a JSON body. A megabyte holds 90,000 unknown names; listing them as errors takes a second, during which no lease
+is renewed."""
 
 
 def refuse_many_values(content_type: str, body: bytes) -> None:
-    """Before anything reads it. Commas inside texts count too: what has thousands of them is no request of ours."""
+    """Called before the body is parsed. Commas inside strings count as well: no valid request has thousands of them."""
     if _is_json(content_type) and body.count(b",") >= VALUES_MAX:
         raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a JSON body has at most {VALUES_MAX:,} values")
 
@@ -28,5 +27,5 @@ async def refuse_repeated_names(request: Request) -> None:
 
 
 def _is_json(content_type: str) -> bool:
-    """Whoever reads the body compares without regard to case."""
+    """Case-insensitive, as the parser compares."""
     return "json" in content_type.lower()

@@ -17,34 +17,34 @@ from payonce.kit.networks import network_of
 CONNECTIONS_MAX: Final = 1_000
 PER_ADDRESS_MAX: Final = 500
 UNREAD_LIMIT_S: Final = 15.0
-"""An answer of which the client takes less than UNREAD_PROGRESS_BYTES in this time is given up."""
+"""A response is aborted if the client reads less than UNREAD_PROGRESS_BYTES of it in this time."""
 UNREAD_PROGRESS_BYTES: Final = 4 * 1024
 SWEEP_S: Final = 1.0
 SWEEP_MAX: Final = 20
-"""Connections given up at once; the next ones after SWEEP_AGAIN_S. A thousand that were opened together are late
-together, and to close and log them all in one go would hold the event loop up."""
+"""Connections aborted per sweep; the next sweep follows after SWEEP_AGAIN_S. A thousand connections opened together
+are late together, and closing and logging them all at once would block the event loop."""
 SWEEP_AGAIN_S: Final = 0.02
 IDLE_LEAST_S: Final = 2.0
-"""A connection that was used more lately is not closed for a new one."""
+"""A connection used more recently is not closed for a new one."""
 
 log = get_logger(__name__)
 
 
 class Limited(Protocol):
-    """A connection, as far as the limits go."""
+    """What the limits need of a connection."""
 
     idle_since: float | None
-    """When its last request was answered, or the body of the present one began; None while one is carried out."""
+    """When the last request was answered, or the body of the current one began; None while a request is processed."""
 
     drains: int
-    """How often an answer that had to wait for the client went on."""
+    """How often a response that waited for the client could continue."""
 
     @property
     def unsent_bytes(self) -> int: ...
 
     @property
     def stalled(self) -> bool:
-        """Whether an answer waits for the client to read."""
+        """Whether a response waits for the client to read."""
 
     def abort(self) -> None: ...
 
@@ -70,14 +70,14 @@ class Connections:
         self._address_of: dict[Limited, str] = {}
         self._by_address: dict[str, dict[Limited, None]] = {}
         self._unread: dict[Limited, tuple[int, int, float]] = {}
-        """The drains, the unsent bytes and the time when enough of them had last been taken."""
+        """By connection: drains, unsent bytes and time at the last sufficient progress."""
         self._sweeping: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._address_of)
 
     def admit(self, connection: Limited, host: str) -> bool:
-        """False where no other connection could be closed for it."""
+        """Returns False if no other connection could be closed in its favour."""
         address = network_of(host)
         if not self._has_room(address, host):
             return False
@@ -103,7 +103,7 @@ class Connections:
             return False
         if len(self) < self._most:
             return True
-        # The address with the most connections gives one up, so a flood from one place shuts nobody else out.
+        # The address with the most connections loses one, so a flood from one address excludes nobody else.
         most = max(self._by_address.values(), key=len)
         return (len(most) > len(ours) and self._close_one(most, "total")) or self._close_one(ours, "total")
 
@@ -154,7 +154,7 @@ class Connections:
             self._unread.pop(connection, None)
             return False
         drains, marked, since = self._unread.setdefault(connection, (connection.drains, unsent, now))
-        # A stream fills up what the client takes, so that as much is unsent as before.
+        # A stream refills the buffer as the client reads, so the unsent bytes may stay the same.
         if connection.drains != drains or unsent <= marked - UNREAD_PROGRESS_BYTES:
             self._unread[connection] = (connection.drains, unsent, now)
             return False

@@ -1,4 +1,4 @@
-"""Effects over HTTP: what was sent to vendors, and the answers that only a person can give."""
+"""Effects over HTTP: calls to vendors, their outcomes, and answers to effects in review."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -35,7 +35,7 @@ class EffectSummary(BaseModel):
     generation: int
     state: State
     safety: str
-    revision: int = Field(description="Say it with an answer: it is an answer to what you saw.")
+    revision: int = Field(description="Required by POST …/answer, so that the answer applies to the state you saw.")
     attempt: int
     scope: str | None
     vendor: str
@@ -54,7 +54,7 @@ class EffectSummary(BaseModel):
 
 class EffectPage(BaseModel):
     effects: list[EffectSummary]
-    next_after: UUID | None = Field(description="Give it as `after` for the next page; null on the last one.")
+    next_after: UUID | None = Field(description="Pass it as `after` to get the next page; null on the last page.")
 
 
 class EffectAttempt(BaseModel):
@@ -70,8 +70,8 @@ class EffectTimeline(EffectSummary):
     request: Document
     outcome: Document
     tries: list[EffectAttempt]
-    question: str | None = Field(description="What a person has to decide; null when nothing is to be decided.")
-    answers: list[Answer] = Field(description="Only the safe ones.")
+    question: str | None = Field(description="What has to be decided; null if nothing has.")
+    answers: list[Answer] = Field(description="The answers that are safe in this state.")
     example_outcome: Document
     queue: str | None
     message_state: str | None
@@ -79,14 +79,14 @@ class EffectTimeline(EffectSummary):
 
 class EffectAnswer(RequestBody):
     answer: Answer
-    revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
-    note: Note = Field(description="How you know; it is kept with the effect.")
-    outcome: Annotated[Any, Field(description="With happened: the vendor's answer.")] = None
-    vendor_ref: Name | None = Field(None, description="With happened: the vendor's own name for it.")
+    revision: int = Field(ge=0, le=2**31 - 1, description="The revision that GET returned.")
+    note: Note = Field(description="How you know; stored with the effect.")
+    outcome: Annotated[Any, Field(description="With `happened`: the vendor's response.")] = None
+    vendor_ref: Name | None = Field(None, description="With `happened`: the vendor's reference.")
 
 
 class Answered(BaseModel):
-    """Done, or, above the asset's threshold, waiting for a second person to grant `approval`."""
+    """Executed, or, above the asset's threshold, waiting until a second person grants `approval`."""
 
     effect: UUID
     done: bool
@@ -99,16 +99,16 @@ class Answered(BaseModel):
 def effect_routes() -> APIRouter:
     routes = APIRouter(prefix="/v1/effects", tags=["effects"])
 
-    @routes.get("", summary="The oldest first; unless told otherwise those whose end is open", responses=READ)
+    @routes.get("", summary="List effects, oldest first; by default those that are open", responses=READ)
     async def list_effects(
         context: AppContextDep,
         caller: Viewer,
         state: Annotated[list[State] | None, Query(max_length=len(State))] = None,
         vendor: Name | None = None,
         asset: Name | None = None,
-        queue: Annotated[Name | None, Query(description="Only those whose messages are in this queue now.")] = None,
+        queue: Annotated[Name | None, Query(description="Only effects whose messages are in this queue now.")] = None,
         limit: Limit = PAGE_DEFAULT,
-        after: Annotated[UUID | None, Query(description="The last effect of the page before.")] = None,
+        after: Annotated[UUID | None, Query(description="The last effect id of the previous page.")] = None,
     ) -> EffectPage:
         states = tuple(state or OPEN)
         found = await effects(context.read, states, vendor=vendor, asset=asset, queue=queue, limit=limit, after=after)
@@ -116,7 +116,9 @@ def effect_routes() -> APIRouter:
         return EffectPage(effects=[EffectSummary(**_summary_fields(each)) for each in found], next_after=following)
 
     @routes.get(
-        "/{effect_id}", summary="Its request, every try, and the question with its safe answers", responses=READ_ONE
+        "/{effect_id}",
+        summary="Show an effect with its request, attempts, question and safe answers",
+        responses=READ_ONE,
     )
     async def show_effect(effect_id: Annotated[UUID, Path()], context: AppContextDep, caller: Viewer) -> EffectTimeline:
         await _check_exists(context.read, effect_id)
@@ -145,9 +147,7 @@ def effect_routes() -> APIRouter:
             message_state=found.message_state,
         )
 
-    @routes.post(
-        "/{effect_id}/answer", summary="Answer what only a person can", response_model=Answered, responses=ANSWER
-    )
+    @routes.post("/{effect_id}/answer", summary="Answer an effect in review", response_model=Answered, responses=ANSWER)
     async def answer_effect(
         effect_id: Annotated[UUID, Path()],
         body: EffectAnswer,

@@ -1,4 +1,4 @@
-"""What stands around every request: a bounded body, a bounded time, a trace id, and an answer whatever happens."""
+"""Middleware of every request: limits of body size and time, a trace id, and a response to every error."""
 
 import asyncio
 import re
@@ -17,11 +17,11 @@ from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 
 BODY_MAX_BYTES: Final = 1024 * 1024
-"""Four times what a message may carry, so that its own refusal can name the real limit."""
+"""Four times the limit of a message, whose own error can then name that limit."""
 BODY_LIMIT_S: Final = 10.0
-"""For a body to arrive: whoever sends a byte now and then holds nothing up for longer."""
+"""For a body to arrive in full, so that a slow sender cannot hold a connection for longer."""
 ANSWER_LIMIT_S: Final = 30.0
-"""Until an answer begins; what it streams after that may take its time."""
+"""Until a response begins; a stream may then take longer."""
 
 FORWARDED_FOR: Final = (b"x-forwarded-for", b"forwarded")
 TRACE_HEADER: Final = b"trace-id"
@@ -34,7 +34,7 @@ log = get_logger(__name__)
 
 
 class Guard:
-    """Around the router, inside nothing of ours: what it does not catch would be a bare line of the server."""
+    """The outermost middleware: an exception that it does not catch would become the server's plain-text 500."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Guard:
         self._body_limit_s = body_limit_s
         self._answer_limit_s = answer_limit_s
         self._answer_limits_s = answer_limits_s or {}
-        """By path, where an answer is the end of a run."""
+        """By path, for routes that respond when a run ends."""
         self._warn_of_proxy = not proxies_named
         self._hosts = hosts
         self._bodies = bodies
         self._many_values = many_values
-        """Whether a JSON body may have any number of values: messages of tasks do."""
+        """Whether a JSON body may have any number of values, as messages in tasks may."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,7 +72,7 @@ class Guard:
         try:
             if self._hosts is not None:
                 self._hosts.check(headers.get(b"host"))
-            # One timer for both limits: every request pays for it.
+            # One timer serves both limits, since every request pays for it.
             with HeldBody(self._bodies) as held:
                 async with asyncio.timeout(self._body_limit_s) as limit:
                     body = await self._read_body(headers, receive, held)
@@ -86,7 +86,7 @@ class Guard:
             return
         except Exception as error:
             if answer.started:
-                # Half an answer is out: the server breaks the connection off, so that nobody takes it for a whole one.
+                # Half a response is sent: the server closes the connection, so that no client takes it as complete.
                 raise
             answer.limit = None
             late = body is None and isinstance(error, TimeoutError)
@@ -94,7 +94,7 @@ class Guard:
             await document(scope["path"], problem, answer.trace_id)(scope, receive, answer.send)
 
     def _warn_of_proxy_once(self, scope: Scope) -> None:
-        """Says once that a proxy is in front which the settings do not name."""
+        """Logs once that requests come through a proxy that the settings do not name."""
         if any(name in FORWARDED_FOR for name, _ in scope["headers"]):
             self._warn_of_proxy = False
             address = (scope.get("client") or ("unknown",))[0]
@@ -102,11 +102,11 @@ class Guard:
                 "proxy_not_trusted",
                 address=address,
                 name_it_in="PAYONCE_TRUSTED_PROXIES",
-                until_then="limits on logins, API keys and connections count all its clients as one address",
+                until_then="limits on logins, API keys and connections treat all its clients as one address",
             )
 
     async def _read_body(self, headers: Mapping[bytes, bytes], receive: Receive, held: HeldBody) -> bytes:
-        """The whole body, or a Problem: routes see it at once, or not at all."""
+        """Returns the whole body; raises Problem if it is too large."""
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._body_max_bytes:
             raise self._too_large()
@@ -128,7 +128,7 @@ class Guard:
         )
 
     def _too_large(self) -> Problem:
-        # What is left of the body would be read as the next request.
+        # The rest of the body would be read as the next request.
         return Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {self._body_max_bytes:,} bytes", headers=CLOSE
         )
@@ -138,18 +138,18 @@ CLOSE: Final = {"Connection": "close"}
 
 
 class _Disconnected(Exception):
-    """The client went away before its request was whole."""
+    """The client disconnected before its request was complete."""
 
 
 class _Responder:
-    """Passes an answer on, with the headers that every answer has."""
+    """Sends a response, with the headers that every response has."""
 
     def __init__(self, scope: Scope, headers: Mapping[bytes, bytes], send: Send) -> None:
         self._scope = scope
         self._send = send
         self.started = False
         self.limit: asyncio.Timeout | None = None
-        # Always ours: a stranger must not write into the trace of somebody else's payment.
+        # Never the client's: it could otherwise write into the trace of another payment.
         self.trace_id = str(new_id())
         given = headers.get(REQUEST_HEADER, b"")
         self._request_id = given if _REQUEST_ID.fullmatch(given) else None
@@ -164,7 +164,7 @@ class _Responder:
             if self._request_id is not None:
                 headers.append((REQUEST_HEADER, self._request_id))
             if not any(name.lower() == CACHE_HEADER for name, _ in headers):
-                # Keys, tokens, amounts, people: what says nothing else is kept by no browser and no proxy.
+                # Responses contain keys, tokens, amounts and names: by default no browser or proxy may store them.
                 headers.append((CACHE_HEADER, b"no-store"))
             message = {**message, "headers": headers}
             self._count(message["status"])
@@ -191,7 +191,7 @@ def _receive_once(body: bytes, receive: Receive) -> Receive:
 
 def _problem_of(error: Exception, scope: Scope) -> Problem:
     if isinstance(error, TimeoutError):
-        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the answer took too long; it may have been carried out")
+        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the request timed out; it may have been executed")
     if isinstance(error, EXPECTED) and (problem := problem_of(error)).status is not HTTPStatus.INTERNAL_SERVER_ERROR:
         return problem
     log.error("http_bug", path=scope["path"], method=scope["method"], trace=scope["state"]["trace_id"], exc_info=error)

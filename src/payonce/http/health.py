@@ -1,4 +1,4 @@
-"""Health, readiness, queues and metrics: for probes and scrapers, without a key as far as they tell no figures."""
+"""Health, readiness, queue depths and metrics, for probes and scrapers. Only figures need a key."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
@@ -23,7 +23,7 @@ from payonce.kit.outcomes import PayonceError, Unavailable
 from payonce.kit.redact import redact
 
 READY_LIMIT_S: Final = 3.0
-"""A database that answers later than this is not ready, and a probe must not hang."""
+"""A database that takes longer is not ready; a probe must not hang."""
 
 
 class Alive(BaseModel):
@@ -38,16 +38,18 @@ class Ready(BaseModel):
 class Part(BaseModel):
     name: str
     well: bool
-    detail: str | None = Field(description="What is wrong, or what an operator accepted.")
+    detail: str | None = Field(description="What is wrong, or which risk an operator accepted.")
 
 
 class Detailed(BaseModel):
-    status: str = Field(description="healthy, or unhealthy when a part is not well.")
-    parts: list[Part] = Field(description="For operators, keys with metrics:read and monitors on the machine itself.")
+    status: str = Field(description="`healthy`, or `unhealthy` if any part is.")
+    parts: list[Part] = Field(
+        description="Only for operators, keys with metrics:read and monitors on the same machine."
+    )
 
 
 class QueueDepth(BaseModel):
-    """Messages of one queue by state; counts stop at a bound."""
+    """Message counts of one queue by state, capped at a million."""
 
     queue: str
     ready: int
@@ -68,29 +70,33 @@ def health_routes(app: App) -> APIRouter:
     page = MetricsPage()
     closed = not metrics_are_open(app.settings.metrics, app.settings.host)
 
-    @routes.get("/healthz", summary="The process lives")
+    @routes.get("/healthz", summary="Liveness of the process")
     async def alive() -> Alive:
         return Alive(status="alive")
 
-    @routes.get("/readyz", summary="Its database answers and is migrated, its loops run", responses=responses(503))
+    @routes.get(
+        "/readyz",
+        summary="Readiness: the database is reachable and migrated, and all loops run",
+        responses=responses(503),
+    )
     async def ready() -> Ready:
         await check_ready(app.database, app.loops)
         return Ready(status="ready", loops=sorted(app.loops))
 
-    @routes.get("/v1/health/", summary="The process lives, for those who look here")
+    @routes.get("/v1/health/", summary="Liveness of the process under its versioned path")
     async def health() -> Alive:
         return Alive(status="healthy")
 
-    @routes.get("/v1/health/detailed", summary="Database, queues and loops; for watchers each by itself")
+    @routes.get("/v1/health/detailed", summary="Health of database, queues and loops; with details for monitors")
     async def detailed_health(request: Request) -> Detailed:
         if await is_monitor(app, request):
             return await detailed_of(app)
-        # Without the queues: whoever finds the port must not have them all counted.
+        # Without the queues: counting them costs too much for unauthenticated requests.
         return Detailed(status=_status(await _process_parts(app)), parts=[])
 
     @routes.get(
         "/v1/health/queues",
-        summary="Depth by state, age of the oldest",
+        summary="List queues with message counts by state and the age of the oldest message",
         dependencies=[require_monitor(app), *operator_schemes(app)],
         responses=responses(401, 403, 429, 503),
         # Monitors on this machine need no credentials.
@@ -101,7 +107,7 @@ def health_routes(app: App) -> APIRouter:
 
     @routes.get(
         "/metrics",
-        summary="For Prometheus",
+        summary="Metrics in the Prometheus format",
         response_class=Response,
         dependencies=[require(METRICS_READ)] if closed else [],
         responses={
@@ -113,7 +119,7 @@ def health_routes(app: App) -> APIRouter:
         return await page.answer()
 
     for path, probe in (("/healthz", alive), ("/readyz", ready)):
-        # Load balancers like to ask for the head alone.
+        # Many load balancers send HEAD requests.
         routes.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
     return routes
 
@@ -125,7 +131,7 @@ async def depths_of(app: App) -> Depths:
 
 
 async def detailed_of(app: App) -> Detailed:
-    """Answers whatever is wrong: who asks wants to know which part it is."""
+    """Never raises: a failing part is reported as unhealthy."""
     database, *loops = await _process_parts(app)
     parts = [database, await _part("queues", depths_of(app)), *loops]
     return Detailed(status=_status(parts), parts=parts)
@@ -150,14 +156,14 @@ async def _part(name: str, check: Awaitable[Any]) -> Part:
         async with asyncio.timeout(READY_LIMIT_S):
             await check
     except Exception as error:
-        # Ours are sentences for everybody; what a driver says may name addresses.
+        # Our own messages are safe to show; a driver's may contain addresses.
         said = str(error) if isinstance(error, PayonceError) else f"it did not answer: {type(error).__name__}"
         return Part(name=name, well=False, detail=redact(said))
     return Part(name=name, well=True, detail=None)
 
 
 def metrics_are_open(setting: str | None, host: str) -> bool:
-    """Metrics tell what open effects and unmatched items come to: no figures for whoever finds the port."""
+    """Metrics show the amounts of open effects and unmatched items, so by default only loopback needs no key."""
     return (setting or (OPEN if is_loopback(host) else KEY)) == OPEN
 
 

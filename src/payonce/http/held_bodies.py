@@ -1,6 +1,6 @@
-"""How much of requests' bodies this process holds at once.
+"""Limits the memory that request bodies use in this process.
 
-A body is read before the key is looked at, so anybody can send one, on every connection that there may be.
+A body is read before the key is checked, so anybody can send one on every connection.
 """
 
 from http import HTTPStatus
@@ -10,10 +10,10 @@ from typing import Final, Self
 from payonce.http.kit.problems import RETRY_AFTER_S, Problem
 
 HELD_MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of all bodies that arrive or are worked on."""
+"""Of all bodies being received or processed."""
 SMALL_BYTES: Final = 16 * 1024
-"""The beginning of a body that does not count: large ones that fill the bound must not keep out ordinary requests. The
-limit on connections bounds these beginnings."""
+"""The first bytes of each body do not count, so that large bodies cannot exclude ordinary requests. The limit of
+connections bounds these bytes."""
 
 
 class HeldBodies:
@@ -24,19 +24,19 @@ class HeldBodies:
 
 
 class HeldBody:
-    """One of them, from its first byte until its request is answered."""
+    """The memory of one body, from its first byte until its request is answered."""
 
     def __init__(self, bodies: HeldBodies) -> None:
         self._bodies = bodies
         self._bytes = 0
 
     def grow(self, length: int) -> None:
-        """It has this length now. Raises a Problem where the process holds too much; the rest must not be read."""
+        """Records the current length. Raises Problem if the process holds too much; the rest must then not be read."""
         more = max(0, length - self._bodies.small_bytes) - self._bytes
         if more > 0 and self._bodies.bytes + more > self._bodies.most_bytes:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                "too many large bodies arrive at once; try again",
+                "the server is receiving too many large bodies; try again later",
                 headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"},
             )
         self._bodies.bytes += more

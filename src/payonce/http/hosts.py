@@ -1,8 +1,8 @@
-"""Which names in the header Host a process answers to.
+"""Checks the Host header, against DNS rebinding.
 
-A page elsewhere can point a name of its own at this machine (DNS rebinding) and then read whatever the process shows to
-the loopback. Its requests carry that name. A process that listens on the loopback therefore answers to names of the
-loopback and to those that the settings allow; one that listens elsewhere answers to all, or to those that are allowed.
+Another site's page can point its own name at this machine and then read what the process serves on loopback. Such
+requests carry that name. A process that listens on loopback therefore accepts only loopback names and those in
+PAYONCE_ALLOWED_HOSTS. A process that listens elsewhere accepts all names, or only the allowed ones if any are set.
 """
 
 import re
@@ -15,10 +15,10 @@ from payonce.http.kit.problems import Problem
 
 SHOWN_MAX_CHARS: Final = 200
 REMEMBERED: Final = 256
-"""Headers whose name is known: most requests come with the same few."""
+"""Cached headers; most requests use the same few."""
 _HOST: Final = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~-]+))(?::[0-9]{0,5})?")
-"""A name or an address with or without a port. Whoever reads more into it, such as a user or a path, may find another
-host there."""
+"""A name or an address, with an optional port. Anything more, such as a user or a path, could be read as another
+host."""
 
 
 def is_host(header: bytes) -> bool:
@@ -31,7 +31,7 @@ class Hosts:
         self._all = not self._allowed and not is_loopback(listens_on)
 
     def check(self, host: bytes | None) -> None:
-        """Without the header, as probes with HTTP/1.0 come, nothing is refused: every browser sends it."""
+        """Raises Problem for other names. A missing header is accepted: HTTP/1.0 probes omit it, browsers never do."""
         if self._all or host is None:
             return
         name, loopback = _named(host)
@@ -40,14 +40,14 @@ class Hosts:
             raise Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 f"this process does not answer to the name {given!r}; if it is yours, set PAYONCE_ALLOWED_HOSTS to it",
-                # Its body is not read.
+                # The body is not read.
                 headers={"Connection": "close"},
             )
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _named(host: bytes) -> tuple[str, bool]:
-    """The name in the header, and whether it is one of the loopback."""
+    """The name in the header, and whether it is a loopback name."""
     found = _HOST.fullmatch(host)
     name = "" if found is None else (found[1] or found[2]).decode().lower().removesuffix(".")
     return name, is_loopback(name)

@@ -27,9 +27,9 @@ Auditor = Annotated[Caller, require(AUDIT_READ)]
 
 
 class Job(BaseModel):
-    """One ended run, or, in a trace, one message as it is now."""
+    """One finished run, or, in a trace, the current state of a message."""
 
-    id: int | None = Field(description="Place in the log; null for a live message.")
+    id: int | None = Field(description="Position in the log; null for a live message.")
     at: datetime
     queue: str
     message_id: UUID
@@ -40,7 +40,7 @@ class Job(BaseModel):
     correlation_id: str | None
     idempotency_key: str | None
     last_error: str | None
-    info: str | None = Field(description="What the run has to say that is no error.")
+    info: str | None = Field(description="The run's result text, if it is not an error.")
     next_retry_at: datetime | None
     worker: str | None
     started_at: datetime | None
@@ -50,7 +50,7 @@ class Job(BaseModel):
 
 class JobPage(BaseModel):
     jobs: list[Job]
-    next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
+    next_before: int | None = Field(description="Pass it as `before` to get the next page; null on the last page.")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class TraceDocument(BaseModel):
     what: str
     trace_ids: list[str]
     entries: list[Job]
-    truncated: bool = Field(description="True when older entries, or further traces, were left out.")
+    truncated: bool = Field(description="Whether older entries or further traces were omitted.")
 
 
 class AuditNote(BaseModel):
@@ -100,7 +100,7 @@ class AuditNote(BaseModel):
     reference: str
     text: str
     actor: str
-    seal: int | None = Field(description="The seal that covers it; null for the newest ones.")
+    seal: int | None = Field(description="The seal that covers the note; null until it is sealed.")
 
 
 class AuditPage(BaseModel):
@@ -111,11 +111,13 @@ class AuditPage(BaseModel):
 def job_routes() -> APIRouter:
     routes = APIRouter(tags=["logs"])
 
-    @routes.get("/v1/jobs", summary="Ended runs, newest first", responses=READ)
+    @routes.get("/v1/jobs", summary="List finished jobs, newest first", responses=READ)
     async def list_jobs(context: AppContextDep, caller: Reader, query: Annotated[JobQuery, Depends()]) -> JobPage:
         return await query.page(context.read)
 
-    @routes.get("/v1/traces/{what}", summary="One payment across queues and runs, in time order", responses=READ_ONE)
+    @routes.get(
+        "/v1/traces/{what}", summary="Show the runs and messages of one payment in time order", responses=READ_ONE
+    )
     async def trace(
         what: Annotated[Name, Path(description="A trace, message or correlation id, or an idempotency key.")],
         context: AppContextDep,
@@ -128,7 +130,7 @@ def job_routes() -> APIRouter:
             what=what, trace_ids=list(found.trace_ids), entries=_documents(found.entries), truncated=found.truncated
         )
 
-    @routes.get("/v1/audit", summary="Who did what, the newest first", responses=READ)
+    @routes.get("/v1/audit", summary="List audit notes, newest first", responses=READ)
     async def list_audit_notes(
         context: AppContextDep,
         caller: Auditor,
@@ -138,7 +140,7 @@ def job_routes() -> APIRouter:
         since: Moment | None = None,
         until: Moment | None = None,
         limit: Limit = PAGE_DEFAULT,
-        before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
+        before: Annotated[Number | None, Query(description="The last id of the previous page.")] = None,
     ) -> AuditPage:
         found = await notes(
             context.read,

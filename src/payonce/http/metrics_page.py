@@ -1,7 +1,7 @@
-"""/metrics, rendered at most once a second however often it is asked for.
+"""/metrics, rendered at most once a second.
 
-A rendering takes tens of milliseconds, in which the event loop would renew no lease. The samples are collected on the
-loop, one metric at a time, so that no gauge is seen while it is filled anew; the text is written in a thread.
+Rendering takes tens of milliseconds, during which the event loop could renew no lease. Samples are collected on the
+loop, one metric at a time, so that no gauge is read while it is being updated. The text is written in a thread.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from payonce.engine.monitoring.metrics import REGISTRY
 
 KEPT_S: Final = 1.0
-"""Scrapers come every ten seconds or so; whoever comes more often gets the same figures again."""
+"""Scrapers usually poll every ten seconds; more frequent requests get the same figures."""
 
 
 class MetricsPage:
@@ -35,7 +35,7 @@ class MetricsPage:
 
 
 class _Snapshot(CollectorRegistry):
-    """Metrics as they were, for the function that renders a registry."""
+    """Collected metrics, in the form that generate_latest renders."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         super().__init__()
@@ -49,6 +49,6 @@ async def _rendered() -> bytes:
     metrics = []
     for metric in REGISTRY.collect():
         metrics.append(metric)
-        # Others have their turn between two metrics.
+        # Other tasks run between two metrics.
         await asyncio.sleep(0)
     return await asyncio.to_thread(generate_latest, _Snapshot(metrics))

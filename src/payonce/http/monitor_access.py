@@ -1,4 +1,4 @@
-"""Who may see how a process and its queues are: monitors on its machine, keys for metrics, and services' operators."""
+"""Access to health details: monitors on the same machine, keys with metrics:read, and operators of services."""
 
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -14,12 +14,12 @@ from payonce.http.kit.problems import Problem
 from payonce.http.kit.scopes import METRICS_READ
 
 OPEN, KEY = "open", "key"
-"""What PAYONCE_METRICS may say: only scrapers reach this port, or nobody is trusted for where they come from."""
-MONITORS_ONLY: Final = "this is for operators and monitors; GET /v1/health/ tells everybody that the process lives"
+"""The values of PAYONCE_METRICS: no key is needed, or always one."""
+MONITORS_ONLY: Final = "only operators and monitors may see this; GET /v1/health/ is open to everybody"
 
 
 def require_monitor(app: App) -> Any:
-    """A dependency: 401 for strangers, 403 for those whom a service knows and who do not operate it."""
+    """A dependency that raises 401 without valid credentials, and 403 for a service's users who are no operators."""
 
     async def monitor(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
@@ -36,7 +36,7 @@ def operator_schemes(app: App) -> list[Any]:
 
 
 async def is_monitor(app: App, request: Request) -> bool:
-    """For a route that tells everybody something, and watchers more."""
+    """For a route that shows monitors more than others."""
     try:
         await _check(app, request, await BEARER(request))
     except Problem:
@@ -56,7 +56,7 @@ async def _check(app: App, request: Request, given: HTTPAuthorizationCredentials
 
 
 async def _operates(app: App, request: Request, given: HTTPAuthorizationCredentials) -> bool | None:
-    """By the first service that issues such credentials; None if none does."""
+    """Asks the first service that issues such credentials; None if none does."""
     for service in app.services:
         if service.is_operator is not None and (found := await service.is_operator(request, given)) is not None:
             return found
@@ -64,7 +64,7 @@ async def _operates(app: App, request: Request, given: HTTPAuthorizationCredenti
 
 
 def _is_local(request: Request) -> bool:
-    """From this machine itself: a proxy here would bring in whoever is in front of it."""
+    """Whether the request comes from this machine and not through a proxy on it."""
     if request.client is None or any(header in request.headers for header in FORWARDED):
         return False
     return is_loopback(request.client.host)

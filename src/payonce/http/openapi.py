@@ -1,4 +1,4 @@
-"""The description at /openapi.json: complete, with problems as they really are."""
+"""The API description at /openapi.json, with the problem documents that routes actually return."""
 
 import asyncio
 import hashlib
@@ -17,14 +17,16 @@ from payonce.http.kit.idempotency import HEADER, KEY_PATTERN
 from payonce.http.kit.problems import MEDIA_TYPE, ProblemDocument
 
 PATH: Final = "/openapi.json"
-ABOUT: Final = "Errors are problem documents (RFC 9457). Every answer has the header Trace-Id; give it to the operator."
+ABOUT: Final = (
+    "Errors are problem documents (RFC 9457). Every response has the header Trace-Id; quote it in support requests."
+)
 REPLACED: Final = ("HTTPValidationError", "ValidationError")
-"""The framework's own shape of a 422, which is not how we answer."""
+"""The framework's schemas of a 422, replaced by Problem."""
 
 
 def describe(web: FastAPI) -> None:
-    """Adds the route. The description is made when it is first asked for, because most processes never are, and in a
-    thread, because it takes a second; its bytes are kept. The event loop has leases to renew meanwhile."""
+    """Adds the route. The description is generated on the first request, since most processes never get one, and in a
+    thread, since it takes a second during which the event loop must renew leases. Its bytes are cached."""
 
     def described() -> dict[str, Any]:
         if web.openapi_schema is None:
@@ -70,9 +72,9 @@ def _schema(web: FastAPI) -> dict[str, Any]:
 def _correct(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["name"] == HEADER:
-            # Optional only to the framework, which would answer with a bare "field required".
+            # Optional only for the framework, whose own error would be a bare "field required".
             parameter |= {"required": True, "schema": {"type": "string", "pattern": f"^{KEY_PATTERN}$"}}
     for status, answer in operation["responses"].items():
         if status == "422":
-            answer["description"] = "Values that do not fit, or a refusal"
+            answer["description"] = "Invalid values, or a refused request"
             answer["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}

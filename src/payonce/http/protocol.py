@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection: bounds on heads and bodies, one request at a time, and no endless wait."""
+"""HTTP/1.1 on one connection: limits on head, body and time; one request at a time."""
 
 import asyncio
 import time
@@ -18,31 +18,31 @@ from payonce.kit.log import get_logger
 from payonce.kit.networks import network_of
 
 HEAD_LIMIT_S: Final = 10.0
-"""For the head of a request to arrive, from the connection or the first byte: silence must not hold a connection."""
+"""For the head of a request to arrive, from the connection or its first byte: a silent client must not hold one."""
 HELD_LOOK_S: Final = 1.0
 HEAD_MAX_BYTES: Final = 64 * 1024
-"""All that comes before the body, and after it as a trailer: it is held in memory before anybody is asked for a key."""
+"""Of everything before the body, and of trailers: it is held in memory before a key is checked."""
 URL_MAX_BYTES: Final = 8 * 1024
 HEADERS_MAX: Final = 200
 HEAD_PART_BYTES: Final = 512
-"""Parsed at once: at most some twenty requests, mostly one. What comes behind them waits until they are answered."""
+"""Parsed at once: usually one request, at most about twenty. The rest waits until these are answered."""
 BODY_PART_BYTES: Final = 64 * 1024
-"""Parsed at once of a body whose length is known, and never beyond its end: further requests may follow there."""
+"""Parsed at once of a body of known length, never beyond its end, where further requests may follow."""
 CHUNKS_PART_BYTES: Final = 4 * 1024
-"""Parsed in one turn of a body that comes in chunks: each chunk, however small, is a call."""
+"""Parsed in one turn of a chunked body: every chunk, however small, costs a call."""
 CHUNKS_FIRST_BYTES: Final = 16 * 1024
-"""Of such a body in turn with requests; the rest when no other request waits, as with pipelined ones."""
+"""The part of a chunked body that takes turns with requests; the rest is parsed when no other request waits."""
 HEAD_END: Final = b"\r\n\r\n"
 
 log = get_logger(__name__)
 
 
 class _Flow(FlowControl):
-    """Reads on when neither the server nor we have a reason to wait."""
+    """Resumes reading when neither the server nor the protocol has a reason to wait."""
 
     _server_waits = False
     holding = False
-    """Whether data that arrived wait to be parsed."""
+    """Whether received data waits to be parsed."""
 
     def pause_reading(self) -> None:
         self._server_waits = True
@@ -64,8 +64,8 @@ class _Flow(FlowControl):
 
 
 class PunctualProtocol(HttpToolsProtocol):
-    """Closes a connection on which the head of a request does not arrive in time or does not end; the server itself
-    would wait, and would keep it all. Requests start in turn with those of other connections."""
+    """Closes a connection if the head of a request is late or too long; the server itself would wait and buffer without
+    limit. Requests take turns with those of other connections."""
 
     head_limit_s: float = HEAD_LIMIT_S
     idle_since: float | None = None
@@ -75,27 +75,27 @@ class PunctualProtocol(HttpToolsProtocol):
     _in_head = False
     _heads_begun = 0
     _received_bytes = 0
-    """Of a head that is still coming, without the data that it began in: those may hold a whole body before it."""
+    """Of an incomplete head, without the data in which it began, which may contain a whole body before it."""
     _read_bytes = 0
-    """Of the head as far as it was read."""
+    """Of the head, as far as it is parsed."""
     _refusal: Problem | None = None
     _held = b""
-    """What arrived and is not parsed yet."""
+    """Received data that is not yet parsed."""
     _in_body = False
     _body_begun = False
     _body_left_bytes: int | None = None
-    """None where the body comes in chunks: only its parser knows where it ends."""
+    """None for a chunked body, whose end only the parser knows."""
     _chunks_bytes = 0
-    """Of such a body, as far as it is parsed."""
+    """Of a chunked body, as far as it is parsed."""
     _refused = False
-    """Nothing more is parsed; requests that came before are answered."""
+    """Nothing more is parsed; earlier requests are still answered."""
     _queued = False
-    """Whether this connection waits for its turn."""
+    """Whether this connection is waiting for its turn."""
     _current: RequestResponseCycle | None = None
     _begun_in_turn = False
-    """Whether the request that is being parsed began in this same turn."""
+    """Whether the request being parsed began in this turn."""
     _continuing = False
-    """While an answer ends and the next request of the connection follows."""
+    """Set while a response ends and the next request of the connection starts."""
 
     def __init__(self, *, limits: Connections, turns: Turns, **server: Any) -> None:
         super().__init__(**server)
@@ -119,7 +119,7 @@ class PunctualProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def _disconnect(self) -> None:
-        """Tells the request in progress; the server itself tells the last one that it has parsed."""
+        """Notifies the request in progress; the server itself notifies only the last one it parsed."""
         if self._current is not None and not self._current.response_complete:
             self._current.disconnected = True
             self._current.message_event.set()
@@ -135,23 +135,23 @@ class PunctualProtocol(HttpToolsProtocol):
         elif self._is_answering:
             self._flow.hold(True)
         else:
-            # Whoever waits for an answer before the next request comes first.
+            # Connections that wait for a response before the next request have priority over pipelining ones.
             self._queue(pipelined=self._held.count(HEAD_END, 0, BODY_PART_BYTES) > 1)
 
     @property
     def _is_answering(self) -> bool:
-        """Whether a whole request is here: what comes behind it waits unparsed."""
+        """Whether a complete request is being answered; data behind it waits unparsed."""
         return bool(self.pipeline) or (self.cycle is not None and not self.cycle.response_complete)
 
     def _answering_earlier(self) -> RequestResponseCycle | None:
-        """The request in progress, if it is not the one that is being parsed."""
+        """The request in progress, if it is not the one being parsed."""
         current = self._current
         if current is None or current.response_complete or (self.cycle is current and not self._in_head):
             return None
         return current
 
     def _queue(self, *, pipelined: bool) -> None:
-        """What arrived is parsed, and its request begun, when it is this connection's turn."""
+        """Parses received data and starts its request when it is this connection's turn."""
         self._flow.hold(True)
         if not self._queued:
             self._queued = True
@@ -166,8 +166,8 @@ class PunctualProtocol(HttpToolsProtocol):
             self._parse_held()
 
     def _parse_held(self) -> None:
-        """In small parts and only up to the next whole request: one piece of data can hold thousands. Of chunks, only
-        what may be parsed in one turn."""
+        """Parses in small parts up to the next complete request, since one read may contain thousands, and no more of a
+        chunked body than one turn allows."""
         data, at, chunks_left = self._held, 0, CHUNKS_PART_BYTES
         while at < len(data) and not (self.transport.is_closing() or self._refused):
             if self._in_body:
@@ -210,7 +210,7 @@ class PunctualProtocol(HttpToolsProtocol):
             self._queue(pipelined=True)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        # While its body comes, nothing of it is carried out yet.
+        # Nothing is processed while the body is still arriving.
         self.idle_since = time.monotonic() if self._in_body and cycle is self.cycle else None
         self._current = cycle
         if not self._continuing:
@@ -235,23 +235,23 @@ class PunctualProtocol(HttpToolsProtocol):
         if self._read_bytes + len(self.url) > HEAD_MAX_BYTES:
             self._refuse(_HEAD_TOO_LONG)
         if self._in_body:
-            # A trailer. Among the headers it would pass by whoever set or removed those on the way.
+            # A trailer, ignored: among the headers it would bypass proxies that set or remove them.
             return
         if len(self.headers) == HEADERS_MAX:
             self._refuse(_TOO_MANY_HEADERS)
         super().on_header(name, value)
 
     def _refuse(self, problem: Problem) -> None:
-        """The parser stops at an exception and reports it as a request that cannot be read."""
+        """Raises: the parser stops at an exception and reports an unreadable request."""
         self._refusal = problem
         raise problem
 
     def send_400_response(self, msg: str) -> None:
-        """Where the server refuses what it cannot read."""
+        """Called by the server for a request that it cannot read."""
         if self.transport.is_closing() or self._refused:
             return
         if (earlier := self._answering_earlier()) is not None:
-            # The refusal would be taken for the answer to that one.
+            # The client would take the refusal for the response to that request.
             self._refused = True
             earlier.keep_alive = False
             return
@@ -292,7 +292,7 @@ class PunctualProtocol(HttpToolsProtocol):
         self._body_left_bytes, self._chunks_bytes = length, 0
         super().on_headers_complete()
         if self.parser.should_upgrade():
-            # Nothing is upgraded, and the parser reads no further request of this connection.
+            # Upgrades are not supported, and the parser reads no further request on this connection.
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -308,7 +308,7 @@ class PunctualProtocol(HttpToolsProtocol):
         if not self._body_begun or self._begun_in_turn or self.cycle is not self._current:
             super().on_message_complete()
             return
-        # The request began in an earlier turn; the work on its body waits for one again.
+        # The request began in an earlier turn; processing its body waits for another.
         self._turns.request(self._address, partial(_end_body, self.cycle), pipelined=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -316,7 +316,7 @@ class PunctualProtocol(HttpToolsProtocol):
         self._disconnect()
         self._head_came()
         super().connection_lost(exc)
-        # They refer to this connection, which would then wait for the garbage collector with all that it holds.
+        # They refer to this connection and would keep it alive until the garbage collector runs.
         self.cycle, self._current = None, None  # type: ignore[assignment]
         self.pipeline.clear()
         self._held = b""
@@ -327,7 +327,7 @@ class PunctualProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         if self._flow.holding:
-            # The rest of it may be among what arrived and waits for its turn.
+            # The rest may be among the received data that waits for its turn.
             self._head_due = self.loop.call_later(HELD_LOOK_S, self._head_is_late)
         else:
             self.transport.close()
@@ -345,7 +345,7 @@ def _end_body(cycle: RequestResponseCycle) -> None:
 
 
 _CLOSE: Final = {"Connection": "close"}
-_UNREADABLE: Final = Problem(HTTPStatus.BAD_REQUEST, "this is no HTTP request that can be read", headers=_CLOSE)
+_UNREADABLE: Final = Problem(HTTPStatus.BAD_REQUEST, "the request is not valid HTTP", headers=_CLOSE)
 _URL_TOO_LONG: Final = Problem(
     HTTPStatus.REQUEST_URI_TOO_LONG, f"a URL has at most {URL_MAX_BYTES:,} bytes", headers=_CLOSE
 )

@@ -1,6 +1,5 @@
-"""Queries that a route does not know are refused: a filter with a slip of the pen would otherwise match everything.
-
-So is a value that comes twice, of which all but the last would be passed over."""
+"""Rejects unknown query parameters, since a misspelt filter would match everything, and duplicate parameters, since all
+but the last would be ignored."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from starlette.requests import Request
 from payonce.http.kit.values import no_such_parameters, wrong_query
 
 OPEN_ENDED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Probes and scrapers add parameters of their own."""
+"""Probes and scrapers add their own parameters."""
 
 
 async def refuse_unknown_query(request: Request) -> None:
@@ -22,7 +21,7 @@ async def refuse_unknown_query(request: Request) -> None:
     known = dict(_parameters(route.dependant))
     given = Counter(name for name, _ in request.query_params.multi_items())
     wrong = no_such_parameters(given.keys() - known, known) or {
-        name: "it is there more than once; give one value"
+        name: "it is given more than once; give one value"
         for name, count in sorted(given.items())
         if count > 1 and not known[name]
     }
@@ -31,7 +30,7 @@ async def refuse_unknown_query(request: Request) -> None:
 
 
 def _parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
-    """By name, whether it may come several times."""
+    """Yields each name, and whether it may be repeated."""
     yield from ((field.alias, _is_list(field.field_info.annotation)) for field in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _parameters(inner)

@@ -1,4 +1,4 @@
-"""Queues over HTTP: look into them, pause, resume, and let parked messages start over."""
+"""Queues over HTTP: inspect, pause, resume and redrive."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,7 +25,7 @@ from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Document, Limit, M
 from payonce.kit.outcomes import Stale
 
 IDS_MAX: Final = 1_000
-"""Messages that one redrive names one by one."""
+"""Ids in one redrive."""
 READ: Final = responses(400, 401, 403, 404, 422, 429, 503)
 STEER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 
@@ -36,7 +36,7 @@ Steerer = Annotated[Caller, require(QUEUES_STEER)]
 
 
 class StoredMessage(BaseModel):
-    """A message as it lies in the store; secrets in its payload are hidden."""
+    """A stored message; secrets in its payload are redacted."""
 
     id: UUID
     queue: str
@@ -48,7 +48,7 @@ class StoredMessage(BaseModel):
     lane: str | None
     created_at: datetime | None
     ready_at: datetime | None = Field(
-        description="When it falls due; of a parked one, since when it is. Null while it is not known."
+        description="When it is due; for a parked message, when it was parked. Null while unknown."
     )
     attempts: int
     max_attempts: int | None
@@ -63,11 +63,11 @@ class MessagePage(BaseModel):
     queue: str
     state: str
     messages: list[StoredMessage]
-    next_after: UUID | None = Field(description="Give it as `after` for the next page; null on the last one.")
+    next_after: UUID | None = Field(description="Pass it as `after` to get the next page; null on the last page.")
 
 
 class Pause(RequestBody):
-    reason: Note = Field(description="Shown to whoever asks why.")
+    reason: Note = Field(description="Shown with the paused queue.")
 
 
 class Paused(BaseModel):
@@ -76,29 +76,29 @@ class Paused(BaseModel):
 
 
 class Redriven(BaseModel):
-    """Above the thresholds of what they move a second person must agree: then `approval` is the one to grant. More than
-    50,000 messages are redriven in batches: then `operation` is the one to follow."""
+    """Above the threshold of an asset a second person must agree: `approval` is then the approval to grant. More than
+    50,000 messages are redriven in batches: `operation` is then the operation to follow."""
 
     queue: str
     matching: int
     redriven: int
-    in_review: int = Field(0, description="Of the redriven, those that wait again, for the answer to a review.")
-    amounts: list[Money] = Field(description="What they may move; of an operation it is not added up.")
+    in_review: int = Field(0, description="Redriven messages that wait again, because their effects are in review.")
+    amounts: list[Money] = Field(description="What the messages may move; not totalled for an operation.")
     approval: int | None = None
     operation: int | None = None
 
 
 class QueueOperation(BaseModel):
-    """A redrive or purge in batches, and how far it has come."""
+    """A redrive or purge in batches, with its progress."""
 
     id: int
     kind: bulk.Kind
     queue: str
     state: State
     status: bulk.Status
-    total: int = Field(description="Matching messages when it began; counting stops at a million.")
+    total: int = Field(description="Matching messages at the start, capped at a million.")
     changed: int
-    kept: int = Field(description="Left by a purge, because money may be under way.")
+    kept: int = Field(description="Messages that a purge kept because they have open effects.")
     error: str | None
     asked_by: str
     why: str
@@ -112,7 +112,7 @@ class QueueOperations(BaseModel):
 
 
 class MessageFilter(RequestBody):
-    """Which parked messages are meant: those that match every field given, or with `all` every one of the queue."""
+    """Selects the parked messages that match all given fields, or with `all` every parked message of the queue."""
 
     ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
     action: Name | None = None
@@ -120,15 +120,17 @@ class MessageFilter(RequestBody):
     error_contains: Name | None = None
     parked_after: Moment | None = None
     parked_before: Moment | None = None
-    all: Literal[True] | None = Field(None, description="In place of any other choice.")
+    all: Literal[True] | None = Field(None, description="Instead of any other field.")
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:
-        """An empty choice is more often a script's mistake than a wish for everything."""
+        """An empty filter is more often a script's mistake than a request for everything."""
         if self.all and self.criteria():
-            raise ValueError("either all, or which ones; not both")
+            raise ValueError("give either all or a filter, not both")
         if not self.all and not self.criteria():
-            raise ValueError('say which messages: ids, action, correlation_id, …; or "all": true for every one')
+            raise ValueError(
+                'the filter is empty; give ids, action, correlation_id, …, or "all": true for every message'
+            )
         return self
 
     def criteria(self) -> dict[str, Any]:
@@ -136,68 +138,74 @@ class MessageFilter(RequestBody):
 
 
 class RedriveRequest(MessageFilter):
-    """The messages that start over."""
+    """The parked messages to redrive."""
 
-    expected: int | None = Field(None, ge=0, le=NUMBER_MAX, description="If another number matches, nothing is done.")
-    why: Note = Field(description="For the audit log and the second person.")
+    expected: int | None = Field(
+        None, ge=0, le=NUMBER_MAX, description="If a different number matches, nothing is changed."
+    )
+    why: Note = Field(description="For the audit log and the approver.")
 
 
 class RedrivePreview(BaseModel):
-    """What a redrive would do now."""
+    """The effect of a redrive at this moment."""
 
     queue: str
     matching: int
     in_review: int = Field(
-        description="Of these an effect waits for a person: they would go straight back to waiting. Answer it instead "
+        description="Matching messages whose effect is in review: a redrive does not help them. Answer the effect "
         "(GET /v1/effects?state=review&queue=…); the answer wakes its message."
     )
-    unreadable: int = Field(description="These are no messages and stay; they can only be purged.")
+    unreadable: int = Field(description="Matching entries that cannot be decoded; they stay and can only be purged.")
     amounts: list[Money]
-    unknown_amounts: int = Field(description="Messages of which nobody can tell what they will move.")
-    second_person: str | None = Field(description="Why a second person must agree; null when nobody has to.")
-    messages: list[StoredMessage] = Field(description="The first of them.")
+    unknown_amounts: int = Field(description="Messages whose amount is unknown.")
+    second_person: str | None = Field(description="Why a second person must agree; null if none is needed.")
+    messages: list[StoredMessage] = Field(description="The first matching messages.")
 
 
 def queue_routes() -> APIRouter:
     routes = APIRouter(prefix="/v1/queues", tags=["queues"])
 
-    @routes.get("", summary="All queues: messages by state, age of the oldest, paused or not", responses=READ)
+    @routes.get(
+        "",
+        summary="List queues with message counts by state, age of the oldest message and pause status",
+        responses=READ,
+    )
     async def list_queues(context: AppContextDep, caller: Reader) -> Depths:
         depths = [await context.admin.depth(name) for name in await context.admin.queues()]
         return Depths(queues=[QueueDepth(**asdict(depth)) for depth in depths])
 
-    @routes.get("/{queue}", summary="One queue", responses=READ)
+    @routes.get("/{queue}", summary="Show a queue", responses=READ)
     async def show_queue(queue: QueueName, context: AppContextDep, caller: Reader) -> QueueDepth:
         await _check_exists(context, queue)
         return QueueDepth(**asdict(await context.admin.depth(queue)))
 
-    @routes.get("/{queue}/messages", summary="Messages in the order they fall due", responses=READ)
+    @routes.get("/{queue}/messages", summary="List messages in the order they fall due", responses=READ)
     async def list_messages(
         queue: QueueName,
         context: AppContextDep,
         caller: Reader,
         state: State = State.READY,
         limit: Limit = PAGE_DEFAULT,
-        after: Annotated[UUID | None, Query(description="The last message of the page before.")] = None,
+        after: Annotated[UUID | None, Query(description="The last message id of the previous page.")] = None,
     ) -> MessagePage:
         await _check_exists(context, queue)
         found = await context.admin.peek(queue, state, limit, after)
         following = found[-1].message.id if len(found) == limit else None
         return MessagePage(queue=queue, state=state, messages=_shown(found), next_after=following)
 
-    @routes.post("/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
+    @routes.post("/{queue}/pause", summary="Pause a queue; claims stop at once", responses=STEER)
     async def pause_queue(queue: QueueName, body: Pause, context: AppContextDep, caller: Steerer) -> Paused:
         await _check_exists(context, queue)
         await context.admin.pause(queue, body.reason, caller.holder)
         return Paused(queue=queue, paused=True)
 
-    @routes.post("/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
+    @routes.post("/{queue}/resume", summary="Resume a paused queue", responses=STEER)
     async def resume_queue(queue: QueueName, context: AppContextDep, caller: Steerer) -> Paused:
         await _check_exists(context, queue)
         await context.admin.resume(queue, caller.holder)
         return Paused(queue=queue, paused=False)
 
-    @routes.post("/{queue}/redrive/preview", summary="What a redrive would do now; nothing is changed", responses=STEER)
+    @routes.post("/{queue}/redrive/preview", summary="Preview a redrive without changing anything", responses=STEER)
     async def preview_redrive(
         queue: QueueName, body: MessageFilter, context: AppContextDep, caller: Reader
     ) -> RedrivePreview:
@@ -206,7 +214,7 @@ def queue_routes() -> APIRouter:
 
     @routes.post(
         "/{queue}/redrive",
-        summary="Let parked messages start over: attempts, crashes and age from zero",
+        summary="Redrive parked messages: attempts, crashes and age start from zero",
         response_model=Redriven,
         responses=STEER,
     )
@@ -224,7 +232,7 @@ def queue_routes() -> APIRouter:
 
 
 def _add_operations(routes: APIRouter) -> None:
-    @routes.get("/{queue}/operations", summary="Redrives and purges in batches, the newest first", responses=READ)
+    @routes.get("/{queue}/operations", summary="List redrives and purges in batches, newest first", responses=READ)
     async def list_operations(
         queue: QueueName, context: AppContextDep, caller: Reader, limit: Limit = PAGE_DEFAULT
     ) -> QueueOperations:
@@ -232,13 +240,17 @@ def _add_operations(routes: APIRouter) -> None:
         found = await bulk.operations(context.read, queue, limit)
         return QueueOperations(queue=queue, operations=[_operation(each) for each in found])
 
-    @routes.get("/{queue}/operations/{operation}", summary="One of them, with its progress", responses=READ)
+    @routes.get("/{queue}/operations/{operation}", summary="Show a batch operation with its progress", responses=READ)
     async def show_operation(
         queue: QueueName, operation: OperationId, context: AppContextDep, caller: Reader
     ) -> QueueOperation:
         return _operation(await _operation_of(context, queue, operation))
 
-    @routes.post("/{queue}/operations/{operation}/stop", summary="Stop it; what is changed stays so", responses=STEER)
+    @routes.post(
+        "/{queue}/operations/{operation}/stop",
+        summary="Stop a batch operation; changes already made are kept",
+        responses=STEER,
+    )
     async def stop_operation(
         queue: QueueName, operation: OperationId, context: AppContextDep, caller: Steerer
     ) -> QueueOperation:

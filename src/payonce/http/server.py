@@ -1,4 +1,4 @@
-"""The listening server: in the process' own loop, with a bound on silent connections."""
+"""The HTTP server, in the process's own event loop."""
 
 import asyncio
 import socket
@@ -21,14 +21,14 @@ from payonce.kit.outcomes import Unavailable
 SHUTDOWN_LIMIT_S: Final = 5
 KEEP_ALIVE_S: Final = 15
 SEND_BUFFER_BYTES: Final = 64 * 1024
-"""In the kernel, per connection. Its own limit is some megabytes, which thousands of unread answers fit into."""
+"""Kernel buffer per connection. The kernel's default of some megabytes would hold thousands of unread responses."""
 
 log = get_logger(__name__)
 
 
 @asynccontextmanager
 async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
-    """Serves in this very loop until the block ends; answers with the port, which the system chose if it was 0."""
+    """Serves in this event loop until the block ends. Yields the port, which the system chose if it was 0."""
     listener = bound(host, port)
     access, proxies = app.settings.access, app.settings.trusted_proxies
     connections = Connections(access.http_connections, access.http_connections_per_address, proxies)
@@ -48,18 +48,18 @@ async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
 async def served(
     web: ASGIApp, listener: socket.socket, proxies: str | None = None, connections: Connections | None = None
 ) -> AsyncIterator[tuple[int, "asyncio.Task[None]"]]:
-    """Any application, until the block ends: the port, and what serves it."""
+    """Serves any application until the block ends. Yields the port and the serving task."""
     limits = Connections(proxies=proxies) if connections is None else connections
     config = uvicorn.Config(
         web,
-        # Called as the class would be.
+        # uvicorn calls it like the class.
         http=cast(Any, partial(PunctualProtocol, limits=limits, turns=Turns())),
         log_config=None,
         access_log=False,
         lifespan="off",
         ws="none",
         server_header=False,
-        # Whoever may name the client's address is said in the settings; by default nobody.
+        # Only proxies named in the settings may report a client's address; by default none.
         proxy_headers=proxies is not None,
         forwarded_allow_ips=proxies,
         timeout_keep_alive=KEEP_ALIVE_S,
@@ -76,7 +76,7 @@ async def served(
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to the process, which drains its work first."""
+    """Leaves signals to the process, which drains its work first."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
 
 
 def _reached_at(host: str, port: int) -> str:
-    """From this machine: who listens everywhere listens on the loopback, too."""
+    """The URL from this machine; a wildcard address is reached on loopback."""
     near = {
         "0.0.0.0": "127.0.0.1",  # noqa: S104 - compared, not bound
         "::": "::1",
@@ -93,11 +93,11 @@ def _reached_at(host: str, port: int) -> str:
 
 
 def bound(host: str, port: int, otherwise: str = "PAYONCE_HOST and PAYONCE_PORT") -> socket.socket:
-    """`otherwise` says by what another place is chosen."""
+    """Raises Unavailable if the port cannot be bound; `otherwise` names what sets another address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
-        # Inherited by what is accepted.
+        # Inherited by accepted connections.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         return listener
     except (OSError, OverflowError) as error:

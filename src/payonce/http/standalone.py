@@ -1,4 +1,4 @@
-"""What a task server that runs alone says over HTTP: that it lives, that it is ready, and its metrics."""
+"""HTTP of a task server in its own process: liveness, readiness and metrics."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -27,7 +27,7 @@ DEFAULT_PORT: Final = 8124
 PROBES: Final = ("GET", "HEAD")
 _CLOSED: Final = Problem(
     HTTPStatus.FORBIDDEN,
-    "beyond the loopback metrics are shown when PAYONCE_METRICS=open says that only scrapers reach this port",
+    "metrics are served on loopback only; set PAYONCE_METRICS=open if only scrapers can reach this port",
 )
 
 log = get_logger(__name__)
@@ -64,8 +64,8 @@ async def probe_server(
     setting: str | None,
     allowed_hosts: str | None = None,
 ) -> AsyncIterator[str]:
-    """Listens until the block ends; answers where. Without a port, on the usual one, or on any free one: a server of
-    tasks does not fail for the sake of its metrics."""
+    """Listens until the block ends and yields the URL. Without a port it uses the default, or any free one: a task
+    server must not fail for its metrics."""
     try:
         listener = bound(host, DEFAULT_PORT if port is None else port, OPTION)
     except Unavailable:

@@ -1,7 +1,7 @@
-"""The order in which requests start: a few per pass of the event loop, so that HTTP leaves time for everything else.
+"""Starts a few requests per pass of the event loop, so that HTTP leaves time for everything else.
 
 Lease renewals, claims and commits run in the same loop. If every waiting request started at once, they would wait for
-all of them. Requests start in turn by address; pipelined ones start when no other request waits.
+all of them. Addresses take turns; pipelined requests start when no other request waits.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 STARTS_PER_PASS: Final = 2
-"""A request takes 0.3 to 2 ms of the loop, so a pass takes a few milliseconds, whatever waits. uvloop accepts one
-connection per pass: with more requests in each, new connections would wait for longer."""
+"""A request takes 0.3 to 2 ms of the loop, so a pass takes a few milliseconds under any load. uvloop accepts one
+connection per pass: with more requests per pass, new connections would wait longer."""
 
 Start = Callable[[], None]
 
@@ -40,7 +40,7 @@ class Turns:
 
 
 class _Line:
-    """First in, first out for one address; the addresses in turn."""
+    """First in, first out per address; addresses take turns."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[Start]] = OrderedDict()

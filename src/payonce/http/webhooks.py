@@ -31,7 +31,7 @@ Id = Annotated[UUID, Path()]
 
 
 class EndpointDocument(BaseModel):
-    """Without the path of its address: many receivers keep their secret there."""
+    """Omits the path of the URL, where many receivers keep a secret."""
 
     id: UUID
     tenant: str
@@ -39,7 +39,7 @@ class EndpointDocument(BaseModel):
     events: list[str]
     description: str
     state: EndpointState
-    reason: str | None = Field(description="Why it is not enabled.")
+    reason: str | None = Field(description="Why the endpoint is not enabled.")
     changed_at: datetime
     failing_since: datetime | None
     created_by: str
@@ -47,7 +47,7 @@ class EndpointDocument(BaseModel):
 
 
 class CreatedEndpoint(EndpointDocument):
-    secret: str = Field(description="Shown this once.")
+    secret: str = Field(description="Returned only once.")
 
 
 class EndpointPage(BaseModel):
@@ -57,7 +57,7 @@ class EndpointPage(BaseModel):
 
 class RotatedSecret(BaseModel):
     endpoint: UUID
-    secret: str = Field(description="Shown this once.")
+    secret: str = Field(description="Returned only once.")
     overlap_s: int
 
 
@@ -102,10 +102,12 @@ class Replayed(BaseModel):
 class NewEndpoint(RequestBody):
     url: str = Field(min_length=1, max_length=URL_MAX_CHARS, pattern=NO_CONTROLS)
     events: list[Annotated[str, Field(min_length=1, max_length=TYPE_MAX_CHARS + 2)]] = Field(
-        min_length=1, max_length=EVENTS_MAX, description="Types, `invoice.*` for all that begin so, or `*`."
+        min_length=1, max_length=EVENTS_MAX, description="Event types, prefixes such as `invoice.*`, or `*`."
     )
     description: str = Field("", max_length=DESCRIPTION_MAX_CHARS, pattern=NO_CONTROLS)
-    tenant: Name | None = Field(None, description="For keys of the house; a key of a tenant adds its own.")
+    tenant: Name | None = Field(
+        None, description="Only for keys without a tenant; a tenant's key adds endpoints of its own tenant."
+    )
 
 
 class Reason(RequestBody):
@@ -114,7 +116,7 @@ class Reason(RequestBody):
 
 class Rotation(RequestBody):
     overlap_s: int = Field(
-        webhooks.OVERLAP_S, ge=0, le=OVERLAP_MAX_S, description="For so long the secrets before it sign along."
+        webhooks.OVERLAP_S, ge=0, le=OVERLAP_MAX_S, description="How long previous secrets keep signing."
     )
 
 
@@ -130,25 +132,25 @@ def webhook_routes(app: App) -> APIRouter:
 
 
 def _endpoint_routes(app: App, routes: APIRouter) -> None:
-    @routes.get("/endpoints", summary="Endpoints, newest first", responses=READ)
+    @routes.get("/endpoints", summary="List webhook endpoints, newest first", responses=READ)
     async def list_endpoints(
         caller: Viewer,
         state: EndpointState | None = None,
         limit: Limit = PAGE_DEFAULT,
-        before: Annotated[UUID | None, Query(description="The last endpoint of the page before.")] = None,
+        before: Annotated[UUID | None, Query(description="The last endpoint id of the previous page.")] = None,
     ) -> EndpointPage:
         found = await webhooks.endpoints(app.read, tenant=caller.tenant, state=state, before=before, limit=limit)
         following = found[-1].id if len(found) == limit else None
         return EndpointPage(endpoints=[_document(each) for each in found], next_before=following)
 
-    @routes.get("/endpoints/{endpoint_id}", summary="One endpoint", responses=READ)
+    @routes.get("/endpoints/{endpoint_id}", summary="Show a webhook endpoint", responses=READ)
     async def show_endpoint(endpoint_id: Id, caller: Viewer) -> EndpointDocument:
         return _document(await _own_endpoint(app.read, endpoint_id, caller))
 
-    @routes.post("/endpoints", status_code=201, summary="Tell somebody, from now on", responses=WRITE)
+    @routes.post("/endpoints", status_code=201, summary="Add a webhook endpoint", responses=WRITE)
     async def add_endpoint(body: NewEndpoint, caller: Writer, trace_id: Trace) -> CreatedEndpoint:
         if caller.tenant is not None and body.tenant not in (None, caller.tenant):
-            raise Invalid(f"a key of tenant {caller.tenant} adds endpoints of that tenant; leave tenant out")
+            raise Invalid(f"a key of tenant {caller.tenant} adds endpoints of that tenant only; omit tenant")
         async with app.begin(trace_id) as tx:
             made, secret = await webhooks.add_endpoint(
                 tx,
@@ -164,19 +166,23 @@ def _endpoint_routes(app: App, routes: APIRouter) -> None:
 
 
 def _state_routes(app: App, routes: APIRouter) -> None:
-    @routes.post("/endpoints/{endpoint_id}/disable", summary="Send nothing to it from now on", responses=WRITE)
+    @routes.post("/endpoints/{endpoint_id}/disable", summary="Disable a webhook endpoint", responses=WRITE)
     async def disable_endpoint(endpoint_id: Id, body: Reason, caller: Writer, trace_id: Trace) -> EndpointDocument:
         async with app.begin(trace_id) as tx:
             await _own_endpoint(tx, endpoint_id, caller)
             return _document(await webhooks.disable_endpoint(tx, endpoint_id, by=caller.holder, reason=body.reason))
 
-    @routes.post("/endpoints/{endpoint_id}/enable", summary="Send to it again", responses=WRITE)
+    @routes.post("/endpoints/{endpoint_id}/enable", summary="Enable a webhook endpoint", responses=WRITE)
     async def enable_endpoint(endpoint_id: Id, caller: Writer, trace_id: Trace) -> EndpointDocument:
         async with app.begin(trace_id) as tx:
             await _own_endpoint(tx, endpoint_id, caller)
             return _document(await webhooks.enable_endpoint(tx, endpoint_id, by=caller.holder))
 
-    @routes.post("/endpoints/{endpoint_id}/rotate", summary="A new secret; the old one signs along", responses=WRITE)
+    @routes.post(
+        "/endpoints/{endpoint_id}/rotate",
+        summary="Rotate the signing secret; previous secrets keep signing for a while",
+        responses=WRITE,
+    )
     async def rotate_secret(endpoint_id: Id, body: Rotation, caller: Writer, trace_id: Trace) -> RotatedSecret:
         async with app.begin(trace_id) as tx:
             await _own_endpoint(tx, endpoint_id, caller)
@@ -188,7 +194,7 @@ def _state_routes(app: App, routes: APIRouter) -> None:
 
 def _delivery_routes(app: App, routes: APIRouter) -> None:
     @routes.get(
-        "/endpoints/{endpoint_id}/deliveries", summary="Deliveries to an endpoint, newest first", responses=READ
+        "/endpoints/{endpoint_id}/deliveries", summary="List deliveries to an endpoint, newest first", responses=READ
     )
     async def list_deliveries(
         endpoint_id: Id,
@@ -199,7 +205,7 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
         since: Moment | None = None,
         until: Moment | None = None,
         limit: Limit = PAGE_DEFAULT,
-        before: Annotated[UUID | None, Query(description="The last delivery of the page before.")] = None,
+        before: Annotated[UUID | None, Query(description="The last delivery id of the previous page.")] = None,
     ) -> DeliveryPage:
         await _own_endpoint(app.read, endpoint_id, caller)
         found = await webhooks.deliveries(
@@ -218,7 +224,7 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
             deliveries=[DeliveryDocument(**_delivery_fields(each)) for each in found], next_before=following
         )
 
-    @routes.get("/deliveries/{delivery_id}", summary="One delivery, with every attempt", responses=READ)
+    @routes.get("/deliveries/{delivery_id}", summary="Show a delivery with its attempts", responses=READ)
     async def show_delivery(delivery_id: Id, caller: Viewer) -> DeliveryTimeline:
         found = await _own_delivery(app.read, delivery_id, caller)
         tries = [
@@ -234,7 +240,7 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
         ]
         return DeliveryTimeline(**_delivery_fields(found), tries=tries)
 
-    @routes.post("/deliveries/{delivery_id}/replay", summary="The same event once more", responses=WRITE)
+    @routes.post("/deliveries/{delivery_id}/replay", summary="Deliver the same event again", responses=WRITE)
     async def replay_delivery(delivery_id: Id, body: Reason, caller: Writer, trace_id: Trace) -> Replayed:
         async with app.begin(trace_id) as tx:
             await _own_delivery(tx, delivery_id, caller)
@@ -243,7 +249,7 @@ def _delivery_routes(app: App, routes: APIRouter) -> None:
 
 
 async def _own_endpoint(read: Reader | Tx, endpoint_id: UUID, caller: Caller) -> Endpoint:
-    """Another tenant's endpoint is answered like one that is not there."""
+    """Raises 404 for another tenant's endpoint as for a missing one."""
     known = await read.fetchval(
         "select exists (select from payonce.webhook_endpoints where id = $1 and ($2::text is null or tenant = $2))",
         endpoint_id,
@@ -267,7 +273,7 @@ async def _own_delivery(read: Reader | Tx, delivery_id: UUID, caller: Caller) ->
 def _keyring(app: App) -> Keyring:
     keys = app.settings.keyring()
     if keys is None:
-        raise Unavailable("this process has no keys to seal a secret with; set PAYONCE_KEYS")
+        raise Unavailable("this process has no encryption keys for secrets; set PAYONCE_KEYS")
     return keys
 
 

@@ -1,5 +1,5 @@
-"""Failed API keys and tokens by address, in a bounded memory: guessing is hopeless, and is not to cost the store its
-time either."""
+"""Limits failed API keys and tokens per address, in bounded memory. Keys cannot be guessed; the limit spares the
+database the lookups."""
 
 import time
 from collections import OrderedDict, defaultdict
@@ -15,14 +15,14 @@ GOOD_KEYS_MAX: Final = 1_000
 
 
 def attempts_by_kind() -> dict[str, "Attempts"]:
-    """API keys and each kind of token by themselves: failures of one kind do not count against another, and the many
-    tokens that are good do not push the few keys out of memory."""
+    """Separate counts for API keys and each kind of token: failures of one kind do not count against another, and many
+    valid tokens do not displace the few keys."""
     return defaultdict(Attempts)
 
 
 class Attempts:
-    """Of one kind. After so many failures in a window an address is heard again when the window is over. What was good
-    of late is let through to be looked up: behind one proxy, one guesser must not shut everybody out."""
+    """Failures of one kind of credentials. After FAILURES_MAX failures an address is refused until its window ends.
+    Recently valid credentials are still looked up, so that a guesser behind a proxy cannot lock out others."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class Attempts:
         self._good: OrderedDict[bytes, None] = OrderedDict()
 
     def wait_s(self, address: str, digest: bytes) -> float:
-        """For how long the address is not heard; 0 when it is."""
+        """Seconds until the address is accepted again; 0 if it is accepted now."""
         count, until = self._failures.get(network_of(address), (0, 0.0))
         left_s = until - self._clock()
         return 0.0 if count < FAILURES_MAX or left_s <= 0 or digest in self._good else left_s

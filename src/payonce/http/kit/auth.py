@@ -1,4 +1,4 @@
-"""Who calls, by their API key, and whether they may: `caller: Annotated[Caller, require("transfers:read")]`."""
+"""Authenticates callers by API key and checks scopes: `caller: Annotated[Caller, require("transfers:read")]`."""
 
 import math
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from payonce.http.kit.problems import Problem
 from payonce.kit.log import get_logger
 
 BEARER: Final = HTTPBearer(
-    scheme_name="ApiKey", description="`payonce keys add` makes a key and shows it once.", auto_error=False
+    scheme_name="ApiKey", description="Create a key with `payonce keys add`; it is shown once.", auto_error=False
 )
-# Written as the header is, it would be taken for a secret and hidden.
+# Spelt like the header itself, the text would be redacted as a secret.
 KEY_NEEDED: Final = (
-    "a valid API key is needed, in the header Authorization with the scheme Bearer; payonce keys add gives one"
+    "a valid API key is required in the header Authorization, with the scheme Bearer; create one with payonce keys add"
 )
 API_KEYS: Final = "API keys"
-NO_TENANTS: Final = "it sees the work of every tenant; use a key without a tenant, which payonce keys add gives"
+NO_TENANTS: Final = "the route shows every tenant's data; use a key without a tenant, from payonce keys add"
 
 log = get_logger(__name__)
 
@@ -34,23 +34,23 @@ class Caller:
     key: str
     """The visible part of their API key."""
     holder: str
-    """In whose name they act."""
+    """The name recorded for their actions."""
     tenant: str | None
-    """Whose data they see; None for those of the house."""
+    """The only tenant whose data they see; None for every tenant's."""
 
     @property
     def idempotency_scope(self) -> str:
-        """Idempotency keys are theirs: they outlive an API key that is replaced between two tries."""
+        """The owner of idempotency keys. It stays the same when an API key is replaced between two attempts."""
         return f"holder {self.holder}" if self.tenant is None else f"tenant {self.tenant}"
 
 
 TENANT_ROUTE_SCOPES: Final[set[str]] = set()
-"""The scopes with which some route lets keys of a tenant in."""
+"""Scopes that some route accepts from a tenant's key."""
 
 
 def require(scope: str, *, tenants: bool = False) -> Any:
-    """The caller, if their key has the scope: 401 for every key that is none, 403 without the scope.
-    Only routes that keep tenants apart let keys of a tenant in."""
+    """A dependency that returns the caller; it raises 401 for an invalid key and 403 without the scope. Only routes
+    that separate tenants may set `tenants`, which accepts keys of a tenant."""
     if tenants:
         TENANT_ROUTE_SCOPES.add(scope)
 
@@ -71,8 +71,8 @@ async def authorize(
     challenge: str = KEY_NEEDED,
     no_tenants: str = NO_TENANTS,
 ) -> Caller:
-    """The holder of the key that was given; without a scope, of any key. `challenge` is what a stranger is told,
-    `no_tenants` why a key of a tenant is refused and what to do instead."""
+    """Returns the holder of the key; without `scope`, any valid key will do. `challenge` is the text of a 401,
+    `no_tenants` the reason and remedy for a tenant's key."""
     if given is None:
         TOKEN_FAILURES.labels("missing").inc()
         raise unauthorized(challenge)
@@ -84,29 +84,34 @@ async def authorize(
     attempts_of(request, API_KEYS).succeeded(digest)
     if key.tenant is not None and not tenants:
         TOKEN_FAILURES.labels("scope").inc()
-        text = f"key {key.prefix} is one of tenant {key.tenant!r}, and this route takes none of a tenant: {no_tenants}"
+        text = (
+            f"key {key.prefix} belongs to tenant {key.tenant!r}, but this route accepts no tenant's key: {no_tenants}"
+        )
         raise Problem(HTTPStatus.FORBIDDEN, text)
     if scope is not None and scope not in key.scopes:
         TOKEN_FAILURES.labels("scope").inc()
-        raise Problem(HTTPStatus.FORBIDDEN, f"key {key.prefix} has not the scope {scope}; payonce keys add gives one")
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"key {key.prefix} lacks the scope {scope}; create one that has it with payonce keys add",
+        )
     return Caller(key.prefix, key.holder, key.tenant)
 
 
 def check_attempt_limit(request: Request, given: HTTPAuthorizationCredentials, kind: str) -> bytes:
-    """The digest of what was given, unless too many of this kind that were wrong came from the same address."""
+    """Returns the digest of the credentials. Raises Problem after too many failures of this kind from the address."""
     digest = digest_of(given.credentials)
     if wait_s := attempts_of(request, kind).wait_s(address_of(request), digest):
         TOKEN_FAILURES.labels("too_many").inc()
         raise Problem(
             HTTPStatus.TOO_MANY_REQUESTS,
-            f"too many unknown {kind} came from this address",
+            f"too many invalid {kind} came from this address; try again later",
             headers={"Retry-After": str(math.ceil(wait_s))},
         )
     return digest
 
 
 def record_failure(request: Request, digest: bytes, kind: str) -> None:
-    """Counts a wrong one against its address."""
+    """Counts a failure against the address."""
     attempts_of(request, kind).failed(address_of(request), digest)
     TOKEN_FAILURES.labels("unknown").inc()
     log.warning("api_key_refused", kind=kind, address=address_of(request), path=request.url.path)
@@ -121,5 +126,5 @@ def address_of(request: Request) -> str:
 
 
 def unauthorized(challenge: str = KEY_NEEDED) -> Problem:
-    """One answer for missing, unknown, expired and revoked keys: it tells a guesser nothing."""
+    """The same response for missing, unknown, expired and revoked keys, so that a guesser learns nothing."""
     return Problem(HTTPStatus.UNAUTHORIZED, challenge, headers={"WWW-Authenticate": "Bearer"})

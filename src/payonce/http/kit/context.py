@@ -1,4 +1,4 @@
-"""What a route finds behind the counter: the store, the queues, and transactions in the trace of its request."""
+"""What routes use of the application: the database, the queues, and transactions in the trace of their request."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -14,13 +14,13 @@ from payonce.engine.messages.transaction import Reader, Tx
 
 
 class AppContext(Protocol):
-    """The application, as far as routes go."""
+    """The application as routes see it."""
 
     database: Database
     read: Reader
     admin: Admin
     resources: Sequence[object]
-    """What the services' roles of this process opened: vendors' clients, keys; empty in one that runs none."""
+    """What the roles of this process opened, such as vendors' clients and keys; empty without roles."""
 
     @property
     def actions(self) -> Actions: ...
@@ -47,4 +47,4 @@ async def _trace(request: Request) -> str | None:
 
 AppContextDep = Annotated[AppContext, Depends(_context)]
 Trace = Annotated[str | None, Depends(_trace)]
-"""The id that every answer carries, and every message that follows from the request."""
+"""The trace id of the response and of all messages that follow from the request."""

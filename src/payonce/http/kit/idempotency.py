@@ -1,10 +1,10 @@
-"""POSTs that move money: with the same Idempotency-Key a request is carried out once, and its answer given again.
+"""POSTs that move money: requests with the same Idempotency-Key are executed once, and the response is replayed.
 
     @routes.post("", status_code=201)
     async def order(body: Order, once: Annotated[Once, moves_money("transfers:write")]) -> Transfer:
         return await once.answer(lambda tx: store.request(tx, body), status=201)
 
-What the function writes and the answer commit together: after a crash there are both or none.
+The function's writes and the response commit together: after a crash there are both or neither.
 """
 
 import re
@@ -38,10 +38,10 @@ HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
 KEY_MAX_LENGTH: Final = 200
 KEY_PATTERN: Final = f"[!-~]{{1,{KEY_MAX_LENGTH}}}"
-"""Printable, without spaces."""
+"""Printable ASCII without spaces."""
 _KEY: Final = re.compile(KEY_PATTERN, re.ASCII)
 _PASSING: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
-"""Refusals of the moment: asked again, the answer may be another."""
+"""Temporary refusals, which are not stored: a later attempt may succeed."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Once:
         status: int | Callable[[Any], int] = 200,
         location: Callable[[Any], str] | None = None,
     ) -> Response:
-        """Carries it out in one transaction, or gives the answer of the first time. `act` calls no vendor: it writes
-        down what is to be done. A definite refusal of it is an answer, too; an error of ours is not."""
+        """Executes `act` in one transaction, or replays the stored response. `act` calls no vendor; it records what is
+        to be done. A final refusal is stored as well, an internal error is not."""
         try:
             async with self.context.begin(self.trace_id) as tx:
                 known = await take(tx, self.caller.idempotency_scope, self.key, self.fingerprint)
@@ -85,7 +85,7 @@ class Once:
         location: Callable[[Any], str] | None,
     ) -> Kept:
         try:
-            # What a refused one has written is taken back; that it was refused stays.
+            # A refusal is stored, but the writes before it are rolled back.
             async with tx.connection.transaction():
                 result = await act(tx)
         except PayonceError as error:
@@ -100,7 +100,7 @@ class Once:
 
 
 def moves_money(scope: str, *, tenants: bool = False) -> Any:
-    """The dependency of a POST that moves money; it needs an Idempotency-Key."""
+    """The dependency of a POST that moves money; it requires an Idempotency-Key."""
     return once_for(require(scope, tenants=tenants))
 
 
@@ -112,20 +112,19 @@ def once_for(authenticated: Any) -> Any:
         caller: Annotated[Caller, authenticated],
         key: Annotated[
             str | None,
-            Header(alias=HEADER, description="New for every new order, the same for every further try of it."),
+            Header(alias=HEADER, description="A new value for each order; the same value when you retry it."),
         ] = None,
     ) -> Once:
         if key is None:
             raise Problem(
                 HTTPStatus.BAD_REQUEST,
-                f"this is carried out once: send the header {HEADER}, new for every new order and the same when you "
-                "try again",
+                f"the header {HEADER} is missing; send a new value for each order, the same value when you retry it",
                 kind=NO_KEY,
             )
         if not _KEY.fullmatch(key):
             raise Problem(
                 HTTPStatus.BAD_REQUEST,
-                f"{HEADER} has 1 to {KEY_MAX_LENGTH} printable ASCII characters without spaces; a UUID is fine",
+                f"{HEADER} must have 1 to {KEY_MAX_LENGTH} printable ASCII characters without spaces; use a UUID",
                 kind=NO_KEY,
             )
         path, query = request.url.path, request.scope["query_string"]

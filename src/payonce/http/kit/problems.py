@@ -1,4 +1,4 @@
-"""Every error over HTTP is a problem document (RFC 9457): what was refused, and what to do."""
+"""Problem documents (RFC 9457): every HTTP error says why it happened and what to do."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
@@ -18,20 +18,20 @@ from payonce.kit.redact import redact
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
-"""What somebody hears who comes at the wrong moment."""
+"""The Retry-After of temporary errors."""
 ERRORS_MAX: Final = 20
-"""Wrong fields that one answer names."""
+"""Invalid fields listed in one response."""
 WHERE_MAX_LENGTH: Final = 200
 PATH_MAX_LENGTH: Final = 200
 DETAIL_MAX_LENGTH: Final = 4_000
-"""Of a sentence that may name what the caller sent."""
+"""Of a text that may quote the request."""
 
 NO_KEY, KEY_REUSED, KEY_BUSY = (
     f"urn:payonce:problem:{name}" for name in ("no-idempotency-key", "idempotency-key-reused", "idempotency-key-busy")
 )
-"""The problems that a client's code has to tell apart."""
+"""The problem types that clients have to distinguish."""
 
-# Named one by one, because what falls under Exception is also logged as a bug.
+# Listed one by one, because the framework logs whatever Exception handles as a bug.
 EXPECTED: Final = (PayonceError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
@@ -41,7 +41,7 @@ class FieldError(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457. `trace_id` is what the operator looks for."""
+    """RFC 9457. Quote `trace_id` in support requests."""
 
     model_config = ConfigDict(title="Problem")
 
@@ -51,11 +51,11 @@ class ProblemDocument(BaseModel):
     detail: str
     instance: str
     trace_id: str | None = None
-    errors: list[FieldError] | None = Field(None, description="Which values are wrong, if several may be.")
+    errors: list[FieldError] | None = Field(None, description="The invalid values, for validation errors.")
 
 
 class Problem(PayonceError):
-    """An answer that is an error: raised by routes, rendered in one place."""
+    """An error response: raised by routes, rendered in one place."""
 
     def __init__(
         self, status: int, detail: str, *, kind: str = "about:blank", headers: Mapping[str, str] | None = None
@@ -71,7 +71,7 @@ def not_found(what: str) -> Problem:
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's declaration: the problems that it answers with."""
+    """The `responses` of a route's declaration: the problems that it may return."""
     return {
         int(status): {
             "description": HTTPStatus(status).phrase,
@@ -82,7 +82,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def problem_of(error: Exception) -> Problem:
-    """Bad input is the caller's; a database that is away is for later; the rest is ours."""
+    """Maps an exception: bad input to 4xx, an unavailable database to 503, anything else to 500."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, UnknownQueue):
@@ -94,15 +94,15 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, Refused):
         return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, error.reason)
     if isinstance(error, Retry) or is_transient(error):
-        # Our own sentences are for everybody; what the driver says may name addresses and tables.
+        # Our own messages are safe to show; the driver's may contain addresses and table names.
         detail = str(error) if isinstance(error, PayonceError) else "the database does not answer; try again"
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
     return bug()
 
 
 def bug() -> Problem:
-    """What a stranger hears of an error of ours."""
-    return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "an error of payonce itself; its log tells more")
+    """The problem of an internal error, without details."""
+    return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error of payonce; see its log")
 
 
 def document(
@@ -136,7 +136,7 @@ def exception_handlers() -> dict[Any, Handle]:
 async def _expected_problem(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     if problem.status is HTTPStatus.INTERNAL_SERVER_ERROR:
-        # Whoever stands around every request logs it as the bug that it is.
+        # The guard logs it as a bug.
         raise error
     return document(request.url.path, problem, _trace_id(request))
 
@@ -147,7 +147,7 @@ async def _http_problem(request: Request, error: HTTPException) -> Response:
 
 
 async def _validation_problem(request: Request, error: RequestValidationError) -> Response:
-    """Names the fields and never their values: those may be secrets, and may be long."""
+    """Names the fields, never their values, which may be secret or long."""
     found = [
         FieldError(where=".".join(map(str, each["loc"]))[:WHERE_MAX_LENGTH], message=str(each["msg"]))
         for each in error.errors()[:ERRORS_MAX]

@@ -1,4 +1,4 @@
-"""What API keys may do: the platform's scopes, and the catalogue of them and of every service's own."""
+"""Scopes of API keys: the platform's, and the catalogue with every service's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,38 +20,38 @@ WEBHOOKS_READ: Final = "webhooks:read"
 WEBHOOKS_WRITE: Final = "webhooks:write"
 
 PLATFORM_SCOPES: Final = {
-    QUEUES_READ: "see queues and their messages",
+    QUEUES_READ: "list queues and their messages",
     QUEUES_STEER: "pause, resume and redrive",
     JOBS_READ: "read the job log and follow traces",
-    EFFECTS_READ: "see what was sent to vendors",
+    EFFECTS_READ: "list calls to vendors and their outcomes",
     EFFECTS_ANSWER: "answer effects in review",
-    APPROVALS_READ: "see what waits for a second person",
-    APPROVALS_DECIDE: "be the second person",
+    APPROVALS_READ: "list approvals",
+    APPROVALS_DECIDE: "grant and deny approvals",
     AUDIT_READ: "read the audit log",
-    METRICS_READ: "scrape /metrics where it is not open",
+    METRICS_READ: "read /metrics and health details where they need a key",
 }
-"""They see every tenant's work, so a key of one tenant cannot use them."""
+"""Scopes over every tenant's data, which a tenant's key cannot have."""
 
 TENANT_SCOPES: Final = {
-    WEBHOOKS_READ: "see webhook endpoints and what they were told",
-    WEBHOOKS_WRITE: "add endpoints, exchange their secrets, replay events",
+    WEBHOOKS_READ: "list webhook endpoints and deliveries",
+    WEBHOOKS_WRITE: "add webhook endpoints, rotate secrets, replay events",
 }
-"""Of the house as well, and kept apart by tenant."""
+"""The platform's scopes whose routes separate tenants."""
 
 
 @dataclass(frozen=True)
 class ScopeCatalogue:
-    """Every scope of this installation. Whatever makes a key checks its scopes here."""
+    """Every scope of this installation, for checking new keys."""
 
     allows: Mapping[str, str]
     """What each scope allows."""
     for_tenants: frozenset[str]
-    """Those that a key of a tenant can have."""
+    """Scopes that a tenant's key can have."""
     tenant_refusals: Mapping[str, str]
-    """Why a key of a tenant cannot have a scope and what to do instead, where its service says so."""
+    """By scope, a service's own reason and remedy for refusing it to a tenant's key."""
 
     def check(self, wanted: Sequence[str], tenant: str | None) -> None:
-        """Raises Invalid for an unknown scope, and for one that no route takes from a key of a tenant."""
+        """Raises Invalid for an unknown scope, and for one that a tenant's key cannot have."""
         for scope in wanted:
             if scope not in self.allows:
                 raise Invalid(f"there is no scope {scope[:60]!r}; known are: {', '.join(self.allows)}")
@@ -60,6 +60,5 @@ class ScopeCatalogue:
 
     def _refusal(self, scope: str) -> str:
         return self.tenant_refusals.get(scope) or (
-            "it sees the work of every tenant, so no route takes it from a key of one; such a key can have: "
-            f"{', '.join(sorted(self.for_tenants))}"
+            f"it gives access to every tenant's data; a tenant's key can have: {', '.join(sorted(self.for_tenants))}"
         )

@@ -1,4 +1,4 @@
-"""Values that requests carry, and how they are shown: names, amounts, moments."""
+"""Types of values in requests and responses: names, amounts, times."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -15,7 +15,7 @@ PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 500
 NUMBER_MAX: Final = 2**63 - 1
 
-# What the store cannot keep is refused at the door, and so says the description.
+# Rejects, and documents, what the database cannot store.
 NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f]*$"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_MAX_LENGTH, pattern=NO_CONTROLS)]
@@ -25,7 +25,7 @@ Note = Annotated[
         min_length=1, max_length=2_000, pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
     ),
 ]
-"""Words for whoever looks next."""
+"""Free text for other operators."""
 Number = Annotated[int, Field(ge=1, le=NUMBER_MAX)]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="At most this many.")]
 
@@ -37,17 +37,17 @@ def _within_reason(moment: datetime) -> datetime:
 
 
 Moment = Annotated[AwareDatetime, AfterValidator(_within_reason)]
-"""A time with its zone."""
+"""A time with a time zone."""
 
 
 class RequestBody(BaseModel):
-    """A body; a field that it does not know is a slip of the pen that would otherwise change nothing, silently."""
+    """Base of request bodies. Unknown fields are rejected, since a misspelt field would silently have no effect."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Money(BaseModel):
-    """Texts: JSON's numbers would lose digits."""
+    """Amounts are strings, because JSON numbers may lose digits."""
 
     asset: str
     exponent: int
@@ -65,13 +65,13 @@ class Money(BaseModel):
 
 
 Document = Any
-"""JSON of a vendor or a payload, secrets hidden."""
+"""A vendor's JSON or a payload, with secrets redacted."""
 
 
 def no_such_parameters(names: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """What is wrong with parameters that a route does not have, by name."""
+    """The error of each unknown parameter, by name."""
     there_are = ", ".join(sorted(known)) or "none"
-    return dict.fromkeys(sorted(names), f"there is no such parameter; there are: {there_are}")
+    return dict.fromkeys(sorted(names), f"unknown parameter; known are: {there_are}")
 
 
 def wrong_query(wrong: Mapping[str, str]) -> RequestValidationError:

@@ -96,7 +96,7 @@ async def test_a_key_of_a_tenant_hears_that_billing_has_none_and_what_to_do(coun
             assert refused.status == 403, path
             assert "is one of tenant 'acme'" in refused.problem["detail"]
             assert NO_TENANTS in refused.problem["detail"]
-            assert "has not the scope" not in refused.problem["detail"]
+            assert "lacks the scope" not in refused.problem["detail"]
 
 
 def test_the_catalogue_refuses_billing_to_tenants_wherever_a_key_is_made() -> None:
