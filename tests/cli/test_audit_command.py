@@ -153,7 +153,7 @@ def test_head_verify_and_an_anchor_kept_elsewhere(payonce: Payonce, database: Sc
         "ok": True,
         "ledger": {**nothing, "postings": 0, "unsealed": 0, "oldest_unsealed_at": None, "heads": 0},
     }
-    assert "would not be noticed" in payonce("audit", "verify").stdout
+    assert "would not be detected" in payonce("audit", "verify").stdout
 
     kept = tmp_path / "heads"
     kept.write_text(f"{first}\n{head['number']}:{head['hash']} 2026-01-31T12:00:00+00:00\n")

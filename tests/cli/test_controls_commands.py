@@ -282,7 +282,7 @@ def test_a_purge_says_what_it_keeps_and_why(payonce: Payonce, database: ScratchD
         an_effect(database, number, state)
     ended = payonce("queues", "purge", QUEUE, "--yes", "--json")
     assert ended.json == {"queue": QUEUE, "purged": 1, "matching": 2, "kept": 1}
-    assert ended.stderr == "1 of them stay, because money may be under way; see: payonce effects list\n"
+    assert ended.stderr == "1 of them are kept because they have open effects; see: payonce effects list\n"
 
 
 def test_the_list_of_what_is_asked_has_the_quarantine_and_every_brake() -> None:

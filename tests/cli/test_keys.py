@@ -38,7 +38,7 @@ def test_for_people_the_key_is_all_that_is_on_stdout(payonce: Payonce) -> None:
     made = payonce("keys", "add", "shop", "--tenant", "acme", "--scope", "transfers:write", "--expires-in", "never")
     assert made.stdout.strip().startswith("sk_")
     assert len(made.stdout.split()) == 1
-    assert "only time" in made.stderr
+    assert "not shown again" in made.stderr
     table = payonce("keys", "list").stdout
     assert "acme" in table
     assert made.stdout.strip() not in table

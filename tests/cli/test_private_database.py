@@ -81,7 +81,7 @@ def demonstrated(payonce: Payonce) -> dict[str, Any]:
     for seed in range(5, 5 + ROUNDS_MAX):
         ended = payonce("demo", "queue", "--json", "--seed", str(seed), "--messages", "300")
         complaints = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
-        if [line for line in complaints if not line.endswith("the work was over too soon")] or not complaints:
+        if [line for line in complaints if not line.endswith("the work ended too early")] or not complaints:
             break
     assert ended.code == 0, ended.stderr
     figures: dict[str, Any] = ended.json

@@ -93,7 +93,7 @@ def test_a_direct_message_is_followed_before_its_first_run(on_redis: Payonce) ->
     sent = on_redis("queues", "put", QUEUE, '{"row_id": 1}', "--correlation-id", "order-1", "--json").json["id"]
     [entry] = on_redis("trace", sent, "--json").json["entries"]
     assert (entry["message_id"], entry["queue"], entry["status"]) == (sent, QUEUE, "ready")
-    assert "put directly into Redis are found by their own id alone" in on_redis("trace", "order-1").stderr
+    assert "put directly into Redis are found only by message id" in on_redis("trace", "order-1").stderr
 
 
 def test_what_cannot_be_read_does_not_hold_up_a_redrive(on_redis: Payonce, redis_server: RedisServer) -> None:
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_does_not_hold_up_a_redrive(on_redis: Payonce, redis
         client.hset(f"q:{QUEUE}:ids", good[7:43], "deP 1000000 0 - 0 the bank is closed")
     done = on_redis("queues", "redrive", QUEUE, "--yes", "--json")
     assert (done.json["redriven"], done.json["matching"]) == (1, 2)
-    assert "1 of them stay, because they cannot be read; they can only be purged" in done.stderr
+    assert "1 of them cannot be decoded and stay parked; they can only be purged" in done.stderr
     on_redis("queues", "refill")
     depth = depth_of(on_redis)
     assert (depth["ready"], depth["parked"]) == (1, 1)

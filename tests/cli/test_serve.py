@@ -166,7 +166,7 @@ def test_the_console_command_knows_the_port_on_which_a_process_listens(payonce: 
         each.kill()
         each.communicate(timeout=PATIENCE_S)
     nobody = payonce("console", "--json")
-    assert "listens now" in nobody.stderr, "a process that was killed holds no port"
+    assert "is listening" in nobody.stderr, "a process that was killed holds no port"
 
 
 def test_a_process_on_a_foreign_schema_is_alive_and_not_ready(payonce: Payonce, database: ScratchDatabase) -> None:

@@ -200,10 +200,10 @@ def test_private_receivers_are_told_only_where_it_is_allowed(
         ),
         (("deliveries", "show", "x"), "'x' is not the id of a delivery"),
         (("deliveries", "list", "--since", "noon"), "--since is 'noon'"),
-        (("replay",), "say what to replay"),
+        (("replay",), "nothing is selected"),
         (("replay", "00000000-0000-7000-8000-000000000000"), "there is no delivery 00000000"),
-        (("replay", "00000000-0000-7000-8000-000000000000", "--type", "x"), "add --endpoint"),
-        (("replay", "--endpoint", "00000000-0000-7000-8000-000000000000"), "--since is not given"),
+        (("replay", "00000000-0000-7000-8000-000000000000", "--type", "x"), "give --endpoint"),
+        (("replay", "--endpoint", "00000000-0000-7000-8000-000000000000"), "--since is missing"),
         (("verify", "-"), "WEBHOOK_SIGNING_SECRET is not set"),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_webhook_is_verified_by_hand(desk: Desk, tmp_path: Path, monkeypatch: 
     late = desk.plain(*given, "--at", "2020-01-01T00:00:00Z", "--json")
     assert (late.code, late.json["why"], late.json["status"]) == (1, "future", 400)
     assert "cannot read" in desk.plain("verify", str(tmp_path / "absent")).sentence
-    assert "does not read `name: value`" in desk.plain("verify", body, "--header", "nonsense").sentence
+    assert "is malformed; write `name: value`" in desk.plain("verify", body, "--header", "nonsense").sentence
     monkeypatch.setenv("WEBHOOK_SIGNING_SECRET", "quite-another-secret")
     forged = desk.plain(*given)
     assert (forged.code, forged.stderr.startswith("not verified (401): no signature matches")) == (1, True)

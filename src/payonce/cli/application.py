@@ -1,6 +1,6 @@
 """The command line: one file per group of commands.
 
-Modules here import only what is light at the top: `payonce --help` must not wait for a database driver.
+Modules here import at the top only what is cheap: `payonce --help` must not load a database driver.
 """
 
 import re
@@ -41,24 +41,24 @@ from payonce.cli.output import note
 # The mark \b keeps the lines of a paragraph as they are.
 HELP: Final = """Money moves once: durable queues and recorded effects on PostgreSQL.
 
-Without DATABASE_URL a private PostgreSQL is started and migrated by itself.
+Without DATABASE_URL, a private PostgreSQL is started and migrated automatically.
 
 \b
 Examples:
-  payonce demo              watch money survive killed workers and lying banks
+  payonce demo              see that killed workers and faulty banks lose no money
   payonce up                run every role in this process, with HTTP on port 8080
-  payonce console           the link under which the console opens, once more
+  payonce console           print the link to the console
   payonce run tally.worker  run one role; start as many of these as you like
-  payonce queues list       what waits where
+  payonce queues list       list queues and their messages by state
   payonce trace ID          follow one message or payment
-  payonce audit run         check the books, the effects and every promise
-  payonce effects list      what was sent to vendors and is not known to have ended
-  payonce freeze add …      stop sends at once
-  payonce keys add …        let somebody call over HTTP
+  payonce audit run         check ledger, effects and invariants
+  payonce effects list      list vendor calls with an open outcome
+  payonce freeze add …      stop vendor calls at once
+  payonce keys add …        create a key for the HTTP API
 {services}
-  payonce webhooks …        who is told of what happens, and what became of it
-  payonce cloudtasks        a Cloud Tasks server for Google's own clients
-  payonce simulators        the simulated vendors, for several processes
+  payonce webhooks …        manage webhook endpoints and deliveries
+  payonce cloudtasks        run a server of the Cloud Tasks API
+  payonce simulators        run the simulated vendors for several processes
 """
 
 SERVICE_HELP: Final = service_help()
@@ -73,7 +73,7 @@ app = typer.Typer(
     cls=Platform,
     help=HELP.format(services=_examples(SERVICE_HELP)),
     no_args_is_help=True,
-    # Plain help comes in half the time, and keeps the examples' lines.
+    # Plain help takes half the time and preserves the lines of examples.
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -124,7 +124,7 @@ def main() -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """The exit code. What a person can act on is one sentence on stderr; a traceback means a bug of ours."""
+    """Returns the exit code. Expected errors print one sentence on stderr; a traceback means a bug."""
     try:
         code = app(args=list(arguments), prog_name="payonce", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -146,7 +146,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _clarified(message: str, arguments: Sequence[str]) -> str:
-    """What begins with a dash is an option to the parser; a number that does was meant as a number."""
+    """The parser takes a negative number for an option; the message then says so."""
     negative = next((each for each in arguments if re.fullmatch(r"-\.?[0-9][0-9.,_eE]*", each)), None)
     if negative is not None and message.startswith("No such option"):
         return f"{negative!r} is below zero; amounts and numbers are written without a sign"

@@ -1,4 +1,4 @@
-"""`approvals`: what waits for a second person, and above which amounts one is needed."""
+"""`approvals`: requests that wait for a second person, and the thresholds above which one is needed."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 LIST: Final = "payonce approvals list"
 
-HELP: Final = """Let a second person decide about what moves much.
+HELP: Final = """Require a second person for large amounts.
 
 \b
 Examples:
   payonce approvals threshold USDT 1000
   payonce approvals list
-  payonce approvals grant 7 --note 'I looked at the statement, too'
+  payonce approvals grant 7 --note 'checked against the statement'
   payonce approvals deny 7 --why 'it is booked'
 """
 
@@ -52,10 +52,10 @@ def list_approvals(
         str, typer.Option(help="waiting, granted, denied, expired or all.", callback=parsed_verdict)
     ] = "waiting",
     limit: LimitOption = 50,
-    before: Annotated[str | None, typer.Option(help="Continue behind this approval, for the next page.")] = None,
+    before: Annotated[str | None, typer.Option(help="Continue after this approval, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What waits for a second person, the newest first."""
+    """List approvals, newest first; by default those that are waiting."""
     behind = None if before is None else parsed_number(before, "an approval", LIST)
 
     async def act() -> None:
@@ -74,14 +74,14 @@ def list_approvals(
 @commands.command("grant")
 def grant_approval(
     approval: NumberArgument,
-    remark: Annotated[str, typer.Option("--note", help="What you looked at.")] = "agreed",
+    remark: Annotated[str, typer.Option("--note", help="What you checked.")] = "agreed",
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Agree: it is done in the same moment, as it was asked, or denied with the reason why it cannot be any more.
+    """Grant an approval and execute the request at once. If it is no longer possible, it is denied with the reason.
 
-    Example: payonce approvals grant 7 --note 'I looked at the statement, too'
+    Example: payonce approvals grant 7 --note 'checked against the statement'
     """
     number = parsed_number(approval, "an approval", LIST)
 
@@ -99,18 +99,18 @@ def grant_approval(
     message = f"approval {number} is {decided.state} by {decided.decided_by}: {decided.text}"
     show({"approval": described(decided)}, as_json, message)
     if decided.state != "granted":
-        say_error(f"{decided.result}; ask again")
+        say_error(f"{decided.result}; submit a new request")
         raise typer.Exit(EXIT_FAILED)
 
 
 @commands.command("deny")
 def deny_approval(
     approval: NumberArgument,
-    why: Annotated[str, typer.Option(help="For whoever asked.")],
+    why: Annotated[str, typer.Option(help="The reason, for the requester.")],
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Refuse; nothing is done, and it may be asked anew.
+    """Deny an approval; nothing is executed.
 
     Example: payonce approvals deny 7 --why 'it is booked'
     """
@@ -129,23 +129,25 @@ def deny_approval(
 @commands.command("threshold")
 def threshold(
     asset: Annotated[
-        str | None, typer.Argument(metavar="[ASSET]", help="Its code; without one all are listed.")
+        str | None, typer.Argument(metavar="[ASSET]", help="Its code; unset, all thresholds are listed.")
     ] = None,
     amount: Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="In major units, such as 1000.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Ask nobody else for this asset any more.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the threshold of the asset.")] = False,
     exponent: ExponentOption = None,
-    why: Annotated[str, typer.Option(help="For the audit log and the second person.")] = "changed by hand",
+    why: Annotated[
+        str, typer.Option(help="The reason, for the audit log and the approver.")
+    ] = "changed on the command line",
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Above which amount of an asset a second person is asked: list, set or remove.
+    """List, set or remove thresholds: above one, a second person must agree.
 
-    To raise or remove one needs a second person itself: otherwise one alone could take it away and put it back.
+    Raising or removing a threshold needs a second person itself.
 
     Example: payonce approvals threshold EUR 1000
     """
     if (asset is None and (remove or amount is not None)) or (asset is not None and remove == (amount is not None)):
-        raise Invalid("give an asset and an amount, an asset and --remove, or nothing to see what is set")
+        raise Invalid("give an asset and an amount, an asset and --remove, or no argument to list the thresholds")
     above = None if asset is None or amount is None else parsed_amount(amount, asset, exponent)
     gone = parsed_asset(asset, exponent) if asset is not None and remove else None
 
@@ -163,9 +165,9 @@ def threshold(
                     result["approval"] = end.id
             found = await thresholds(app.read)
         result["thresholds"] = [_described_threshold(each) for each in found]
-        said = [_threshold_table(found) if found else "no second person is asked for anything"]
+        said = [_threshold_table(found) if found else "no threshold is set"]
         if "approval" in result:
-            waits = f"nothing is changed yet, a second person must agree: payonce approvals grant {result['approval']}"
+            waits = f"nothing is changed yet; a second person must run: payonce approvals grant {result['approval']}"
             said.append(waits)
         show(result, as_json, *said)
 
@@ -173,7 +175,7 @@ def threshold(
 
 
 def described(approval: "Approval") -> dict[str, Any]:
-    """Without the argument: its text says what it is."""
+    """Omits the argument, which the text describes."""
     names = (
         "id",
         "action",
@@ -218,4 +220,4 @@ def _described_threshold(threshold: "Threshold") -> dict[str, Any]:
 
 def _threshold_table(found: "Sequence[Threshold]") -> Any:
     rows = [(str(each.above), each.set_by, each.set_at) for each in found]
-    return table("A second person is asked above", ("amount", "set by", "since"), rows, right=("amount",))
+    return table("A second person is needed above", ("amount", "set by", "since"), rows, right=("amount",))

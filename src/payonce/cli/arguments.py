@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and how they are read."""
+"""Arguments of several commands, and their parsers."""
 
 import getpass
 import os
@@ -27,9 +27,9 @@ StateOption = Annotated[str, typer.Option(help="ready, alone, leased or parked."
 AssetArgument = Annotated[str, typer.Argument(metavar="ASSET", help="Its code, such as EUR or USDT.")]
 AmountArgument = Annotated[str, typer.Argument(metavar="AMOUNT", help="In major units, such as 12.50.")]
 ExponentOption = Annotated[
-    int | None, typer.Option(help="Decimals of the asset, where it is not a well-known one or has others here.")
+    int | None, typer.Option(help="Decimals of the asset, if it is not well known or uses others here.")
 ]
-ByOption = Annotated[str | None, typer.Option(help="Who does this; unset, your login name.")]
+ByOption = Annotated[str | None, typer.Option(help="Your name for the audit log; unset, your login name.")]
 LimitOption = Annotated[int, typer.Option(help="At most this many, up to 500.", min=1, max=500)]
 
 
@@ -77,7 +77,7 @@ def parsed_moment(text: str, option: str) -> datetime:
 
 
 def parsed_number(text: str, what: str, see: str) -> int:
-    """The short ids of freezes, limits and approvals."""
+    """Parses the number of a freeze, limit or approval."""
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
         raise Invalid(f"{text[:60]!r} is not the number of {what}; copy one from `{see}`")
     return int(text)
@@ -101,7 +101,7 @@ def parsed_amount(text: str, code: str, exponent: int | None) -> "Amount":
 
 
 def described_amount(amount: "Amount") -> dict[str, object]:
-    """For JSON, whose numbers would lose digits."""
+    """Amounts as strings, because JSON numbers may lose digits."""
     return {
         "asset": amount.asset.code,
         "exponent": amount.asset.exponent,
@@ -111,11 +111,11 @@ def described_amount(amount: "Amount") -> dict[str, object]:
 
 
 def operator_name(by: str | None) -> str:
-    """Who does it: as said, or the login name."""
+    """The given name, or the login name."""
     if by is not None:
         return by
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # An account without a name, as containers have them.
+        # Containers often run under an account without a name.
         return f"user {os.getuid()}"

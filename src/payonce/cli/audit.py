@@ -1,4 +1,4 @@
-"""`audit`: check everything that can be checked, and verify that audit log and ledger were not rewritten."""
+"""`audit`: check all data, and verify that audit log and ledger were not altered."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STATEMENT_LIMIT_DEFAULT_S: Final = 600.0
 PAGE_DEFAULT: Final = 50
 
-HELP: Final = """Check the books, the effects and every promise; verify that audit log and ledger were not rewritten.
+HELP: Final = """Check ledger, effects and invariants; verify that audit log and ledger were not altered.
 
 \b
 Examples:
@@ -30,18 +30,16 @@ Examples:
   payonce audit log --reference bank --since 2026-01-31T00:00:00Z
 """
 
-StatementLimitOption = Annotated[
-    float, typer.Option(min=0.001, help="Seconds that one query may take before it is broken off.")
-]
+StatementLimitOption = Annotated[float, typer.Option(min=0.001, help="Seconds after which a query is cancelled.")]
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @commands.command("run")
 def run(statement_limit: StatementLimitOption = STATEMENT_LIMIT_DEFAULT_S, as_json: JsonOption = False) -> None:
-    """Check that the books add up, effects are accounted for, and what each service promises holds.
+    """Check the ledger, the effects and the invariants of every service.
 
-    It only reads, and may run while work goes on. Ends with 1 when there are findings.
+    Read-only, and safe to run while work goes on. Exits with 1 if there are findings.
     """
 
     async def act() -> None:
@@ -64,15 +62,15 @@ def run(statement_limit: StatementLimitOption = STATEMENT_LIMIT_DEFAULT_S, as_js
 def verify(
     head: Annotated[
         list[str] | None,
-        typer.Option(help="What `payonce audit head` printed, or a file of such lines; may be repeated."),
+        typer.Option(help="A head printed by `payonce audit head`, or a file of them; repeatable."),
     ] = None,
     statement_limit: StatementLimitOption = STATEMENT_LIMIT_DEFAULT_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify that the audit log and the ledger are as they were sealed. Ends with 1 when one is not.
+    """Verify that the audit log and the ledger are as they were sealed. Exits with 1 if one is not.
 
-    Heads kept elsewhere prove that history up to them is unchanged; without any, a chain that was cut at its end or
-    made anew by the database's owner looks sound. The file of PAYONCE_AUDIT_ANCHOR is always used.
+    Heads stored elsewhere prove that history up to them is unchanged. Without any, a chain that the database's owner
+    truncated or rebuilt looks valid. The file of PAYONCE_AUDIT_ANCHOR is always used.
     """
     given = [_heads(text) for text in head or ()]
 
@@ -82,7 +80,7 @@ def verify(
 
         async with open_app() as app:
             anchor = app.settings.audit_anchor
-            # An operator may have made the file, to protect it, before there was anything to write to it.
+            # An operator may have created an empty file, to protect it.
             written = anchor is not None and anchor.exists() and anchor.stat().st_size > 0
             heads = sum([*given, *([heads_in(anchor)] if anchor is not None and written else [])], Heads())
             async with open_reader(app.database, statement_limit) as read:
@@ -115,7 +113,7 @@ def verify(
 
 @commands.command("head")
 def show_head(as_json: JsonOption = False) -> None:
-    """Print the last seals of audit log and ledger, to be kept where the database's owner cannot write."""
+    """Print the last seals of audit log and ledger, to be stored where the database's owner cannot write."""
 
     async def act() -> None:
         from payonce.engine.audit import heads_now, line_of
@@ -129,18 +127,16 @@ def show_head(as_json: JsonOption = False) -> None:
 
 @commands.command("log")
 def show_log(
-    reference: Annotated[
-        str | None, typer.Option(help="Only notes about this: an effect's id, a vendor, a queue.")
-    ] = None,
+    reference: Annotated[str | None, typer.Option(help="Only notes about this effect id, vendor, queue, …")] = None,
     severity: Annotated[str | None, typer.Option(help="Only INFO, WARNING or ERROR.")] = None,
-    actor: Annotated[str | None, typer.Option(help="Only what this one did.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only notes of this actor.")] = None,
     since: Annotated[str | None, typer.Option(help="Only notes written at or after this time.")] = None,
     until: Annotated[str | None, typer.Option(help="Only notes written before this time.")] = None,
     limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = PAGE_DEFAULT,
-    before: Annotated[int | None, typer.Option(help="Continue behind this id, for the next page.")] = None,
+    before: Annotated[int | None, typer.Option(help="Continue after this id, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Who did what to the system, and what it noticed about itself; the newest first.
+    """List the audit log, newest first: changes by people and observations of the system.
 
     Example: payonce audit log --severity WARNING --since 2026-01-31T00:00:00Z --limit 20
     """
@@ -183,7 +179,7 @@ def show_log(
 
 
 def _heads(text: str) -> "Heads":
-    """Heads as they are printed, or all heads in a file."""
+    """Parses a printed head, or all heads in a file."""
     from payonce.engine.audit import heads_in, parsed_heads
 
     return heads_in(Path(text)) if os.path.exists(text) else parsed_heads(text)
@@ -214,14 +210,14 @@ def _verified(found: "Verified | VerifiedLedger") -> dict[str, Any]:
 def _shown(findings: "list[Finding]") -> Any:
     rows = [(one.kind, one.text, one.way_out) for one in findings]
     if not rows:
-        return "audit log and ledger are as they were sealed"
+        return "audit log and ledger are unaltered"
     return table("Findings", ("kind", "what", "what to do"), rows)
 
 
 def _proven(heads: int) -> str:
     if heads:
-        return f"held against {heads:,} heads from elsewhere"
-    return "no head from elsewhere was given, so a chain that was cut or made anew would not be noticed"
+        return f"compared with {heads:,} external heads"
+    return "no external head was given, so a truncated or rebuilt chain would not be detected"
 
 
 def _note_check(done: int, total: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""`queues redrive` and `queues purge`: changes to many messages at once, with a preview first."""
+"""`queues redrive` and `queues purge`: changes to many messages, after a preview."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from payonce.engine.messages.transaction import Tx
     from payonce.kit.money import Amount
 
-IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this message; may be given several times.")]
+IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this message; repeatable.")]
 ActionOption = Annotated[str | None, typer.Option(help="Only messages with this action.")]
 CorrelationOption = Annotated[str | None, typer.Option(help="Only messages with this correlation id.")]
 ErrorOption = Annotated[str | None, typer.Option(help="Only messages whose last error contains this text.")]
-AfterOption = Annotated[str | None, typer.Option(help="Only those parked (or due) at or after this time.")]
-BeforeOption = Annotated[str | None, typer.Option(help="Only those parked (or due) before this time.")]
+AfterOption = Annotated[str | None, typer.Option(help="Only messages parked (or due) at or after this time.")]
+BeforeOption = Annotated[str | None, typer.Option(help="Only messages parked (or due) before this time.")]
 
 
 def redrive(
@@ -43,14 +43,16 @@ def redrive(
     error_contains: ErrorOption = None,
     after: AfterOption = None,
     before: BeforeOption = None,
-    why: Annotated[str, typer.Option(help="For the audit log and the second person.")] = "redriven by hand",
+    why: Annotated[
+        str, typer.Option(help="The reason, for the audit log and the approver.")
+    ] = "redriven on the command line",
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let parked messages start over: attempts, crashes and age from zero. Without a filter: all of them.
+    """Redrive parked messages: attempts, crashes and age start from zero. Without a filter, all of them.
 
-    Above the thresholds of what they move a second person must agree first (payonce approvals).
+    Above the threshold of an asset a second person must agree first (payonce approvals).
 
     Example: payonce queues redrive tally-changes --error-contains 'always fails' --after 2026-01-31T12:00:00Z
     """
@@ -71,9 +73,9 @@ def purge(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete messages for good; the job log keeps a line of each. Without a filter: all of that state.
+    """Delete messages permanently; each leaves an entry in the job log. Without a filter, all of that state.
 
-    Messages with open effects stay: without them nobody would find out what became of the money.
+    Messages with open effects are kept: they are needed to resolve the effects.
 
     Example: payonce queues purge tally-changes --state parked --id 0199… --yes
     """
@@ -86,8 +88,8 @@ def purge(
 
 
 async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as_json: bool) -> None:
-    """Exactly what was previewed, in one commit; above the thresholds when a second person has agreed to it. More than
-    one commit changes goes in batches."""
+    """Redrives exactly the previewed messages in one commit, or in batches if they are too many. Above the
+    thresholds, a second person must agree first."""
     from payonce.engine.controls import redrive_request, submit
     from payonce.engine.messages.model import State
 
@@ -117,39 +119,39 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
 
 
 def _remarks(queue: str, preview: "Preview") -> list[str]:
-    """On messages that a redrive leaves, or moves in vain."""
+    """Remarks on messages that a redrive skips, or does not help."""
     remarks = []
     if preview.unreadable:
-        remarks.append(f"{preview.unreadable:,} of them stay, because they cannot be read; they can only be purged")
+        remarks.append(f"{preview.unreadable:,} of them cannot be decoded and stay parked; they can only be purged")
     if preview.in_review:
         remarks.append(
-            f"{preview.in_review:,} of them go straight back to waiting: their effects wait for a person. Answer these "
-            f"instead, and each answer wakes its message: payonce effects list --state review --queue {queue}"
+            f"{preview.in_review:,} of them have effects in review, which a redrive does not resolve. Answer the "
+            f"effects instead; each answer wakes its message: payonce effects list --state review --queue {queue}"
         )
     return remarks
 
 
 async def _amounts(tx: "Tx", admin: "Admin", asked: "Redrive") -> "tuple[list[Amount], str]":
-    """What the messages may move, and that in words."""
+    """What the messages may move, as amounts and as a sentence."""
     from payonce.engine.controls import amounts_of, count_unknown_amounts
     from payonce.engine.messages.model import State
 
     if asked.in_batches:
-        return [], "They are redriven in batches, and what they move is not added up."
+        return [], "They are redriven in batches; their amounts are not totalled."
     ids = await admin.choose(asked.queue, State.PARKED, asked.which, asked.count, within=tx.connection)
     amounts, unknown = await amounts_of(tx, ids), await count_unknown_amounts(tx, ids)
     known = [str(amount) for amount in amounts]
-    known += [f"what is not known of {unknown:,} of {asked.count:,}"] if unknown else []
+    known += [f"unknown amounts of {unknown:,} of {asked.count:,}"] if unknown else []
     return amounts, f"They move up to {', and '.join(known) or 'nothing'}."
 
 
 async def _ended(app: "App", queue: str, end: "Executed | Approval") -> tuple[dict[str, Any], str]:
-    """What came of it, for the result and in words. What goes in batches is waited for."""
+    """The result and its sentence. Waits until a batch operation has ended."""
     from payonce.engine.controls import Executed
 
     if not isinstance(end, Executed):
         way_out = f"payonce approvals grant {end.id}"
-        return {"approval": end.id}, f"nothing is redriven yet, a second person must agree: {way_out}"
+        return {"approval": end.id}, f"nothing is redriven yet; a second person must run: {way_out}"
     if "operation" in end.result:
         operation = await follow(app, end.result["operation"])
         return {"redriven": operation.changed, "operation": operation.id, "status": operation.status}, operation.text
@@ -165,14 +167,14 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
         await redis_queues.refuse(app, queue)
         preview = await app.admin.preview(queue, State(state), which)
         kept = preview.with_open_effects
-        why = f"{kept:,} of them stay, because money may be under way; see: payonce effects list"
+        why = f"{kept:,} of them are kept because they have open effects; see: payonce effects list"
         count, result = 0, {"queue": queue, "purged": 0, "matching": preview.count, "kept": kept}
         if preview.count > kept:
             _ask("purge", queue, state, preview.count, preview, [why] if kept else [], yes, as_json)
             if preview.count > bulk.BULK_MAX:
                 async with app.begin() as tx:
                     begun = await bulk.start(
-                        tx, bulk.Kind.PURGE, queue, State(state), which, preview.count, by, "purged by hand"
+                        tx, bulk.Kind.PURGE, queue, State(state), which, preview.count, by, "purged on the command line"
                     )
                 count = (await follow(app, begun.id)).changed
                 result["operation"] = begun.id
@@ -210,7 +212,7 @@ def _filter(
         ("--error-contains", error_contains),
     ):
         if text is not None and (not text or "\x00" in text):
-            raise Invalid(f"{option} is {text!r}; leave it out to match everything")
+            raise Invalid(f"{option} is {text!r}; omit it to match everything")
     return Filter(
         ids=[parsed_id(text) for text in ids or ()],
         action=action,

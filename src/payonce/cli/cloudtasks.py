@@ -1,4 +1,4 @@
-"""`cloudtasks`: a server of the Cloud Tasks API on this machine, until a signal asks it to drain."""
+"""`cloudtasks`: a server of the Cloud Tasks API, which runs until a signal."""
 
 import signal
 from typing import TYPE_CHECKING, Annotated
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def cloudtasks(
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; calls and their token are not encrypted.")
+        str, typer.Option("--host", help="Address to listen on; connections are not encrypted.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port for gRPC; 0 takes any free one.", min=0, max=65535)] = 8123,
     http_port: Annotated[
         int | None,
         typer.Option(
             "--http-port",
-            help="Port for /metrics and probes; unset, 8124, or any if that is taken.",
+            help="Port for /metrics and probes; unset, 8124, or any free port if that is taken.",
             min=0,
             max=65535,
         ),
@@ -36,7 +36,7 @@ def cloudtasks(
         bool,
         typer.Option(
             "--without-token",
-            help="Let in whoever reaches the port: they send requests as this machine and any account.",
+            help="Require no token: anybody who reaches the port can send requests as this machine and any account.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -44,16 +44,16 @@ def cloudtasks(
 ) -> None:
     """Run a durable server of the Google Cloud Tasks API, for Google's own clients.
 
-    Tasks live in the private PostgreSQL, or in that of DATABASE_URL. SIGTERM or Ctrl-C drains.
+    Tasks are stored in the private PostgreSQL, or in that of DATABASE_URL. SIGTERM or Ctrl-C drains.
 
-    Callers send a token as metadata: CLOUD_TASKS_TOKEN, or the one in cloudtasks-token of the data folder.
+    Clients send a token as metadata: CLOUD_TASKS_TOKEN, or the one in the file cloudtasks-token of the data folder.
 
     Example: payonce cloudtasks --port 9100
     """
     if parent:
         exit_with_parent(parent)
     try:
-        import google.cloud.tasks_v2  # noqa: F401 - asked for here, so that its absence is one clear sentence
+        import google.cloud.tasks_v2  # noqa: F401 - imported early, so that a missing extra is one clear sentence
         import grpc  # noqa: F401
     except ImportError as error:
         raise Unavailable("payonce cloudtasks needs the extra gcp; run: pip install 'payonce[gcp]'") from error
@@ -120,7 +120,7 @@ async def _serve(
 
 
 def _reads_token(settings: "Settings", token: str | None) -> str | None:
-    """An expression in place of the token itself: a terminal is looked at, and logged."""
+    """An expression that reads the token, since a terminal's output may be seen or logged."""
     from payonce.settings.access import TOKEN_FILE_NAME
 
     if token is None:

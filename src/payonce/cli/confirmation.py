@@ -1,4 +1,4 @@
-"""The one question before a change: what it is about, and whether it is meant."""
+"""The confirmation before a change."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def confirm(what: str, question: str, *shown: "RenderableType", yes: bool, as_json: bool) -> None:
-    """Ends the command unless a person agrees. To be called when it is known that the thing exists: whoever misspelt
-    its name is told so, and not first to add --yes."""
+    """Ends the command unless the operator agrees. Called after the object was found, so that a misspelt name is
+    reported before --yes is asked for."""
     if yes:
         return
     if as_json or not sys.stdin.isatty():
-        raise Invalid(f"{what} asks for confirmation, and here nobody can be asked; add --yes")
+        raise Invalid(f"{what} needs confirmation, and standard input is no terminal; add --yes")
     for part in shown:
         rich_console().print(part)
     if not typer.confirm(question):

@@ -1,4 +1,4 @@
-"""`console`: the link under which the console lets in whoever sits at this machine."""
+"""`console`: the link that opens the console on this machine."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 def console(
     port: Annotated[
-        int | None, typer.Option(help="The port of one process, where several listen.", min=1, max=65535)
+        int | None, typer.Option(help="The process on this port, if several listen.", min=1, max=65535)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the console's link once more, as `payonce up` did when it started.
+    """Print the link to the console, as `payonce up` does when it starts.
 
-    While nobody has a login, only this link lets anybody in. It belongs to the data folder, so ask with the same
-    PAYONCE_DATA_DIR, or in the same folder, as the process that serves it. The port is the one on which that process
-    listens now.
+    Until the first login is created, the console opens only with this link. The link belongs to the data folder: run
+    this with the same PAYONCE_DATA_DIR, or in the same folder, as the serving process.
 
     Example: payonce console
     """
@@ -39,19 +38,19 @@ def console(
             logins = bool(await people(app.read))
         if logins:
             url = f"http://{place.host}:{place.port}{ROOT}"
-            show({"url": url, "login": True}, as_json, f"{url} (people have logins; the console asks for yours)")
+            show({"url": url, "login": True}, as_json, f"{url} (logins exist; the console asks for yours)")
             return
         if not is_loopback(place.host):
             raise Unavailable(
-                f"the console listens at {place.host}, where the link admits nobody; add the first login: "
+                f"the console listens at {place.host}, where the link is not accepted; create the first login: "
                 "payonce users add NAME --role approver"
             )
         try:
             url = link_with(settings.console_token(), place.host, place.port)
         except OSError as error:
             raise Unavailable(
-                f"{settings.data_dir} cannot keep the link ({error.strerror}); use the one that `payonce up` printed "
-                "at its terminal, or make a login with: payonce users add NAME --role approver"
+                f"{settings.data_dir} cannot store the link ({error.strerror}); use the link that `payonce up` printed "
+                "at its terminal, or create a login with: payonce users add NAME --role approver"
             ) from error
         show({"url": url, "login": False}, as_json, url)
 
@@ -59,7 +58,7 @@ def console(
 
 
 def _address(settings: "Settings", port: int | None) -> Listener:
-    """Where the console is served: by the process on the given port, on PAYONCE_PORT, or on the lowest port."""
+    """Where the console is served: on the given port, on PAYONCE_PORT, or on the lowest port in use."""
     found = listeners(settings.data_dir)
     if port is not None:
         return next((each for each in found if each.port == port), Listener(port, settings.host, 0))
@@ -69,6 +68,6 @@ def _address(settings: "Settings", port: int | None) -> Listener:
             note(f"{len(found)} processes of {settings.data_dir} listen, on ports {others}; choose one with --port")
         return next((each for each in found if each.port == settings.port), found[0])
     if not settings.port:
-        raise Unavailable(f"no process of {settings.data_dir} listens now; start one with: payonce up")
-    note(f"no process of {settings.data_dir} listens now; this is where `payonce up` will")
+        raise Unavailable(f"no process of {settings.data_dir} is listening; start one with: payonce up")
+    note(f"no process of {settings.data_dir} is listening; `payonce up` will listen here")
     return Listener(settings.port, settings.host, 0)

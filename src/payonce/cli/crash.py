@@ -1,4 +1,4 @@
-"""`crash`: kill and stop processes, or their server, everywhere in every scenario; money must still move once."""
+"""`crash`: crash processes or their server at every point of every scenario; money must still move exactly once."""
 
 import sys
 import time
@@ -21,32 +21,35 @@ VIOLATIONS_SHOWN: Final = 20
 NOTE_EVERY_S: Final = 30.0
 MODE_HELP: Final = (
     "Only these modes, repeatable: before, after, late, stopped, server-crash, failover. Default: all but failover. "
-    "server-crash stands for two modes: before and after the server carries out the COMMIT. failover adds a third: "
-    "the primary carries it out and dies before its standby has it."
+    "server-crash includes two modes: before and after the server executes the COMMIT. failover adds a third: the "
+    "primary executes it and fails before its standby receives it."
 )
 
 
 def crash(
     scenarios: Annotated[list[str] | None, typer.Argument(metavar="[SCENARIO]...", help="Only these.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed takes the same steps in the same order.")] = 1,
-    ablations: Annotated[bool, typer.Option(help="Also take out each safeguard, and see that it is missed.")] = True,
-    only: Annotated[str | None, typer.Option(metavar="POINT", help="Run one point of a report again, aloud.")] = None,
-    every: Annotated[int, typer.Option(min=1, metavar="N", help="Strike every Nth point of each site and mode.")] = 1,
+    ablations: Annotated[
+        bool, typer.Option(help="Also remove each safeguard and check that its absence is detected.")
+    ] = True,
+    only: Annotated[
+        str | None, typer.Option(metavar="POINT", help="Repeat one point of a report, with its log.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, metavar="N", help="Crash at every Nth point of each site and mode.")] = 1,
     mode: Annotated[list[str] | None, typer.Option(help=MODE_HELP)] = None,
-    processes: Annotated[int | None, typer.Option(min=1, max=8, help="How many explore; default: cores + 1.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, max=8, help="Parallel explorers; default: cores + 1.")] = None,
     backend: Annotated[str, typer.Option(help="The queue backend to explore on.")] = BACKENDS[0],
     as_json: JsonOption = False,
 ) -> None:
-    """Strike a process at every statement, commit and vendor call, in every mode, and hold both sides' books together.
+    """Crash a process at every statement, commit and vendor call, in every mode, and compare both ledgers.
 
-    Each point is a run of its own on a database of its own, with simulated vendors: one process is killed before it
-    sends, killed after, killed with its words still on their way, or stopped until others have finished; then the rest
-    runs on, and nothing may be lost, doubled or stuck. In mode server-crash the process lives on and the database
-    server crashes instead, before or after a COMMIT; it restarts, and other clients are given the ids of lost
-    transactions. In mode failover the primary of a cluster is killed and its synchronous standby promoted, and a person
-    releases the quarantine that follows; it needs a PostgreSQL with pg_basebackup. Uses private PostgreSQL servers, and
-    with --backend redis private Redis servers; DATABASE_URL and REDIS_URL are not used. Long scenarios of
-    services are explored only when they are named; an unknown name is answered with a list of all.
+    Each point is a separate run with its own database and simulated vendors. One process is killed before it sends,
+    after it sent, or with data still in transit, or it is stopped until others have finished. The others continue, and
+    nothing may be lost, duplicated or stuck. In mode server-crash the database server crashes instead, before or after
+    a COMMIT; it restarts, and other clients get the ids of lost transactions. In mode failover the primary of a cluster
+    is killed, its synchronous standby is promoted, and the quarantine that follows is released; this needs a
+    PostgreSQL with pg_basebackup. Uses private PostgreSQL servers, and with --backend redis private Redis servers;
+    DATABASE_URL and REDIS_URL are not used. Long scenarios run only if they are named; an unknown name lists all.
 
     \b
     Examples:
@@ -92,7 +95,7 @@ def crash(
 
 
 def _on(backend: str) -> "tuple[Backend, Sequence[Scenario], Sequence[Ablation]]":
-    """Where the queues lie, what can happen there, and which safeguards are taken out."""
+    """The backend, its scenarios, and the safeguards to remove."""
     from payonce.testing.crash import ABLATIONS, BUILT_IN, ON_POSTGRES
 
     if backend == ON_POSTGRES.name:
@@ -105,7 +108,7 @@ def _on(backend: str) -> "tuple[Backend, Sequence[Scenario], Sequence[Ablation]]
 
 
 def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "tuple[list[Scenario], list[Service]]":
-    """These scenarios, or all that need not be named, and the services that declare some of them."""
+    """The named scenarios, or all that run by default, and the services that declare them."""
     from payonce.app.registry import SERVICES
 
     known: dict[str, Scenario] = {scenario.name: scenario for scenario in built_in}
@@ -122,11 +125,11 @@ def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "tup
 
 
 def _ground(backend: str, services: "Sequence[Service]") -> "Backend | None":
-    """The queues that one of these services needs; None if those of the backend will do."""
+    """The queue backend that one of these services requires; None if any will do."""
     needing = [service for service in services if service.crash_backend is not None]
     if len(needing) > 1:
         names = " and ".join(service.name for service in needing)
-        raise Invalid(f"{names} are explored on queues of their own; explore one after the other")
+        raise Invalid(f"{names} need different queue backends; explore them separately")
     return needing[0].crash_backend(backend) if needing and needing[0].crash_backend else None
 
 
@@ -141,12 +144,14 @@ def _rendered(report: "Report") -> list[Any]:
     parts = [table(title, ("site", *modes), sites, right=modes)]
     if report.ablation_results:
         rows = [
-            (each.name, each.at or "NOT MISSED", "" if each.violation is None else each.violation.text)
+            (each.name, each.at or "NOT DETECTED", "" if each.violation is None else each.violation.text)
             for each in report.ablation_results
         ]
-        parts.append(table("Safeguards taken out", ("without", "is missed at", "because"), rows))
+        parts.append(table("Removed safeguards", ("without", "detected at", "because"), rows))
     if report.sound:
-        parts.append(f"Nothing lost, nothing twice, both books equal; {figures['seconds']} s, seed {report.seed}.")
+        parts.append(
+            f"Nothing lost, nothing duplicated, both ledgers equal; {figures['seconds']} s, seed {report.seed}."
+        )
     return parts
 
 
@@ -161,11 +166,11 @@ def _complain(report: "Report") -> None:
         note(f"  and {more} more violations")
     for each in report.ablation_results:
         if each.at is None:
-            say_error(f"without {each.name} nothing was missed at {each.tried} points: the explorer does not see it")
+            say_error(f"the absence of {each.name} was not detected at {each.tried} points")
 
 
 def _periodic_notes() -> "Progress":
-    """For a log: a line whenever something new is begun or half a minute has gone by."""
+    """For a log: a line for each new step and every half minute."""
     last, said = "", 0.0
 
     def report_progress(what: str, done: int, total: int) -> None:
@@ -186,7 +191,7 @@ def _progress_bar() -> "Iterator[Progress]":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Refreshed by hand: its own thread would be running while processes are forked.
+    # No refresh thread, which would be running while processes are forked.
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("")
 

@@ -1,4 +1,4 @@
-"""`db`: migrate, inspect, back up and throw away the database."""
+"""`db`: migrate, inspect, back up and delete the database."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from payonce.app.addresses import Addresses
     from payonce.settings import Settings
 
-HELP: Final = """The database: the one that DATABASE_URL names, or the private one.
+HELP: Final = """Manage the database: that of DATABASE_URL, or the private one.
 
 \b
 Examples:
@@ -29,19 +29,19 @@ commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 @commands.command("migrate")
 def migrate(service: ServiceOption = None, as_json: JsonOption = False) -> None:
-    """Bring the schema up to this version of payonce: all missing migrations, or none."""
+    """Apply all missing migrations, or none."""
     from payonce.app.process import migrate_database
 
     addresses = _addresses(command_settings())
     applied = [str(migration) for migration in run_async(migrate_database(addresses))]
     rows = [(name,) for name in applied]
-    shown = table("Applied", ("migration",), rows) if rows else "nothing to do: the database is up to date"
+    shown = table("Applied", ("migration",), rows) if rows else "the database is up to date"
     show({"applied": applied}, as_json, shown)
 
 
 @commands.command("status")
 def status(service: ServiceOption = None, as_json: JsonOption = False) -> None:
-    """Which migrations are applied and which are missing."""
+    """List applied and missing migrations."""
     from payonce.app.process import database_status
     from payonce.engine.database.sessions import described
 
@@ -64,25 +64,25 @@ def status(service: ServiceOption = None, as_json: JsonOption = False) -> None:
 
 @commands.command("reset")
 def reset(yes: YesOption = False, as_json: JsonOption = False) -> None:
-    """Delete the private database with everything in it. A database that DATABASE_URL names is never touched."""
+    """Delete the private database with all data. The database of DATABASE_URL is never touched."""
     from payonce import embedded
 
     settings = command_settings()
     _only_private(settings, "reset", "drop and create it with your own tools")
     existed = settings.server_dir.exists()
     if existed and not yes:
-        raise Invalid(f"this deletes all data in {settings.server_dir}; add --yes if you mean it")
+        raise Invalid(f"this deletes all data in {settings.server_dir}; add --yes to confirm")
     embedded.reset(settings.server_dir)
     show(
         {"reset": existed, "data_dir": str(settings.data_dir)},
         as_json,
-        f"deleted {settings.server_dir}" if existed else f"there was nothing in {settings.server_dir}",
+        f"deleted {settings.server_dir}" if existed else f"{settings.server_dir} was empty",
     )
 
 
 @commands.command("stop")
 def stop(as_json: JsonOption = False) -> None:
-    """Stop the private PostgreSQL; its data stays, and the next command starts it again."""
+    """Stop the private PostgreSQL. Its data is kept, and the next command starts it again."""
     from payonce import embedded
 
     settings = command_settings()
@@ -107,10 +107,10 @@ def psql(as_json: JsonOption = False) -> None:
 
 @commands.command("backup")
 def backup(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Write the whole database to one file; it appears under its name only when complete."""
+    """Write the whole database to one file, which gets its name only when complete."""
     from payonce import embedded
 
     addresses = _addresses(command_settings())
@@ -121,14 +121,16 @@ def backup(
 
 @commands.command("restore")
 def restore(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="What `payonce db backup` made.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Drop what is there, in the same transaction.")] = False,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file from `payonce db backup`.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Drop the existing data, in the same transaction.")
+    ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fill the database from a backup, whole or not at all. Stop all workers first.
+    """Restore the database from a backup, completely or not at all. Stop all workers first.
 
-    Afterwards the database is in quarantine: nothing is sent until `payonce db quarantine release`.
+    The database is then in quarantine: nothing is sent to vendors until `payonce db quarantine release`.
     """
     from payonce import embedded
 
@@ -136,7 +138,7 @@ def restore(
     embedded.check_backup(path)
     if replace:
         if not yes:
-            raise Invalid("this drops all data of the database before it is filled again; add --yes if you mean it")
+            raise Invalid("this drops all data of the database before the restore; add --yes to confirm")
         if connected := run_async(_connected(addresses)):
             raise Invalid(f"{connected} connections of payonce are open to the database; stop its processes first")
     embedded.restore(addresses.owner, path, replace=replace)
@@ -149,7 +151,7 @@ def restore(
 
 
 async def _connected(addresses: "Addresses") -> int:
-    """Of processes that work on the database, or look into it."""
+    """The number of connections of payonce processes."""
     from payonce.engine.database.sessions import connect
 
     connection = await connect(addresses.owner)
@@ -170,6 +172,4 @@ def _addresses(settings: "Settings") -> "Addresses":
 
 def _only_private(settings: "Settings", verb: str, way_out: str) -> None:
     if not settings.embedded:
-        raise Invalid(
-            f"DATABASE_URL names a database that is not payonce's to {verb}; {way_out}, or unset DATABASE_URL"
-        )
+        raise Invalid(f"payonce does not {verb} the database of DATABASE_URL; {way_out}, or unset DATABASE_URL")

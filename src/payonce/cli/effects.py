@@ -1,4 +1,4 @@
-"""`effects`: what was sent to vendors, what is not known of it, and the answers only a person can give."""
+"""`effects`: calls to vendors, their outcomes, and answers to effects in review."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 OPEN: Final = ("review", "unknown", "intended")
 STATES: Final = (*OPEN, "performed", "refused", "abandoned")
 
-HELP: Final = """See what became of calls to vendors, and answer what only a person can.
+HELP: Final = """Inspect calls to vendors, and answer those in review.
 
 \b
 Examples:
-  payonce effects list                    everything whose end is open
-  payonce effects list --state review     what waits for you
-  payonce effects show 0199…              one of them, with its timeline and the safe answers
+  payonce effects list                    all effects with an open outcome
+  payonce effects list --state review     effects that wait for an answer
+  payonce effects show 0199…              one effect with its attempts and the safe answers
   payonce effects answer 0199… did_not --note 'not in their statement of today'
 """
 
@@ -44,16 +44,16 @@ def parsed_states(given: list[str] | None) -> list[str]:
 @commands.command("list")
 def list_effects(
     state: Annotated[
-        list[str] | None, typer.Option(help="review, unknown, intended, performed, refused or abandoned; several.")
+        list[str] | None, typer.Option(help="review, unknown, intended, performed, refused or abandoned; repeatable.")
     ] = None,
-    vendor: Annotated[str | None, typer.Option(help="Only those at this vendor.")] = None,
-    asset: Annotated[str | None, typer.Option(help="Only those that move this asset.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Only those whose messages are in this queue now.")] = None,
+    vendor: Annotated[str | None, typer.Option(help="Only effects at this vendor.")] = None,
+    asset: Annotated[str | None, typer.Option(help="Only effects that move this asset.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only effects whose messages are in this queue now.")] = None,
     limit: LimitOption = 50,
-    after: Annotated[str | None, typer.Option(help="Continue behind this effect, for the next page.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this effect, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Effects, the oldest first; unless details otherwise those whose end is open."""
+    """List effects, oldest first; by default those with an open outcome."""
     states, behind = parsed_states(state), None if after is None else parsed_effect_id(after)
 
     async def act() -> None:
@@ -79,7 +79,7 @@ def list_effects(
 
 @commands.command("show")
 def show_effect(effect: EffectArgument, as_json: JsonOption = False) -> None:
-    """One effect: its request, every try, and, if a person must decide, the question and the safe answers."""
+    """Show an effect with its request and attempts, and, in review, the question and the safe answers."""
     effect_id = parsed_effect_id(effect)
 
     async def act() -> None:
@@ -96,15 +96,15 @@ def show_effect(effect: EffectArgument, as_json: JsonOption = False) -> None:
 def answer(
     effect: EffectArgument,
     said: Annotated[str, typer.Argument(metavar="ANSWER", help="happened, did_not, send_again or look_again.")],
-    remark: Annotated[str, typer.Option("--note", help="How you know; it is kept with the effect.")],
-    outcome: Annotated[str | None, typer.Option(help="With happened: the vendor's answer as JSON.")] = None,
-    vendor_ref: Annotated[str | None, typer.Option(help="With happened: the vendor's own name for it.")] = None,
-    revision: Annotated[int | None, typer.Option(help="The one that `show` details you; needed with --yes.")] = None,
+    remark: Annotated[str, typer.Option("--note", help="How you know; stored with the effect.")],
+    outcome: Annotated[str | None, typer.Option(help="With happened: the vendor's response as JSON.")] = None,
+    vendor_ref: Annotated[str | None, typer.Option(help="With happened: the vendor's reference.")] = None,
+    revision: Annotated[int | None, typer.Option(help="The revision printed by `show`; required with --yes.")] = None,
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer the question about an effect in review. Its message goes on with the answer.
+    """Answer an effect in review. Its message continues with the answer.
 
     Above the asset's threshold a second person must agree first (payonce approvals).
 
@@ -112,7 +112,7 @@ def answer(
     """
     effect_id, stated = parsed_effect_id(effect), _parsed_outcome(said, outcome)
     if yes and revision is None:
-        raise Invalid(f"--yes needs --revision, so that you answer what you saw; see: payonce effects show {effect_id}")
+        raise Invalid(f"--yes needs --revision, the one that you saw; see: payonce effects show {effect_id}")
 
     async def act() -> None:
         from payonce.engine.controls import ReviewAnswer, submit
@@ -135,12 +135,12 @@ def _show_result(effect_id: UUID, end: "Executed | Approval", as_json: bool) -> 
         said = f"the effect is {end.result['state']}; {describe_consequence(end.result)}"
         show({"done": True, **end.result}, as_json, said)
         return
-    said = f"a second person must agree: payonce approvals grant {end.id}"
+    said = f"a second person must run: payonce approvals grant {end.id}"
     show({"done": False, "effect": effect_id, "approval": end.id, "expires_at": end.expires_at}, as_json, said)
 
 
 async def _ask(app: "App", effect_id: UUID, said: str, as_json: bool) -> int:
-    """Shows what is answered; the revision of what was seen."""
+    """Shows the effect and asks for confirmation; returns the revision shown."""
     from payonce.engine.effects.queries import effect_details
 
     found = await effect_details(app.read, effect_id)
@@ -155,7 +155,9 @@ def _answer(said: str) -> "Answer":
         return Answer(said)
     except ValueError:
         known = ", ".join(each.value for each in Answer)
-        raise Invalid(f"there is no answer {said!r}; possible are {known}, as far as `show` offers them") from None
+        raise Invalid(
+            f"there is no answer {said!r}; answers are {known}; `show` lists those that are safe now"
+        ) from None
 
 
 def _parsed_outcome(said: str, outcome: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""Which errors a person is told in one sentence, and the exit code that goes with each."""
+"""Errors that are printed as one sentence, with their exit codes."""
 
 import sys
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from payonce.kit.redact import redact
 EXIT_FAILED: Final = 1
 EXIT_INVALID: Final = 2
 EXIT_UNEQUAL: Final = 3
-"""What was asked for was done, and it found books that are not equal: a script can tell it from a failure."""
+"""The command succeeded and found unequal books; scripts can tell it from a failure."""
 EXIT_INTERRUPTED: Final = 130
 
 
@@ -21,7 +21,7 @@ class Explained:
 
 
 def explained(error: BaseException) -> Explained | None:
-    """None for what nobody foresaw."""
+    """None for an unexpected error."""
     if isinstance(error, BaseExceptionGroup):
         parts = [explained(part) for part in error.exceptions]
         return parts[0] if parts and None not in parts else None
@@ -30,14 +30,16 @@ def explained(error: BaseException) -> Explained | None:
     if isinstance(error, PayonceError):
         return Explained(str(error), EXIT_FAILED)
     if type(error).__module__.startswith("asyncpg."):
-        return Explained(f"the database refused or went away: {_first_line(error)}", EXIT_FAILED)
+        return Explained(
+            f"the database refused the statement or the connection was lost:  {_first_line(error)}", EXIT_FAILED
+        )
     if isinstance(error, (ConnectionError, TimeoutError)):
-        return Explained(f"the database went away: {_first_line(error)}; try again", EXIT_FAILED)
+        return Explained(f"the connection to the database was lost: {_first_line(error)}; try again", EXIT_FAILED)
     return None
 
 
 def say_error(sentence: str) -> None:
-    """On stderr, without secrets, whatever the sentence quotes."""
+    """Prints to stderr, with secrets redacted."""
     print(f"error: {redact(sentence)}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""`freeze`: stop sends by vendor, asset, tenant or service, look at what is stopped, and let it go on."""
+"""`freeze`: stop vendor calls by vendor, asset, tenant or service, and resume them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 LIST: Final = "payonce freeze list"
 
-HELP: Final = """Stop what is sent to vendors, whatever is already claimed.
+HELP: Final = """Stop calls to vendors at once, also for messages already claimed.
 
-Sends that had begun may still go out until their time-outs end: `add` tells of them, and waits. What was sent is still
-recorded and asked about; messages that wait use up no attempts.
+Sends that have begun may still go out until their time-out: `add` lists them, and waits. Outcomes of earlier sends are
+still recorded and queried; waiting messages use up no attempts.
 
 \b
 Examples:
-  payonce freeze add --everything --reason 'we look at something strange'
+  payonce freeze add --everything --reason 'investigating odd payments'
   payonce freeze add --vendor bank --asset USDT --for 2h --reason 'wrong rates'
   payonce freeze list
-  payonce freeze lift 3 --why 'they mended it'
+  payonce freeze lift 3 --why 'the vendor fixed it'
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
@@ -43,22 +43,22 @@ commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 @commands.command("add")
 def add(
-    reason: Annotated[str, typer.Option(help="Shown to whoever asks why nothing moves.")],
+    reason: Annotated[str, typer.Option(help="The reason, shown to other operators.")],
     vendor: Annotated[str | None, typer.Option(help="Only sends to this vendor.")] = None,
     asset: Annotated[str | None, typer.Option(help="Only sends of this asset.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only sends for this tenant.")] = None,
     service: Annotated[str | None, typer.Option(help="Only sends of this service.")] = None,
     everything: Annotated[bool, typer.Option("--everything", help="All sends.")] = False,
-    until: Annotated[str | None, typer.Option(help="When it ends by itself, such as 2026-01-31T12:00:00Z.")] = None,
+    until: Annotated[str | None, typer.Option(help="When it expires, such as 2026-01-31T12:00:00Z.")] = None,
     for_: Annotated[str | None, typer.Option("--for", help="How long it lasts, such as 30m, 2h or 1d.")] = None,
     wait: Annotated[
         bool,
-        typer.Option(help="Return when sends that had begun have ended, or at once. It waits two minutes at most."),
+        typer.Option(help="Wait until sends in flight have ended, two minutes at most."),
     ] = True,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Freeze. Several conditions must all match. It asks for nothing, and is in force before it waits.
+    """Add a freeze. All given conditions must match. It takes effect at once, without confirmation.
 
     Example: payonce freeze add --vendor bank --reason 'pays twice'
     """
@@ -94,7 +94,7 @@ def add(
             "begun_before": _described_sends(made.under_way),
             "still_under_way": _described_sends(left),
         }
-        said = f"; sends may still go out: {left}" if left else ", and nothing that it stops is under way"
+        said = f"; sends may still go out: {left}" if left else ", and no matching send is in flight"
         show(result, as_json, f"freeze {made.id} of {made.what} is in force{said}")
 
     run_async(act())
@@ -102,12 +102,12 @@ def add(
 
 @commands.command("list")
 def list_freezes(
-    everything: Annotated[bool, typer.Option("--all", help="Also those that ended or were lifted.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include expired and lifted freezes.")] = False,
     limit: LimitOption = 50,
-    before: Annotated[str | None, typer.Option(help="Continue behind this freeze, for the next page.")] = None,
+    before: Annotated[str | None, typer.Option(help="Continue after this freeze, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What is frozen, the newest first, by whom and why."""
+    """List freezes, newest first."""
     behind = None if before is None else parsed_number(before, "a freeze", LIST)
 
     async def act() -> None:
@@ -125,14 +125,14 @@ def list_freezes(
 @commands.command("lift")
 def lift_freeze(
     freeze: Annotated[str, typer.Argument(metavar="NUMBER", help="`payonce freeze list` shows it.")],
-    why: Annotated[str, typer.Option(help="Why it may go on.")],
+    why: Annotated[str, typer.Option(help="The reason, for the audit log.")],
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let what a freeze holds go on, within a minute.
+    """Lift a freeze. Waiting messages continue within a minute.
 
-    Example: payonce freeze lift 3 --why 'they mended it'
+    Example: payonce freeze lift 3 --why 'the vendor fixed it'
     """
     number = parsed_number(freeze, "a freeze", LIST)
 

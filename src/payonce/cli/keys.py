@@ -1,4 +1,4 @@
-"""`keys`: who may call over HTTP."""
+"""`keys`: API keys of the HTTP API."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from payonce.engine.operators.api_keys import ApiKey
     from payonce.http.kit.scopes import ScopeCatalogue
 
-HELP: Final = """Make and revoke API keys. A key is shown once; the store keeps only its digest.
+HELP: Final = """Create and revoke API keys. A key is shown once; the database stores only its digest.
 
 \b
 Examples:
@@ -29,14 +29,16 @@ commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 @commands.command("add")
 def add(
-    holder: Annotated[str, typer.Argument(metavar="HOLDER", help="Who acts with it: a person, or another system.")],
-    scope: Annotated[list[str], typer.Option(help="What it may; several. `payonce keys scopes` lists them.")],
-    tenant: Annotated[str | None, typer.Option(help="Whose data it sees; unset, it is a key of the house.")] = None,
-    expires_in: Annotated[str, typer.Option(help="Such as 12h, 90d, or never.")] = "90d",
+    holder: Annotated[str, typer.Argument(metavar="HOLDER", help="The person or system that uses the key.")],
+    scope: Annotated[list[str], typer.Option(help="A scope of the key; repeatable. `payonce keys scopes` lists them.")],
+    tenant: Annotated[
+        str | None, typer.Option(help="The only tenant whose data it gives access to; unset, every tenant's.")
+    ] = None,
+    expires_in: Annotated[str, typer.Option(help="Its lifetime, such as 12h, 90d or never.")] = "90d",
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key, and show it this once.
+    """Create an API key and print it once.
 
     Example: payonce keys add ada --scope queues:read --expires-in 30d
     """
@@ -50,7 +52,7 @@ def add(
             made = await make_key(tx, holder, scope, operator_name(by), tenant=tenant, lifetime_s=lifetime_s)
         show({**_described(made.key), "key": made.secret}, as_json, made.secret)
         if not as_json:
-            note("This is the only time that it is shown. Send it as: Authorization: Bearer KEY")
+            note("The key is not shown again. Send it as: Authorization: Bearer KEY")
 
     run_async(act())
 
@@ -58,10 +60,10 @@ def add(
 @commands.command("list")
 def list_keys(
     holder: Annotated[str | None, typer.Option(help="Only the keys of this holder.")] = None,
-    ended: Annotated[bool, typer.Option("--all", help="Also those that are expired or revoked.")] = False,
+    ended: Annotated[bool, typer.Option("--all", help="Include expired and revoked keys.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Keys by their visible part, the newest first."""
+    """List keys by their visible part, newest first."""
 
     async def act() -> None:
         from payonce.engine.operators.api_keys import keys
@@ -75,12 +77,12 @@ def list_keys(
 
 @commands.command("revoke")
 def revoke(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Its visible part; `payonce keys list` shows it.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its visible part, from `payonce keys list`.")],
     why: Annotated[str, typer.Option(help="For the audit log.")],
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a key, at once and for good.
+    """Revoke a key, at once and permanently.
 
     Example: payonce keys revoke abcd2345 --why 'was in a log'
     """
@@ -97,7 +99,7 @@ def revoke(
 
 @commands.command("scopes")
 def scopes(as_json: JsonOption = False) -> None:
-    """What a key may be allowed."""
+    """List the scopes that a key can have."""
     known = _catalogue()
     rows = [(name, what, "yes" if name in known.for_tenants else "no") for name, what in known.allows.items()]
     plain = [{"scope": name, "allows": what, "tenants": may == "yes"} for name, what, may in rows]

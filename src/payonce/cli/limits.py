@@ -1,4 +1,4 @@
-"""`limits`: how much may leave within a window of time."""
+"""`limits`: velocity limits, the amounts that may be sent within a time window."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -21,7 +21,7 @@ from payonce.kit.durations import parsed_duration_s
 if TYPE_CHECKING:
     from payonce.engine.controls import Limit, LimitUsage
 
-HELP: Final = """Bound what leaves within any hour, by asset and vendor. Over it messages wait; none is dropped.
+HELP: Final = """Limit amounts sent in a time window, by asset and vendor. Above a limit messages wait; none is lost.
 
 \b
 Examples:
@@ -36,7 +36,7 @@ commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 @commands.command("list")
 def list_limits(as_json: JsonOption = False) -> None:
-    """All limits, and how much of each its window holds now."""
+    """List limits, with the amount used in the current window."""
 
     async def act() -> None:
         from payonce.engine.controls import limits
@@ -53,13 +53,13 @@ def list_limits(as_json: JsonOption = False) -> None:
 def set_(
     asset: AssetArgument,
     amount: AmountArgument,
-    window: Annotated[str, typer.Option(help="Such as 10m, 1h or 1d.")] = "1h",
-    vendor: Annotated[str | None, typer.Option(help="Only what leaves through this vendor.")] = None,
+    window: Annotated[str, typer.Option(help="Length of the window, such as 10m, 1h or 1d.")] = "1h",
+    vendor: Annotated[str | None, typer.Option(help="Only sends to this vendor.")] = None,
     exponent: ExponentOption = None,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the limit of an asset and window, or change it. What left before counts, too.
+    """Set or change the limit of an asset and window. Earlier sends in the window count as well.
 
     Example: payonce limits set EUR 10000 --window 1h
     """
@@ -81,7 +81,7 @@ def remove(
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a limit; what waits for it goes on within five minutes."""
+    """Remove a limit. Waiting messages continue within five minutes."""
     number = parsed_number(limit, "a limit", "payonce limits list")
 
     async def act() -> None:

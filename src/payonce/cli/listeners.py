@@ -1,4 +1,4 @@
-"""Which processes of a data folder listen, and where: each holds a locked file until it ends."""
+"""The listening processes of a data folder, each recorded by a file that it locks until it ends."""
 
 import fcntl
 import json
@@ -28,8 +28,7 @@ class _Registration:
 
 @contextmanager
 def registered(data_dir: Path, host: str, port: int) -> Iterator[None]:
-    """Says where this process listens, for `payonce console` in the same folder. A folder that cannot be written
-    keeps no process from serving."""
+    """Records where this process listens, for `payonce console` in the same folder. Failure to write is ignored."""
     held = _hold(data_dir / FOLDER, Listener(port, host, os.getpid()))
     try:
         yield
@@ -41,7 +40,7 @@ def registered(data_dir: Path, host: str, port: int) -> Iterator[None]:
 
 
 def listeners(data_dir: Path) -> list[Listener]:
-    """Processes that live and listen, by port."""
+    """The processes that are listening, by port."""
     found = []
     for path in sorted((data_dir / FOLDER).glob(f"*{SUFFIX}")):
         with suppress(OSError, ValueError, TypeError), path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Commands that services have a part in: built when they are needed, as services take long to import."""
+"""Commands with parts of services: built only when used, since services take long to import."""
 
 import inspect
 import os
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 def placeholder() -> None:
-    """What is registered for a late command; its built one runs instead."""
+    """Registered in place of a lazy command, whose built command runs instead."""
 
 
 class _Built:
-    """An attribute that is read from the built command, whatever the framework sets on the placeholder."""
+    """An attribute of the built command; what the framework sets on the placeholder is ignored."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -39,8 +39,8 @@ class _Built:
 
 
 def lazy_command(build: Callable[[], Callable[..., None]]) -> type[TyperCommand]:
-    """For `app.command(cls=…, help=…)`: a command with the parameters, the body and the help of the function that
-    `build` returns. The list of commands shows the help that is registered, and builds nothing."""
+    """For `app.command(cls=…, help=…)`: a command with the parameters, body and help of the function that `build`
+    returns. The list of commands shows the registered help and builds nothing."""
 
     class LazyCommand(TyperCommand):
         params: Any = _Built()
@@ -103,8 +103,8 @@ class LazyGroup(TyperGroup):
 
 
 class Platform(TyperGroup):
-    """All commands: the platform's, and those of services. Installed services are imported for the list of commands
-    and for a name that is nobody else's; their commands cannot replace others."""
+    """All commands: the platform's and the services'. Installed services are imported for the list of commands and for
+    unknown names; their commands cannot replace others."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
@@ -119,7 +119,7 @@ class Platform(TyperGroup):
 
 @dataclass(frozen=True)
 class ServiceHelp:
-    """What the help of `payonce` says of the commands of a built-in service."""
+    """The help texts of a built-in service's commands, shown by `payonce --help`."""
 
     service: str
     summary: str
@@ -162,7 +162,7 @@ def _group(service: "Service") -> TyperGroup:
 
 
 def with_options(command: Callable[..., None], options: Sequence["Option"], help_text: str) -> Callable[..., None]:
-    """The command with options of services before its own `--json`; it gets their values by name."""
+    """The command with services' options before its `--json`; it gets their values by name."""
     own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
     place = [each.name for each in own].index("as_json")
     parameters = [

@@ -1,4 +1,4 @@
-"""`queues operations` and `queues stop`: redrives and purges in batches, and how far they have come."""
+"""`queues operations` and `queues stop`: redrives and purges in batches, with their progress."""
 
 import asyncio
 from dataclasses import asdict
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 LISTED: Final = 20
 STALLED_S: Final = 1.0
-"""Before the next look, when somebody else has locked what is left or is about to count what it has changed."""
+"""Wait when another process has locked the remaining messages, or is about to record its progress."""
 
-OptionalQueue = Annotated[str | None, typer.Argument(help="Only those of this queue.")]
-OperationArgument = Annotated[int, typer.Argument(help="Its number, as `queues operations` lists it.")]
+OptionalQueue = Annotated[str | None, typer.Argument(help="Only operations on this queue.")]
+OperationArgument = Annotated[int, typer.Argument(help="Its number, from `payonce queues operations`.")]
 
 
 def operations(queue: OptionalQueue = None, as_json: JsonOption = False) -> None:
-    """Redrives and purges of more than 50,000 messages, the newest first, each with its progress.
+    """List redrives and purges of more than 50,000 messages, newest first, with their progress.
 
     Example: payonce queues operations q:sub:payment_initiation
     """
@@ -47,7 +47,7 @@ def operations(queue: OptionalQueue = None, as_json: JsonOption = False) -> None
 
 
 def stop(operation: OperationArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
-    """Stop an operation; what it has changed stays so.
+    """Stop an operation. Changes already made are kept.
 
     Example: payonce queues stop 12
     """
@@ -63,8 +63,7 @@ def stop(operation: OperationArgument, by: ByOption = None, as_json: JsonOption 
 
 
 async def follow(app: "App", operation_id: int) -> "Operation":
-    """Carries it on from here, batch by batch, until it has ended, and says how far it is. Broken off, it goes on in
-    whichever process leads."""
+    """Runs the operation here in batches and prints its progress. If interrupted, the leading process continues it."""
     from payonce.engine.messages import bulk
 
     operation = await bulk.operation_of(app.read, operation_id)
@@ -76,7 +75,7 @@ async def follow(app: "App", operation_id: int) -> "Operation":
         if operation.status is bulk.Status.RUNNING and operation.changed == before:
             await asyncio.sleep(STALLED_S)
     if operation.status is bulk.Status.DONE and operation.changed + operation.kept < operation.total:
-        # Whoever leads has helped, and may have changed the last messages a moment before it counts them.
+        # The leading process helps, and may have changed the last messages without having recorded them.
         await asyncio.sleep(STALLED_S)
         operation = await bulk.operation_of(app.read, operation_id) or operation
     return operation

@@ -1,4 +1,4 @@
-"""`outbox`: what leaves for queues and logs elsewhere, how far behind it is, and the operator's hand on it."""
+"""`outbox`: the relays to external queues and logs, their lag, and operator actions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,7 +19,7 @@ PAGE_DEFAULT: Final = 20
 PAYLOAD_SHOWN: Final = 120
 PARKED: Final = "payonce outbox parked RELAY"
 
-HELP: Final = """Look into the outbox and steer its relays.
+HELP: Final = """Inspect the outbox and control its relays.
 
 \b
 Examples:
@@ -32,12 +32,12 @@ Examples:
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 RelayArgument = Annotated[str, typer.Argument(metavar="RELAY", help="Its name; `payonce outbox list` shows them.")]
-IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this entry; may be given several times.")]
+IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this entry; repeatable.")]
 
 
 @commands.command("list")
 def list_relays(as_json: JsonOption = False) -> None:
-    """All relays: entries by state, how long the oldest has been due, paused or not."""
+    """List relays with entries by state, age of the oldest due entry and pause status."""
 
     async def act() -> None:
         from payonce.engine.outbox import lag
@@ -56,10 +56,10 @@ def list_relays(as_json: JsonOption = False) -> None:
 def parked(
     relay: RelayArgument,
     limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = PAGE_DEFAULT,
-    after: Annotated[str | None, typer.Option(help="Continue behind this entry's id, for the next page.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this entry id, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Entries that were given up, in the order they were, each with its reason."""
+    """List parked entries with their reasons, in the order they were parked."""
     behind = None if after is None else parsed_id(after, PARKED)
 
     async def act() -> None:
@@ -80,13 +80,16 @@ def redrive(
     relay: RelayArgument,
     ids: IdOption = None,
     as_new: Annotated[
-        bool, typer.Option("--as-new", help="Also those tried too long ago; make sure first that nobody took them.")
+        bool,
+        typer.Option(
+            "--as-new", help="Include entries first tried too long ago; verify first that no receiver has taken them."
+        ),
     ] = False,
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let parked entries start over. Without --id: all of them."""
+    """Redrive parked entries. Without --id, all of them."""
     chosen = [parsed_id(text, PARKED) for text in ids or ()]
 
     async def act() -> None:
@@ -107,12 +110,12 @@ def redrive(
 def discard(
     relay: RelayArgument,
     ids: IdOption = None,
-    why: Annotated[str, typer.Option(help="Kept in the audit log with each of them.")] = "",
+    why: Annotated[str, typer.Option(help="The reason, for the audit log.")] = "",
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete parked entries that are never to be delivered. Each leaves a line in the audit log."""
+    """Delete parked entries that must never be delivered. Each leaves a note in the audit log."""
     chosen = [parsed_id(text, PARKED) for text in ids or ()]
 
     async def act() -> None:
@@ -131,11 +134,11 @@ def discard(
 @commands.command("pause")
 def pause(
     relay: RelayArgument,
-    reason: Annotated[str, typer.Option(help="Shown to whoever asks why.")] = "paused by an operator",
+    reason: Annotated[str, typer.Option(help="The reason, shown to other operators.")] = "paused by an operator",
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop deliveries at once. What is being delivered may end; nothing is lost."""
+    """Pause a relay. Deliveries in progress finish; nothing is lost."""
 
     async def act() -> None:
         from payonce.engine.outbox import pause_relay
@@ -149,7 +152,7 @@ def pause(
 
 @commands.command("resume")
 def resume(relay: RelayArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
-    """Let a paused relay deliver again."""
+    """Resume a paused relay."""
 
     async def act() -> None:
         from payonce.engine.outbox import resume_relay
@@ -162,7 +165,7 @@ def resume(relay: RelayArgument, by: ByOption = None, as_json: JsonOption = Fals
 
 
 async def _ask(app: "App", relay: str, what: str, question: str, as_json: bool) -> None:
-    """Shows the first of what is parked; refuses a relay that does not exist."""
+    """Shows the first parked entries and asks for confirmation. Raises Invalid for an unknown relay."""
     from payonce.engine.outbox import parked_entries
 
     found = await parked_entries(app.database, relay, PAGE_DEFAULT)
@@ -186,7 +189,7 @@ def _table(title: str, found: "Sequence[StoredEntry]") -> Any:
 
 
 def _described(found: "Sequence[StoredEntry]") -> list[dict[str, Any]]:
-    """Entries as they may be shown: secrets hidden."""
+    """Entries, with secrets redacted."""
     from payonce.app.logging import without_secrets
 
     return [

@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, with --json one object on the last line of stdout and nothing else there."""
+"""Output of commands: tables, or with --json one object as the only line on stdout."""
 
 import asyncio
 import sys
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on the last line of stdout, and nothing else there.")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 PLAIN_WIDTH: Final = 160
-"""Of tables that do not go to a terminal: a pipe has no edge to wrap at."""
+"""Of tables that are not printed to a terminal."""
 
 
 def run_async(main: Coroutine[Any, Any, Result], loop_factory: Callable[[], Any] | None = None) -> Result:
@@ -32,7 +30,7 @@ def run_async(main: Coroutine[Any, Any, Result], loop_factory: Callable[[], Any]
 
 
 def loop_factory() -> Any:
-    """The quicker event loop, where it is installed."""
+    """uvloop, if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -41,7 +39,7 @@ def loop_factory() -> Any:
 
 
 def command_settings(*, quiet: bool = True) -> "Settings":
-    """The settings, with the log set up by them. Commands that only ask are quiet."""
+    """Loads the settings and configures the log; `quiet` logs warnings only."""
     from payonce.app.logging import configure_logs
     from payonce.settings import load_settings
 
@@ -52,7 +50,7 @@ def command_settings(*, quiet: bool = True) -> "Settings":
 
 @asynccontextmanager
 async def open_app() -> AsyncIterator["App"]:
-    """The application without roles: for looking and steering."""
+    """The application without roles, to inspect and control it."""
     from payonce.app.process import App
 
     async with App.open(command_settings()) as app:
@@ -60,7 +58,7 @@ async def open_app() -> AsyncIterator["App"]:
 
 
 def show(result: Mapping[str, Any], as_json: bool, *rendered: "RenderableType") -> None:
-    """The result: as JSON, or as what was rendered for people."""
+    """Prints the result as JSON, or the rendered parts."""
     if as_json:
         import msgspec
 
@@ -73,7 +71,7 @@ def show(result: Mapping[str, Any], as_json: bool, *rendered: "RenderableType") 
 
 
 def note(text: str) -> None:
-    """A word beside the result, never part of it."""
+    """Prints a remark to stderr, apart from the result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -91,7 +89,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     for column in columns:
         built.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        # What a vendor or a payload says must not be read as markup.
+        # Text of vendors and payloads must not be parsed as markup.
         built.add_row(*(escape(plain(cell)) for cell in row))
     return built
 

@@ -1,4 +1,4 @@
-"""`queues sync` and `queues tune`: what an operator does to queues that a task service brings."""
+"""`queues sync` and `queues tune`: operator actions on queues that a task service pushes."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 def sync(
     to: Annotated[str, typer.Option("--to", help="cloudtasks.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what differs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the differences.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the queues at the task service as the policies here say: rate, concurrency, attempts, backoff.
+    """Update the queues at the task service to match the policies: rate, concurrency, attempts, backoff.
 
     Example: payonce queues sync --to cloudtasks --dry-run
     """
@@ -40,7 +40,7 @@ def sync(
             (each.queue, each.field, "missing" if each.there is None else f"{each.there:g}", f"{each.here:g}")
             for each in found
         ]
-        title = "Differs" if dry_run else "Put right"
+        title = "Differences" if dry_run else "Updated"
         shown = table(title, ("queue", "field", "there", "here"), rows) if rows else "nothing differs"
         show({"changed": not dry_run, "differences": [asdict(each) for each in found]}, as_json, shown)
 
@@ -51,16 +51,18 @@ def tune(
     queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Unset, every pushed queue.")] = None,
     vendor_rate: Annotated[
         float | None,
-        typer.Option(help="What the vendor behind it allows, a second.", show_default="what the service declares"),
+        typer.Option(
+            help="Requests a second that the vendor of the queue allows.", show_default="what the service declares"
+        ),
     ] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Keep the numbers; they then stand for the policy's.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Store the numbers in place of the policy's.")] = False,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Rate and concurrency from the measured duration of runs: 80 % of the vendor's rate, and slots for 1.5 times what
-    runs at that rate fill when they take as long as the slowest twentieth.
+    """Compute rate and concurrency from measured runs: 80 % of the vendor's rate, and 1.5 times the slots that runs at
+    that rate occupy at their 95th percentile.
 
-    The vendor's rate is what the service of the queue declares from its settings, unless it is given.
+    The vendor's rate is the one that the queue's service declares, unless it is given.
 
     Example: payonce queues tune --apply
     """
@@ -91,7 +93,7 @@ def tune(
         ]
         columns = ("queue", "runs", "p95 s", "rate", "concurrency")
         shown = table("Kept" if apply else "Would be", columns, rows, right=columns[1:])
-        after = "start the processes anew, then: payonce queues sync --to cloudtasks"
+        after = "restart the processes, then run: payonce queues sync --to cloudtasks"
         show({"applied": apply, "queues": [asdict(each) for each in found]}, as_json, shown, after if apply else "")
 
     run_async(act())
@@ -100,11 +102,11 @@ def tune(
 def _vendor_rate(pushed: "PushedQueue", given: float | None) -> float:
     rate = pushed.target.vendor_per_s if given is None else given
     if rate is None:
-        raise Invalid(f"no rate is known of the vendor behind queue {pushed.queue}; say it with --vendor-rate")
+        raise Invalid(f"the vendor's rate for queue {pushed.queue} is unknown; give it with --vendor-rate")
     return rate
 
 
 def _pushes(app: "App") -> "CloudTasks":
     if app.backend.pushes is None:
-        raise Invalid("no service here has a queue that a task service brings; there is nothing to put right")
+        raise Invalid("no service here has a queue that a task service pushes; there is nothing to update")
     return app.backend.pushes

@@ -1,4 +1,4 @@
-"""`db quarantine`: why nothing is sent, what was looked for since, and the end of it."""
+"""`db quarantine`: the state of a quarantine, and its release."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Final
@@ -9,7 +9,7 @@ from payonce.cli.arguments import ByOption, operator_name, parsed_moment
 from payonce.cli.output import JsonOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
-HELP: Final = """Quarantine: after a restore or a failover nothing is sent until vendors' statements were reconciled.
+HELP: Final = """Quarantine: after a restore or failover nothing is sent until vendors' statements are reconciled.
 
 \b
 Examples:
@@ -23,7 +23,7 @@ commands = typer.Typer(help=HELP, rich_markup_mode=None)
 
 @commands.callback(invoke_without_command=True, help=HELP)
 def quarantine(context: typer.Context, as_json: JsonOption = False) -> None:
-    """Since when and why, how far each vendor was reconciled, and what stands in the way of a release."""
+    """Show the quarantine: its reason, the reconciled period of each vendor, and what blocks a release."""
     if context.invoked_subcommand is not None:
         return
 
@@ -46,10 +46,10 @@ def quarantine(context: typer.Context, as_json: JsonOption = False) -> None:
             show(result, as_json, "not in quarantine")
             return
         summary = f"in quarantine since {found.began_at.isoformat()}: {found.reason}"
-        lost = f"what happened since {found.lost_since.isoformat()} may be lost"
+        lost = f"writes since {found.lost_since.isoformat()} may be lost"
         covered = table("Reconciled", ("vendor", "from", "to"), [tuple(row.values()) for row in vendors])
         in_the_way = table(
-            "In the way", ("vendor", "why", "way out"), [tuple(asdict(each).values()) for each in standing]
+            "Blockers", ("vendor", "reason", "remedy"), [tuple(asdict(each).values()) for each in standing]
         )
         show(
             result,
@@ -57,7 +57,7 @@ def quarantine(context: typer.Context, as_json: JsonOption = False) -> None:
             summary,
             lost,
             covered,
-            in_the_way if standing else "nothing stands in the way of a release",
+            in_the_way if standing else "nothing blocks a release",
         )
 
     run_async(act())
@@ -65,12 +65,12 @@ def quarantine(context: typer.Context, as_json: JsonOption = False) -> None:
 
 @commands.command("begin")
 def begin(
-    lost_since: Annotated[str, typer.Option(help="What happened after this may be lost.")],
-    reason: Annotated[str, typer.Option(help="Shown to whoever asks why nothing is sent.")],
+    lost_since: Annotated[str, typer.Option(help="Writes after this time may be lost.")],
+    reason: Annotated[str, typer.Option(help="The reason, shown to other operators.")],
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Begin one by hand, for what no server tells of: a disk or machine set back to a snapshot."""
+    """Begin a quarantine manually, after a disk or machine was reset to a snapshot."""
     moment = parsed_moment(lost_since, "--lost-since")
 
     async def act() -> None:
@@ -85,11 +85,11 @@ def begin(
 
 @commands.command("widen")
 def widen(
-    lost_since: Annotated[str, typer.Option(help="An earlier time than the one that is known.")],
+    lost_since: Annotated[str, typer.Option(help="A time before the recorded one.")],
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say that more may be lost than the database can tell."""
+    """Extend the period whose writes may be lost."""
     moment = parsed_moment(lost_since, "--lost-since")
 
     async def act() -> None:
@@ -104,13 +104,11 @@ def widen(
 
 @commands.command("release")
 def release(
-    by: Annotated[str, typer.Option("--by", help="Who decides.")],
-    accept_unreconciled: Annotated[
-        str | None, typer.Option(help="Release although something stands in the way, and why.")
-    ] = None,
+    by: Annotated[str, typer.Option("--by", help="Your name, for the audit log.")],
+    accept_unreconciled: Annotated[str | None, typer.Option(help="Release despite blockers, for this reason.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let effects be sent again, when everything was reconciled or you accept that it was not."""
+    """Release the quarantine, once everything is reconciled or you accept that it is not."""
 
     async def act() -> None:
         from payonce.engine.controls.quarantine import open_quarantine, release

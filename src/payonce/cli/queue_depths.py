@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import payonce
-from payonce.app import CHOICE, ENTRY_POINTS
+from payonce.app import CHOICE, ENTRY_POINTS, SERVICE_MODULES
 
 if TYPE_CHECKING:
     from payonce.engine.database.connections import Database
@@ -60,8 +60,9 @@ def built_in_components() -> dict[str, Path]:
 
 
 def _needs_services() -> bool:
-    chosen = CHOICE in os.environ or any(name.startswith(POLICY_PREFIX) for name in os.environ)
-    return chosen or bool(entry_points(group=ENTRY_POINTS))
+    """Whether services are chosen or added, or a policy is changed, which only the services can check."""
+    named = any(name in (CHOICE, SERVICE_MODULES) or name.startswith(POLICY_PREFIX) for name in os.environ)
+    return named or bool(entry_points(group=ENTRY_POINTS))
 
 
 async def _is_complete(database: "Database") -> bool:

@@ -1,4 +1,4 @@
-"""`queues`: what waits where, and the operator's hand on it."""
+"""`queues`: inspect and control queues."""
 
 import sys
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from payonce.engine.messages.ports import Depth, QueuedMessage
 
 INPUT_MAX_BYTES: Final = 1024 * 1024
-"""Of standard input: four times what a payload may have, so that the refusal can name the real limit."""
+"""Of standard input: four times the limit of a payload, whose own error can then name that limit."""
 PEEK_DEFAULT: Final = 20
 PAYLOAD_SHOWN: Final = 120
 
-HELP: Final = """Look into queues and steer them.
+HELP: Final = """Inspect and control queues.
 
 \b
 Examples:
@@ -51,7 +51,7 @@ commands.command("tune")(pushed_queues.tune)
 
 @commands.command("list")
 def list_queues(as_json: JsonOption = False) -> None:
-    """All queues: messages by state, age of the oldest, paused or not."""
+    """List queues with message counts by state, age of the oldest message and pause status."""
 
     async def act() -> None:
         depths = await stored_depths(command_settings())
@@ -66,7 +66,7 @@ def list_queues(as_json: JsonOption = False) -> None:
 
 @commands.command("show")
 def show_queue(queue: QueueArgument, as_json: JsonOption = False) -> None:
-    """One queue: its depth, why it is paused, and its policy as the services declared it, or as it was tuned."""
+    """Show a queue: message counts, pause reason, and its policy with tuned values."""
 
     async def act() -> None:
         async with open_app() as app:
@@ -88,10 +88,10 @@ def peek(
     queue: QueueArgument,
     state: StateOption = "ready",
     limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = PEEK_DEFAULT,
-    after: Annotated[str | None, typer.Option(help="Continue behind this message id, for the next page.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this message id, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Messages in the order they fall due, without touching them.
+    """List messages in the order they fall due.
 
     Example: payonce queues peek tally-changes --state parked --limit 5
     """
@@ -114,31 +114,33 @@ def peek(
 @commands.command("pause")
 def pause(
     queue: QueueArgument,
-    reason: Annotated[str, typer.Option(help="Shown to whoever asks why.")] = "paused by an operator",
+    reason: Annotated[str, typer.Option(help="The reason, shown to other operators.")] = "paused by an operator",
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop claims at once. What is being worked on may end; nothing is lost."""
+    """Pause a queue. Runs in progress finish; nothing is lost."""
     _set_paused(queue, reason, by, as_json)
 
 
 @commands.command("resume")
 def resume(queue: QueueArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
-    """Let a paused queue be worked on again."""
+    """Resume a paused queue."""
     _set_paused(queue, None, by, as_json)
 
 
 @commands.command("put")
 def put(
     queue: QueueArgument,
-    body: Annotated[str, typer.Argument(metavar="JSON|-", help="An envelope or a raw object; - reads standard input.")],
-    delay: Annotated[float | None, typer.Option(help="Seconds until it falls due.")] = None,
-    key: Annotated[str | None, typer.Option(help="Idempotency key: a second put answers with the first id.")] = None,
+    body: Annotated[str, typer.Argument(metavar="JSON|-", help="An envelope or a payload; - reads standard input.")],
+    delay: Annotated[float | None, typer.Option(help="Seconds until the message is due.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: repeating it returns the first message's id.")
+    ] = None,
     action: Annotated[str | None, typer.Option(help="The action, for queues that have several.")] = None,
-    correlation_id: Annotated[str | None, typer.Option(help="What it is about: `trace` finds it so.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="Correlation id, which `payonce trace` finds.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put one message.
+    """Put one message into a queue.
 
     Example: payonce queues put tally-changes '{"row_id": 1}' --delay 10 --key change:1
     """
@@ -154,14 +156,14 @@ def put(
         show(
             result,
             as_json,
-            f"put {accepted} into {queue}" if fresh else f"the key was accepted before, as {accepted}",
+            f"put {accepted} into {queue}" if fresh else f"the idempotency key was used before, by message {accepted}",
         )
 
     run_async(act())
 
 
 def described(found: "Sequence[QueuedMessage]") -> list[dict[str, Any]]:
-    """Stored messages as they may be shown: secrets hidden."""
+    """Stored messages, with secrets redacted."""
     from payonce.app.logging import without_secrets
 
     return [
@@ -229,7 +231,7 @@ async def _declared(app: "App", queue: str) -> dict[str, Any]:
         "select policy, paused_reason, tuned_rate, tuned_concurrency from payonce.queues where name = $1", queue
     )
     policy = msgspec.json.decode(row["policy"])
-    # As `queues tune --apply` left them: they stand in place of the policy's.
+    # Values of `queues tune --apply` replace the policy's.
     tuned = {"rate": row["tuned_rate"], "concurrency": row["tuned_concurrency"]}
     policy |= {name: value for name, value in tuned.items() if value is not None}
     return {"policy": policy, "paused_reason": row["paused_reason"]}
@@ -241,13 +243,13 @@ def _read_body(body: str) -> bytes:
     read = sys.stdin.buffer.read(INPUT_MAX_BYTES + 1)
     if len(read) > INPUT_MAX_BYTES:
         raise Invalid(
-            f"standard input has more than {INPUT_MAX_BYTES:,} bytes; store the object elsewhere, send its key"
+            f"standard input has more than {INPUT_MAX_BYTES:,} bytes; store the object elsewhere and send its key"
         )
     return read
 
 
 def _message(queue: str, body: bytes, given: dict[str, Any]) -> "Message":
-    """Judged before any connection is made, so that bad input writes nothing."""
+    """Validated before connecting, so that bad input writes nothing."""
     import msgspec
 
     from payonce.engine.messages.model import check_message, encode_payloads, message_from_wire
@@ -256,7 +258,7 @@ def _message(queue: str, body: bytes, given: dict[str, Any]) -> "Message":
     message = message_from_wire(queue, body)
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if _is_made_from_bytes(message.id):
-        # Put twice by hand, the same object means two messages; --key is there for those who mean one.
+        # Putting the same object twice means two messages, unless --key is given.
         changes["id"] = new_id()
     message = msgspec.structs.replace(message, **changes)
     check_message(message)

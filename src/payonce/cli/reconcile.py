@@ -1,4 +1,4 @@
-"""`reconcile`: vendors' statements against our effects, what is open between them, and what people decide about it."""
+"""`reconcile`: compare vendors' statements with our effects, and resolve unmatched items."""
 
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from payonce.app.process import App
     from payonce.engine.reconcile import Item, StatementSource
 
-HELP: Final = """Hold vendors' statements against our effects, both ways.
+HELP: Final = """Compare vendors' statements with our effects, in both directions.
 
 \b
 Examples:
   payonce reconcile run bank
   payonce reconcile run bank --since 2026-01-31T00:00Z
   payonce reconcile list --vendor bank
-  payonce reconcile write-off ID --account losses/bank --note "the bank keeps it"
+  payonce reconcile write-off ID --account losses/bank --note "bank fee"
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
-VendorArgument = Annotated[str, typer.Argument(metavar="VENDOR", help="Whose statement.")]
+VendorArgument = Annotated[str, typer.Argument(metavar="VENDOR", help="The vendor of the statement.")]
 ItemArgument = Annotated[str, typer.Argument(metavar="ID", help="An unmatched item, from `payonce reconcile list`.")]
-NoteOption = Annotated[str, typer.Option("--note", help="Why; kept with the item and in the audit log.")]
+NoteOption = Annotated[str, typer.Option("--note", help="The reason, stored with the item and in the audit log.")]
 
 
 @commands.command("run")
@@ -44,9 +44,9 @@ def run(
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Reconcile one vendor now. Running it again changes nothing more; one that was broken off goes on.
+    """Reconcile a vendor now. Repeating it changes nothing; an interrupted run is continued.
 
-    Ends with code 3 when the vendor's balance and our books of it are not equal.
+    Exits with 3 if the vendor's balance and our ledger differ.
     """
     begin = None if since is None else parsed_moment(since, "--since")
     end = None if until is None else parsed_moment(until, "--until")
@@ -73,7 +73,7 @@ def run(
         return all(each.equal for each in books)
 
     if not run_async(act()):
-        say_error(f"our books of {vendor} and its own are not equal; see: payonce reconcile list --vendor {vendor}")
+        say_error(f"our ledger and the balance of {vendor} differ; see:  payonce reconcile list --vendor {vendor}")
         raise typer.Exit(EXIT_UNEQUAL)
 
 
@@ -81,10 +81,10 @@ def run(
 def list_(
     vendor: Annotated[str | None, typer.Option(help="Only this vendor.")] = None,
     limit: Annotated[int, typer.Option(help="Items per page.", min=1, max=500)] = 50,
-    after: Annotated[str | None, typer.Option(help="Continue behind this item, for the next page.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this item, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What is open between vendors' statements and our effects, the oldest first."""
+    """List unmatched items between vendors' statements and our effects, oldest first."""
     behind = None if after is None else _parsed_item(after)
 
     async def act() -> None:
@@ -111,7 +111,7 @@ def list_(
         columns = ("id", "vendor", "direction", "kind", "theirs", "ours", "amount", "at", "age", "explanation")
         result = {"items": [described(item) for item in found], "next_after": following}
         whose = "vendors' statements" if vendor is None else f"the statements of {vendor}"
-        nothing = f"nothing {'further ' if behind else ''}is open between {whose} and our effects"
+        nothing = f"nothing {'further ' if behind else ''}is unmatched between {whose} and our effects"
         show(result, as_json, table("Unmatched", columns, rows, right=("amount", "age")) if rows else nothing)
 
     run_async(act())
@@ -124,7 +124,7 @@ def explain(
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what items are. They stay in suspense, and no longer keep a quarantine from being released."""
+    """Explain items. They stay in suspense but no longer block the release of a quarantine."""
     item_ids = [_parsed_item(item) for item in items]
 
     async def act() -> None:
@@ -141,12 +141,12 @@ def explain(
 @commands.command("write-off")
 def write_off(
     item: ItemArgument,
-    account: Annotated[str, typer.Option(help="Where the loss or gain belongs, such as losses/bank.")],
+    account: Annotated[str, typer.Option(help="The account of the loss or gain, such as losses/bank.")],
     note: NoteOption,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take an item out of suspense into an account that you name. Should it match later, that is posted back.
+    """Write off an item from suspense to an account. If it matches later, the posting is reversed.
 
     Above the asset's threshold a second person must agree first (payonce approvals).
     """
@@ -155,7 +155,7 @@ def write_off(
     async def act() -> None:
         from payonce.engine.controls import Executed, WriteOff, submit
 
-        # Redacted before it is kept with the question for the second person.
+        # Redacted before it is stored with the approval.
         given = WriteOff(item_id, account, redact(note))
         async with open_app() as app, app.begin() as tx:
             end = await submit(tx, app.actions["write off"], given, operator_name(by), note)
@@ -163,7 +163,7 @@ def write_off(
             show({"done": True, **end.result}, as_json, f"written off to {account}: {end.result['amount']}")
             return
         result = {"done": False, "written_off": None, "approval": end.id, "expires_at": end.expires_at}
-        show(result, as_json, f"a second person must agree: payonce approvals grant {end.id}")
+        show(result, as_json, f"a second person must run: payonce approvals grant {end.id}")
 
     run_async(act())
 
@@ -172,14 +172,14 @@ def write_off(
 def assign(
     vendor: VendorArgument,
     item: ItemArgument,
-    reference: Annotated[str, typer.Argument(metavar="KEY:GENERATION", help="The effect that the line is.")],
+    reference: Annotated[str, typer.Argument(metavar="KEY:GENERATION", help="The effect that the item belongs to.")],
     outcome: Annotated[
-        str | None, typer.Option(help="JSON that the handler goes on with, where the statement did not tell it.")
+        str | None, typer.Option(help="The outcome as JSON for the handler, if the statement does not contain it.")
     ] = None,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which effect of ours a line is, where the vendor does not repeat our reference."""
+    """Assign an item to an effect, if the vendor does not repeat our reference."""
     item_id = _parsed_item(item)
 
     async def act() -> None:

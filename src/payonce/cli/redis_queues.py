@@ -1,4 +1,4 @@
-"""`queues refill` and `queues move`: what an operator does to queues that lie in Redis, or are to."""
+"""`queues refill` and `queues move`: operator actions on queues in Redis."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ TARGETS = ("postgres", "redis")
 
 
 def refill(as_json: JsonOption = False) -> None:
-    """Put back into Redis what it has lost and PostgreSQL keeps. A janitor does the same every few seconds."""
+    """Restore messages that Redis lost from PostgreSQL. A janitor does the same every few seconds."""
 
     async def act() -> None:
         from payonce.engine.outbox import relay_step
@@ -36,7 +36,7 @@ def move(
     to: Annotated[str, typer.Option("--to", help="redis or postgres.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Move the messages of all queues to the other backend. Stop the workers first; nothing is lost or doubled."""
+    """Move the messages of all queues to the other backend. Stop the workers first."""
 
     async def act() -> None:
         from payonce.queues.backends import refuse_while_running
@@ -57,7 +57,7 @@ def move(
 
 
 async def refuse(app: "App", queue: str) -> None:
-    """Nothing is put, changed or paused where nobody would look for it."""
+    """Raises Invalid if the queue is in another backend, where its workers would not see the change."""
     from payonce.queues.backends import other_backend, queues_of_other_backends
 
     if queue in await queues_of_other_backends(app.database, app.backend.name):
@@ -65,7 +65,7 @@ async def refuse(app: "App", queue: str) -> None:
 
 
 async def warn(app: "App", queue: str | None = None) -> None:
-    """What is shown of a queue that lies elsewhere is not what its workers see."""
+    """Warns that the figures of a queue in another backend are not those that its workers see."""
     from payonce.queues.backends import other_backend, queues_of_other_backends
 
     for name in await queues_of_other_backends(app.database, app.backend.name):
@@ -76,7 +76,7 @@ async def warn(app: "App", queue: str | None = None) -> None:
 
 def _way_out(app: "App") -> str:
     return (
-        "set REDIS_URL and PAYONCE_QUEUES as its workers have them, or move the queues with: "
+        "set REDIS_URL and PAYONCE_QUEUES to its workers' values, or move the queues with: "
         f"payonce queues move --to {app.backend.name}"
     )
 

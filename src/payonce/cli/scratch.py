@@ -1,4 +1,4 @@
-"""A throw-away database on the private server: a demonstration never touches the user's data."""
+"""A temporary database on the private server, so that demonstrations never touch the user's data."""
 
 import asyncio
 import zlib
@@ -20,7 +20,7 @@ PREFIX: Final = "payonce_demo_"
 
 @asynccontextmanager
 async def scratch_database(settings: "Settings") -> AsyncIterator["Addresses"]:
-    """Made fresh and dropped at the end. Those of demonstrations that were killed are dropped by the next one."""
+    """Creates a database and drops it at the end. Databases of killed demonstrations are dropped by the next one."""
     from payonce import embedded
     from payonce.app.addresses import Addresses
     from payonce.engine.database.sessions import connect
@@ -31,7 +31,7 @@ async def scratch_database(settings: "Settings") -> AsyncIterator["Addresses"]:
     owner = urlsplit(server.owner_url).username
     try:
         await _drop_abandoned(connection)
-        # Held for as long as this process lives: by it the next one knows which databases are abandoned.
+        # Held while this process lives, so that the next one can recognise abandoned databases.
         await connection.execute("select pg_advisory_lock($1)", _lock_of(name))
         await connection.execute(f"create database {name} owner {owner} template template0 encoding 'UTF8' locale 'C'")
         try:

@@ -1,4 +1,4 @@
-"""`up` and `run`: worker processes, until a signal asks them to drain."""
+"""`up` and `run`: worker processes, which run until a signal."""
 
 import asyncio
 import ctypes
@@ -30,7 +30,7 @@ PortOption = Annotated[
 
 
 def up(port: PortOption = None, service: ServiceOption = None, as_json: JsonOption = False) -> None:
-    """Run every role in this process, with health, metrics and queues over HTTP.
+    """Run every role in this process, with the HTTP API and the console.
 
     Example: payonce up --port 9000
     """
@@ -40,10 +40,10 @@ def up(port: PortOption = None, service: ServiceOption = None, as_json: JsonOpti
     _run(settings, runnable_roles(settings), settings.port if port is None else port, as_json)
 
 
-RUN_SUMMARY: Final = "Run only these roles. Start as many processes as you like, on as many machines."
+RUN_SUMMARY: Final = "Run only these roles. Any number of processes can run, on any number of machines."
 RUN_HELP: Final = """{summary}
 {ports}
-SIGTERM or Ctrl-C drains: nothing new is claimed, running work gets PAYONCE_GRACE_S seconds. A second ends at once.
+SIGTERM or Ctrl-C drains: nothing new is claimed, and running work gets PAYONCE_GRACE_S seconds. A second one exits.
 
 \b
 Examples:
@@ -53,7 +53,7 @@ Examples:
 
 
 def run_help() -> str:
-    """With the ports on which roles listen without being asked to."""
+    """The help text, with the default ports of roles."""
     from payonce.app.registry import usual_ports
 
     alone = ", ".join(f"{role} alone on {port}" for role, port in usual_ports().items())
@@ -104,7 +104,7 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
     stop_signal = first_signal()
     async with App.open(settings, roles) as app, AsyncExitStack() as stack:
         if port is None and app.pushes_here:
-            # A task service brings the work: a process that does not listen would never get any.
+            # A task service pushes the work: a process that does not listen would get none.
             port = settings.port
         listens_on = await _listen(app, settings, roles, port, stack)
         if listens_on is not None:
@@ -126,9 +126,9 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
 async def _listen(
     app: "App", settings: "Settings", roles: list[str], port: int | None, stack: AsyncExitStack
 ) -> int | None:
-    """The port, if this process listens. Open until the work is drained: a probe must see a live process to the end.
+    """Returns the port, if this process listens. It does until the work is drained, so that probes see a live process.
 
-    A role that has a usual port listens there without being asked; the second process of it on a machine only works."""
+    A role with a default port listens there; a second process of it on the machine works without listening."""
     from payonce.app.registry import usual_port
 
     wanted = usual_port(settings, roles) if port is None else port
@@ -148,8 +148,8 @@ async def _listen(
 
 
 async def _show_console_access(app: "App", host: str, port: int, as_json: bool) -> None:
-    """While nobody has a login: on this machine the console's link, beyond it how to make the first login. The link
-    goes to a terminal alone: a pipe or a file is often a log, which more people read than may come in."""
+    """Until the first login exists: prints the console's link on loopback, elsewhere how to create a login. The link
+    is printed to a terminal only, since a pipe or file is often a log with other readers."""
     import structlog
 
     from payonce.console.auth import is_loopback
@@ -169,7 +169,7 @@ async def _show_console_access(app: "App", host: str, port: int, as_json: bool) 
 
 
 async def _wait_for_end(app: "App", stop_signal: "asyncio.Future[signal.Signals]") -> signal.Signals:
-    """A loop that ends by itself is an error: a process that serves only half its roles looks well and is not."""
+    """Returns the signal. A loop that ends by itself is an error: the process would look healthy without its roles."""
     watched: list[asyncio.Future[Any]] = [stop_signal, *app.loops.values()]
     done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
     if stop_signal in done:
@@ -178,18 +178,18 @@ async def _wait_for_end(app: "App", stop_signal: "asyncio.Future[signal.Signals]
         if task in done:
             if isinstance(error := task.exception(), Invalid):
                 raise error
-            raise Unavailable(f"the {name} loop ended by itself; restart the process") from task.exception()
+            raise Unavailable(f"the {name} loop ended unexpectedly; restart the process") from task.exception()
     raise AssertionError("nothing ended")
 
 
 def first_signal() -> "asyncio.Future[signal.Signals]":
-    """Resolved by the first SIGTERM or SIGINT; the second ends the process where it stands."""
+    """Resolved by the first SIGTERM or SIGINT; the second ends the process immediately."""
     loop = asyncio.get_running_loop()
     stop_signal: asyncio.Future[signal.Signals] = loop.create_future()
 
     def receive(received: signal.Signals) -> None:
         if stop_signal.done():
-            note("stop_signal to stop twice: ending at once; what was running is left to its lease")
+            note("second signal: exiting now; running messages are recovered when their leases expire")
             os._exit(128 + received)
         stop_signal.set_result(received)
 
@@ -199,8 +199,8 @@ def first_signal() -> "asyncio.Future[signal.Signals]":
 
 
 def exit_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent dies: a killed demonstration leaves no workers behind."""
+    """Lets the kernel kill this process when its parent dies, so that a killed demonstration leaves no workers."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It died before the kernel was asked.
+        # The parent died before the request to the kernel.
         os._exit(128 + signal.SIGKILL)

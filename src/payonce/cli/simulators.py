@@ -1,4 +1,4 @@
-"""`simulators`: the simulated vendors of all services for several processes, until a signal ends them."""
+"""`simulators`: the simulated vendors of all services, shared by several processes, until a signal."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -17,24 +17,25 @@ if TYPE_CHECKING:
     from payonce.service import Simulators
     from payonce.settings import Settings
 
-SUMMARY: Final = "Serve the simulated vendors that roles in other processes share."
-HELP: Final = """Serve the simulated {vendors} that roles of {services} in other processes share.
+SUMMARY: Final = "Run the simulated vendors for roles in other processes."
+HELP: Final = """Run the simulated {vendors} for roles of {services} in other processes.
 
-Prints what to export for these. No real money moves. Their books stay in the data folder. SIGTERM or Ctrl-C ends.
+Prints the variables that these processes need. No real money moves. State is kept in the data folder. SIGTERM or
+Ctrl-C ends.
 
 Example: payonce simulators {example}
 """
 
 
 def build_simulators() -> Callable[..., None]:
-    """The command, with the ports and other options of every service that has simulators."""
+    """Builds the command with the options of every service that has simulators."""
     from payonce.app.registry import SERVICES
 
     served = {service.name: service.simulators for service in SERVICES if service.simulators is not None}
 
     def simulators(
         host: Annotated[
-            str, typer.Option("--host", help="Address to listen on; whoever reaches it may pay.")
+            str, typer.Option("--host", help="Address to listen on; anybody who reaches it can pay.")
         ] = "127.0.0.1",
         as_json: JsonOption = False,
         parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,

@@ -1,4 +1,4 @@
-"""`trace`: one message or payment, across queues and runs, in time order."""
+"""`trace`: the runs and messages of one payment, in time order."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +16,12 @@ def trace(
         str,
         typer.Argument(
             metavar="ID",
-            help="A trace, message or correlation id, an idempotency key, or another id that a service knows it by.",
+            help="A trace, message or correlation id, an idempotency key, or an id of a service's own.",
         ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Follow one message or payment: every ended run, and what is still under way.
+    """Show one message or payment: finished runs and waiting messages.
 
     Example: payonce trace 0199a3c4-7d1e-7c3b-9a1f-2f6f1f0e8a11
     """
@@ -42,11 +42,11 @@ def trace(
     columns = ("time", "queue", "action", "status", "attempts", "worker", "what it says")
     show(found, as_json, *([table(f"Trace of {what}", columns, rows, right=("attempts",))] if rows else []))
     if found["truncated"]:
-        note("older entries were left out")
+        note("older entries were omitted")
     if not rows:
-        note(f"nothing is known of {what!r}: is it from this database, and younger than PAYONCE_JOB_LOG_DAYS?")
+        note(f"nothing was found for {what!r}; check that it is of this database and newer than PAYONCE_JOB_LOG_DAYS")
         if in_redis:
-            note("before their first run, messages put directly into Redis are found by their own id alone")
+            note("messages put directly into Redis are found only by message id until their first run")
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -86,7 +86,7 @@ async def _trace(what: str) -> dict[str, Any]:
 
 
 def _described(stored: "QueuedMessage") -> dict[str, Any]:
-    """A message that lies in its queue and has not run yet, as an entry."""
+    """A message that has not run yet, as an entry."""
     from payonce.app.logging import without_secrets
 
     message = stored.message

@@ -1,4 +1,4 @@
-"""`users`: who may log in to the console, and what their role lets them do."""
+"""`users`: logins of the console and their roles."""
 
 import getpass
 import sys
@@ -10,10 +10,10 @@ from payonce.cli.arguments import ByOption, operator_name
 from payonce.cli.output import JsonOption, open_app, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
-commands = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
+commands = typer.Typer(help="Manage logins of the console.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Such as ann or ann@example.com.")]
-RoleOption = Annotated[str, typer.Option(help="viewer looks, operator also changes, approver also agrees as second.")]
+RoleOption = Annotated[str, typer.Option(help="viewer may read, operator may also change, approver may also approve.")]
 StdinOption = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
 PASSWORD_INPUT_MAX: Final = 4_096
 
@@ -26,7 +26,7 @@ def add(
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a person a login. From the first one on, the console asks everybody for theirs.
+    """Add a login. Once one exists, the console requires a login.
 
     Example: payonce users add ann --role approver
     """
@@ -46,7 +46,7 @@ def add(
 
 @commands.command("list")
 def list_users(as_json: JsonOption = False) -> None:
-    """Everybody who may log in."""
+    """List logins."""
 
     async def act() -> None:
         from dataclasses import asdict
@@ -59,7 +59,7 @@ def list_users(as_json: JsonOption = False) -> None:
         rows = [[each[column] for column in columns] for each in found]
         listing: Any = table("People", [column.replace("_", " ") for column in columns], rows)
         if not found:
-            listing = "nobody has a login: only the link of `payonce console` leads in. Add one: payonce users add NAME"
+            listing = "no login exists; only the link of `payonce console` opens it. Add one: payonce users add NAME"
         show({"users": found}, as_json, listing)
 
     run_async(act())
@@ -69,7 +69,7 @@ def list_users(as_json: JsonOption = False) -> None:
 def passwd(
     name: NameArgument, password_stdin: StdinOption = False, by: ByOption = None, as_json: JsonOption = False
 ) -> None:
-    """Set a new password; their sessions end."""
+    """Set a new password and end the user's sessions."""
 
     async def act() -> None:
         from payonce.engine.operators import set_password
@@ -91,7 +91,7 @@ def role(
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change what a person may do, from their next click on."""
+    """Change a user's role, effective from their next request."""
 
     async def act() -> None:
         from payonce.engine.operators import set_role
@@ -107,7 +107,7 @@ def role(
 
 @commands.command("remove")
 def remove(name: NameArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
-    """Take a login away, and end its sessions. What they did stays in the audit log."""
+    """Remove a login and end its sessions. Their actions stay in the audit log."""
 
     async def act() -> None:
         from payonce.engine.operators import remove_person
@@ -120,7 +120,7 @@ def remove(name: NameArgument, by: ByOption = None, as_json: JsonOption = False)
 
 
 def _password(name: str, from_stdin: bool) -> str:
-    """Never an argument: those are in the shell's history and in the list of processes."""
+    """Never read from an argument, which the shell's history and the process list would show."""
     from payonce.engine.operators.passwords import check_password
 
     if from_stdin:
@@ -130,6 +130,6 @@ def _password(name: str, from_stdin: bool) -> str:
         if getpass.getpass("once more: ") != password:
             raise Invalid("the two passwords differ; nothing was changed")
     else:
-        raise Invalid("a password is asked for on a terminal, and here is none; add --password-stdin and send it there")
+        raise Invalid("standard input is no terminal; add --password-stdin and send the password there")
     check_password(password)
     return password

@@ -1,4 +1,4 @@
-"""`demo`: work, three workers, and a hand that kills them; at the end everything is accounted for."""
+"""`demo`: workers that are killed again and again while they work; the result is audited."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from payonce.service import Demo
 
 SUMMARY: Final = (
-    "Watch money survive killed workers and lying banks, on a throw-away database of the private PostgreSQL."
+    "See that killed workers and faulty banks lose no money, on a temporary database of the private PostgreSQL."
 )
 HELP: Final = """{summary}
 
 {demos}
 
-How far it is, stderr says. The exit code is 0 when the promise was kept; else what was broken is named, and the log of
-the processes is kept.
+Progress is printed to stderr. The exit code is 0 if every check passes; otherwise the failures are listed, and the log
+of the processes is kept.
 
 Example: payonce demo {name} --seed 7 --json
 """
 
 
 def demonstrations() -> dict[str, "Demo"]:
-    """Those of every service by name: the one that runs without a name is the first."""
+    """The demonstrations of every service by name, the default one first."""
     from payonce.app.registry import SERVICES
 
     found = [demo for service in SERVICES for demo in service.demos]
@@ -37,14 +37,14 @@ def demonstrations() -> dict[str, "Demo"]:
 
 
 def build_demo() -> Callable[..., None]:
-    """The command, with the options of every demonstration."""
+    """Builds the command with the options of every demonstration."""
     demos = demonstrations()
     default = next(iter(demos), "")
     size_flags = [demo.size_flag for demo in demos.values() if demo.size_flag is not None]
 
     def demo(
         name: Annotated[str, typer.Argument(help=f"Which one; there are: {', '.join(demos)}.")] = default,
-        seed: Annotated[int, typer.Option(help="The same seed draws the same faults and the same blows.")] = 1,
+        seed: Annotated[int, typer.Option(help="The same seed gives the same faults and disruptions.")] = 1,
         size: Annotated[int | None, typer.Option("--size", *size_flags, hidden=True, min=100, max=100_000)] = None,
         as_json: JsonOption = False,
         **options: Any,

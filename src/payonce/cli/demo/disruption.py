@@ -1,4 +1,4 @@
-"""What the demonstrations share: workers on a throw-away database, and disruptions against them while they work."""
+"""Shared by demonstrations: workers on a temporary database, and disruptions while they work."""
 
 import asyncio
 import os
@@ -25,9 +25,9 @@ WORKERS: Final = 3
 SLOTS: Final = 8
 KILLS, KILLS_MIN, STOPS = 12, 10, 2
 FIRST_DISRUPTION, LAST_DISRUPTION = 0.04, 0.8
-"""Share of the work done at the first and last disruption: between them there is work to disturb."""
+"""Share of the work that is done at the first and last disruption, so that workers are busy in between."""
 SLEEP_LEASES: Final = 1.5
-"""How long a stopped worker sleeps, in leases: long enough for others to take its messages."""
+"""How long a worker is stopped, in leases: long enough for others to take its messages."""
 TICK_S: Final = 0.05
 LIMIT_S: Final = 85.0
 NOTE_EVERY_S: Final = 10.0
@@ -35,7 +35,7 @@ NOTE_EVERY_S: Final = 10.0
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be done, and how it is watched."""
+    """The work of a demonstration, and how its progress is read."""
 
     role: str
     queues: Sequence[str]
@@ -44,7 +44,7 @@ class Workload:
     done: Callable[["Reader"], Awaitable[int]]
     limit_s: float = LIMIT_S
     tend: Callable[[], Awaitable[None]] | None = None
-    """What a person would do meanwhile."""
+    """An operator's work in the meantime."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DisruptedRun:
 
 @asynccontextmanager
 async def scratch_app(settings: "Settings") -> AsyncIterator[tuple["App", "Addresses"]]:
-    """The application on a database of its own, migrated and without roles."""
+    """The application on a temporary, migrated database, without roles."""
     from payonce.app.process import App, migrate_database
     from payonce.cli.scratch import scratch_database
 
@@ -71,7 +71,7 @@ async def scratch_app(settings: "Settings") -> AsyncIterator[tuple["App", "Addre
 async def run_workload(
     app: "App", addresses: "Addresses", workload: Workload, seed: int, environment: Mapping[str, str] | None = None
 ) -> DisruptedRun:
-    """Lets a pool do the workload, disrupted by the plan of the seed, until it is done or the time is over."""
+    """Runs the workload in a pool, disrupted as planned by the seed, until it is done or the time limit is reached."""
     started = time.monotonic()
     with (
         log_file() as log_path,
@@ -85,14 +85,14 @@ async def run_workload(
 
 
 def too_few_kills(kills: int) -> list[str]:
-    """The complaint about a run that proves nothing."""
+    """The complaint about a run with too few kills to prove anything."""
     if kills >= KILLS_MIN:
         return []
-    return [f"only {kills} workers were killed, {KILLS_MIN} are wanted; the work was over too soon"]
+    return [f"only {kills} workers were killed, {KILLS_MIN} are required; the work ended too early"]
 
 
 async def _disrupt(app: "App", pool: ProcessPool, workload: Workload, seed: int) -> None:
-    """Kills and stops workers by the plan, each in mid-work, until nothing is left to do."""
+    """Kills and stops busy workers as planned until the work is done."""
     chance = random.Random(seed)
     disruptions = plan_disruptions(KILLS, STOPS, FIRST_DISRUPTION, LAST_DISRUPTION, chance)
     deadline = time.monotonic() + workload.limit_s
@@ -104,7 +104,7 @@ async def _disrupt(app: "App", pool: ProcessPool, workload: Workload, seed: int)
                 return
             if disruptions and done >= disruptions[0][0] * workload.total:
                 busy = await _busy_workers(app.read, workload.queues)
-                # Who holds several is in mid-work; a message that runs alone is left to show its own fault.
+                # A worker with several messages is busy; an isolated message is left to show its own fault.
                 victims = sorted(pid for pid in pool.running() if busy.get(pid, 0) > 1)
                 if victims:
                     pool.disrupt(disruptions.pop(0)[1], chance.choice(victims), workload.lease_s * SLEEP_LEASES)
@@ -115,7 +115,7 @@ async def _disrupt(app: "App", pool: ProcessPool, workload: Workload, seed: int)
 
 
 async def _busy_workers(read: "Reader", queues: Sequence[str]) -> dict[int, int]:
-    """How many messages each worker process holds at the moment, by its process id."""
+    """The number of messages that each worker holds now, by process id."""
     rows = await read.fetch(
         """
         select worker, count(*) as held from payonce.messages
@@ -128,7 +128,7 @@ async def _busy_workers(read: "Reader", queues: Sequence[str]) -> dict[int, int]
 
 @contextmanager
 def log_file() -> Iterator[Path]:
-    """What the workers say; deleted when the demonstration is broken off, for then nobody asks."""
+    """The workers' log; deleted when the demonstration is interrupted."""
     handle, name = tempfile.mkstemp(prefix="payonce-demo-", suffix=".log")
     os.close(handle)
     path = Path(name)
@@ -154,7 +154,7 @@ def progress_bar(total: int) -> Iterator[Any]:
 
 
 def _periodic_notes(total: int) -> Callable[[int, int], None]:
-    """For a log, or a program that reads the result: a line whenever another while has gone by."""
+    """For a log: a line every NOTE_EVERY_S seconds."""
     started = said = time.monotonic()
 
     def report_progress(done: int, kills: int) -> None:

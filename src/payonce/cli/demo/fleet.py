@@ -1,4 +1,4 @@
-"""Processes of several roles in a demonstration, at addresses that stay: started again, and killed in mid-work."""
+"""Processes of several roles in a demonstration, at fixed addresses, killed while busy and restarted."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ class Fleet:
     pools: Mapping[str, ProcessPool]
     urls: Mapping[str, str]
     roles: Sequence[str]
-    """Whose processes have work in hand, by the job log."""
+    """Roles whose processes hold messages."""
     server: str | None = None
-    """What has none, and is killed whenever it is its turn."""
+    """A server that holds no messages and is killed at any time."""
     server_share: float = 0.0
-    """Of the disruptions, those against the server."""
+    """Share of kills that hit the server."""
 
     @property
     def kills(self) -> int:
@@ -31,7 +31,7 @@ class Fleet:
             pool.restore()
 
     def kill(self, busy: Mapping[int, int], chance: random.Random) -> bool:
-        """One process in mid-work. False when nobody works."""
+        """Kills one busy process. Returns False if none is busy."""
         if self.server is not None and chance.random() < self.server_share:
             victims = [(self.server, pid) for pid in sorted(self.pools[self.server].running())]
         else:

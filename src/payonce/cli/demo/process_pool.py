@@ -1,4 +1,4 @@
-"""Worker processes that are killed, stopped and replaced on purpose."""
+"""Worker processes that a demonstration kills, stops and replaces."""
 
 import os
 import random
@@ -17,15 +17,15 @@ TERMINATE_LIMIT_S: Final = 5.0
 
 class Disruption(StrEnum):
     KILL = "kill"
-    """SIGKILL: the process is gone in the middle of what it does."""
+    """SIGKILL: the process ends in the middle of its work."""
     STOP = "stop"
-    """SIGSTOP until its leases are over, then SIGCONT: it wakes up and believes that it still owns its messages."""
+    """SIGSTOP until its leases have expired, then SIGCONT: it resumes as if it still owned its messages."""
 
 
 def plan_disruptions(
     kills: int, stops: int, first: float, last: float, chance: random.Random
 ) -> list[tuple[float, Disruption]]:
-    """Spread evenly over the progress from `first` to `last`, a little out of step; the kinds in any order."""
+    """Spreads disruptions over the progress from `first` to `last`, with jitter and in random order."""
     kinds = [Disruption.KILL] * kills + [Disruption.STOP] * stops
     chance.shuffle(kinds)
     step = (last - first) / max(1, len(kinds) - 1)
@@ -34,7 +34,7 @@ def plan_disruptions(
 
 @dataclass
 class ProcessPool:
-    """A fixed number of processes of one command; whichever dies is replaced."""
+    """A fixed number of processes of one command; processes that end are replaced."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -63,7 +63,7 @@ class ProcessPool:
                 process.wait()
 
     def restore(self) -> None:
-        """Replaces the dead and wakes those who slept long enough."""
+        """Replaces ended processes and resumes those that were stopped long enough."""
         for place, process in enumerate(self._processes):
             if process.poll() is not None:
                 self._stopped_until.pop(process.pid, None)
@@ -74,7 +74,7 @@ class ProcessPool:
                 del self._stopped_until[process.pid]
 
     def running(self) -> set[int]:
-        """Process ids of those who can be hit."""
+        """Process ids that can be disrupted."""
         return {process.pid for process in self._processes if process.poll() is None} - self._stopped_until.keys()
 
     def disrupt(self, disruption: Disruption, pid: int, sleep_s: float) -> None:
@@ -97,6 +97,6 @@ class ProcessPool:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C is for the demonstration, which ends its pool itself.
+                # Ctrl-C goes to the demonstration alone, which ends its pool itself.
                 start_new_session=True,
             )

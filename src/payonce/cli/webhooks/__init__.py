@@ -1,4 +1,4 @@
-"""`webhooks`: who is told of what happens, what became of each telling, sending it again, and verifying by hand."""
+"""`webhooks`: endpoints, deliveries, replays and signatures."""
 
 from typing import Final
 
@@ -6,13 +6,13 @@ import typer
 
 from payonce.cli.webhooks import deliveries, endpoints, signatures
 
-HELP: Final = """Signed webhooks: who is told, what came of it, and sending it again.
+HELP: Final = """Manage signed webhooks: endpoints, deliveries and replays.
 
 \b
 Examples:
   payonce webhooks endpoints add https://shop.example/hook --event 'invoice.*'
   payonce webhooks deliveries list --state failed
-  payonce webhooks replay --endpoint 0199… --since 2026-01-31T12:00:00Z --why 'they were away' --yes
+  payonce webhooks replay --endpoint 0199… --since 2026-01-31T12:00:00Z --why 'receiver outage' --yes
   payonce webhooks verify body.json --headers headers.txt
 """
 

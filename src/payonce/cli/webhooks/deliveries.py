@@ -1,4 +1,4 @@
-"""`webhooks deliveries` and `webhooks replay`: what became of each telling, and telling again."""
+"""`webhooks deliveries` and `webhooks replay`: inspect deliveries, and repeat them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 LIST: Final = "payonce webhooks deliveries list"
 
-commands = typer.Typer(help="What became of each event at each endpoint.", no_args_is_help=True, rich_markup_mode=None)
+commands = typer.Typer(help="Inspect the delivery of events to endpoints.", no_args_is_help=True, rich_markup_mode=None)
 
 DeliveryArgument = Annotated[str, typer.Argument(metavar="DELIVERY", help=f"Its id; `{LIST}` shows it.")]
-SinceOption = Annotated[str | None, typer.Option(help="Only those announced at or after this time.")]
-UntilOption = Annotated[str | None, typer.Option(help="Only those announced before this time.")]
+SinceOption = Annotated[str | None, typer.Option(help="Only events announced at or after this time.")]
+UntilOption = Annotated[str | None, typer.Option(help="Only events announced before this time.")]
 TypeOption = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
 
 
 @commands.command("list")
 def list_deliveries(
-    endpoint: Annotated[str | None, typer.Option(help="Only to this endpoint.")] = None,
-    event: Annotated[str | None, typer.Option(help="Only of this event.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="Only deliveries to this endpoint.")] = None,
+    event: Annotated[str | None, typer.Option(help="Only deliveries of this event.")] = None,
     event_type: TypeOption = None,
     state: Annotated[str | None, typer.Option(help="pending, delivered, failed or skipped.")] = None,
     since: SinceOption = None,
     until: UntilOption = None,
     limit: LimitOption = 50,
-    before: Annotated[str | None, typer.Option(help="Continue behind this delivery, for the next page.")] = None,
+    before: Annotated[str | None, typer.Option(help="Continue after this delivery, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The newest first.
+    """List deliveries, newest first.
 
     Example: payonce webhooks deliveries list --endpoint 0199… --state failed
     """
@@ -67,14 +67,14 @@ def list_deliveries(
             )
         following = str(found[-1].id) if len(found) == limit else None
         result = {"deliveries": [described(each) for each in found], "next_before": following}
-        show(result, as_json, _table(found) if found else "there are no such deliveries")
+        show(result, as_json, _table(found) if found else "no delivery matches")
 
     run_async(act())
 
 
 @commands.command("show")
 def show_delivery(delivery: DeliveryArgument, as_json: JsonOption = False) -> None:
-    """One delivery with its attempts and the bytes that are sent."""
+    """Show a delivery with its attempts and the body."""
     delivery_id = parsed_delivery(delivery)
 
     async def act() -> None:
@@ -97,35 +97,35 @@ def show_delivery(delivery: DeliveryArgument, as_json: JsonOption = False) -> No
 
 
 def replay(
-    delivery: Annotated[
-        str | None, typer.Argument(metavar="DELIVERY", help="One delivery, whatever became of it.")
+    delivery: Annotated[str | None, typer.Argument(metavar="DELIVERY", help="A delivery in any state.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Instead of one delivery: the events that this endpoint missed.")
     ] = None,
-    endpoint: Annotated[str | None, typer.Option(help="In place of one delivery: what this endpoint missed.")] = None,
     since: SinceOption = None,
     until: UntilOption = None,
     event_type: TypeOption = None,
     states: Annotated[
-        list[str] | None, typer.Option("--state", help="failed, skipped or delivered; unset, the first two.")
+        list[str] | None, typer.Option("--state", help="failed, skipped or delivered; unset, failed and skipped.")
     ] = None,
-    why: Annotated[str, typer.Option(help="For the audit log.")] = "replayed by hand",
+    why: Annotated[str, typer.Option(help="For the audit log.")] = "replayed on the command line",
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Send events again under their own ids: of one delivery, or what an endpoint missed since a time.
+    """Send events again under their original ids: one delivery, or what an endpoint missed since a time.
 
-    Example: payonce webhooks replay --endpoint 0199… --since 2026-01-31T12:00:00Z --why 'they were away'
+    Example: payonce webhooks replay --endpoint 0199… --since 2026-01-31T12:00:00Z --why 'receiver outage'
     """
     if (delivery is None) == (endpoint is None):
-        raise Invalid("say what to replay: one DELIVERY, or --endpoint with --since")
+        raise Invalid("nothing is selected; give one DELIVERY, or --endpoint with --since")
     if delivery is not None:
         if any(value is not None for value in (since, until, event_type, states)):
-            raise Invalid("--since, --until, --type and --state choose among an endpoint's deliveries; add --endpoint")
+            raise Invalid("--since, --until, --type and --state select among an endpoint's deliveries; give --endpoint")
         run_async(_replay_one(parsed_delivery(delivery), operator_name(by), why, as_json))
         return
     first = _moment(since, "--since")
     if first is None:
-        raise Invalid("--since is not given; say from when on, such as --since 2026-01-31T12:00:00Z")
+        raise Invalid("--since is missing; give a time such as --since 2026-01-31T12:00:00Z")
     endpoint_id = parsed_endpoint(endpoint or "")
     run_async(
         _replay_range(
@@ -139,7 +139,7 @@ async def _replay_one(delivery_id: UUID, by: str, why: str, as_json: bool) -> No
 
     async with open_app() as app, app.begin() as tx:
         made = await replay_one(tx, delivery_id, by=by, why=why)
-    show({"delivery": str(made), "replayed": 1}, as_json, f"on its way again as delivery {made}")
+    show({"delivery": str(made), "replayed": 1}, as_json, f"queued as delivery {made}")
 
 
 async def _replay_range(
@@ -165,7 +165,7 @@ async def _replay_range(
             confirm("a replay of many events", f"send {count:,} events again?", yes=yes, as_json=as_json)
         replayed = await _replay_batches(app, which, by, why) if count else 0
     result = {"endpoint": str(endpoint_id), "matching": count, "replayed": replayed}
-    show(result, as_json, f"on their way again: {counted(replayed, 'event', 'events')}")
+    show(result, as_json, f"queued again: {counted(replayed, 'event', 'events')}")
 
 
 async def _replay_batches(app: "App", which: "Range", by: str, why: str) -> int:

@@ -1,4 +1,4 @@
-"""`webhooks endpoints`: adding, exchanging secrets, disabling, enabling and removing."""
+"""`webhooks endpoints`: add, rotate, disable, enable, remove and ping endpoints."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LIST: Final = "payonce webhooks endpoints list"
 
 commands = typer.Typer(
-    help="Who is fields: URLs, the events they listen for, their secrets.", no_args_is_help=True, rich_markup_mode=None
+    help="Manage endpoints: URLs, subscribed events and secrets.", no_args_is_help=True, rich_markup_mode=None
 )
 
 EndpointArgument = Annotated[str, typer.Argument(metavar="ENDPOINT", help=f"Its id; `{LIST}` shows it.")]
@@ -32,17 +32,15 @@ EndpointArgument = Annotated[str, typer.Argument(metavar="ENDPOINT", help=f"Its 
 
 @commands.command("add")
 def add(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where events are posted to; https.")],
-    events: Annotated[
-        list[str], typer.Option("--event", help="A type, `invoice.*` or `*`; may be given several times.")
-    ],
-    tenant: Annotated[str, typer.Option(help="Whose events it hears of.")] = "default",
-    description: Annotated[str, typer.Option(help="A word on what it is for.")] = "",
+    url: Annotated[str, typer.Argument(metavar="URL", help="The https URL that events are posted to.")],
+    events: Annotated[list[str], typer.Option("--event", help="An event type, `invoice.*` or `*`; repeatable.")],
+    tenant: Annotated[str, typer.Option(help="The tenant whose events it receives.")] = "default",
+    description: Annotated[str, typer.Option(help="Its purpose.")] = "",
     secret_file: SecretFileOption = None,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell this URL of these events from now on. Its secret is printed this once: hand it to the receiver.
+    """Add an endpoint for these events. Its secret is printed once: give it to the receiver.
 
     Example: payonce webhooks endpoints add https://shop.example/hook --event 'invoice.*' --tenant acme
     """
@@ -71,14 +69,14 @@ def add(
 
 @commands.command("list")
 def list_endpoints(
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only endpoints of this tenant.")] = None,
     state: Annotated[str | None, typer.Option(help="enabled, disabled or removed.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also removed ones.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include removed endpoints.")] = False,
     limit: LimitOption = 50,
-    before: Annotated[str | None, typer.Option(help="Continue behind this endpoint, for the next page.")] = None,
+    before: Annotated[str | None, typer.Option(help="Continue after this endpoint, for the next page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The newest first. Paths of URLs are not shown: many receivers keep a secret there."""
+    """List endpoints, newest first. URL paths are omitted, since many receivers keep a secret there."""
     behind = None if before is None else parsed_endpoint(before)
 
     async def act() -> None:
@@ -98,7 +96,7 @@ def list_endpoints(
 
 @commands.command("show")
 def show_endpoint(endpoint: EndpointArgument, as_json: JsonOption = False) -> None:
-    """One endpoint with its whole URL. Secrets are never shown again: rotate to have a new one."""
+    """Show an endpoint with its whole URL. Secrets are not shown; `rotate` creates a new one."""
     endpoint_id = parsed_endpoint(endpoint)
 
     async def act() -> None:
@@ -116,13 +114,15 @@ def show_endpoint(endpoint: EndpointArgument, as_json: JsonOption = False) -> No
 @commands.command("rotate")
 def rotate(
     endpoint: EndpointArgument,
-    overlap: Annotated[str, typer.Option(help="How long earlier secrets sign along, such as 30m, 24h or 7d.")] = "24h",
-    at_once: Annotated[bool, typer.Option("--at-once", help="Earlier secrets end now, as after a leak.")] = False,
+    overlap: Annotated[
+        str, typer.Option(help="How long previous secrets keep signing, such as 30m, 24h or 7d.")
+    ] = "24h",
+    at_once: Annotated[bool, typer.Option("--at-once", help="Previous secrets end now, as after a leak.")] = False,
     secret_file: SecretFileOption = None,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a new secret, printed this once; earlier ones sign along for a while, so that nothing is missed.
+    """Create a new secret, printed once. Previous secrets keep signing for a while, so that no event is rejected.
 
     Example: payonce webhooks endpoints rotate 0199… --overlap 7d
     """
@@ -137,7 +137,7 @@ def rotate(
                 tx, keys_of(app), endpoint_id, by=operator_name(by), overlap_s=overlap_s, secret=own_secret
             )
         result = {"endpoint": str(endpoint_id), "secret": secret.reveal(), "overlap_s": overlap_s}
-        said = "earlier secrets have ended" if at_once else f"earlier secrets sign along for {overlap}"
+        said = "previous secrets have ended" if at_once else f"previous secrets keep signing for {overlap}"
         show(result, as_json, f"endpoint {endpoint_id} has a new secret; {said}", f"secret: {secret.reveal()}")
 
     run_async(act())
@@ -146,11 +146,11 @@ def rotate(
 @commands.command("disable")
 def disable(
     endpoint: EndpointArgument,
-    reason: Annotated[str, typer.Option(help="Why nothing is sent to it.")],
+    reason: Annotated[str, typer.Option(help="The reason, shown with the endpoint.")],
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send nothing to it from now on. What is announced meanwhile is kept as skipped and can be replayed."""
+    """Disable an endpoint. Events announced meanwhile are recorded as skipped and can be replayed."""
     endpoint_id = parsed_endpoint(endpoint)
 
     async def act() -> None:
@@ -165,7 +165,7 @@ def disable(
 
 @commands.command("enable")
 def enable(endpoint: EndpointArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
-    """Send to it again. What it missed is not sent by itself: see `payonce webhooks replay`."""
+    """Enable an endpoint. Missed events are not sent automatically: see `payonce webhooks replay`."""
     endpoint_id = parsed_endpoint(endpoint)
 
     async def act() -> None:
@@ -176,7 +176,7 @@ def enable(endpoint: EndpointArgument, by: ByOption = None, as_json: JsonOption 
             since = (await found_by(app.read, endpoint_id)).changed_at.isoformat(timespec="seconds")
             async with app.begin() as tx:
                 moved = await enable_endpoint(tx, endpoint_id, by=operator_name(by))
-        hint = f"what it missed: payonce webhooks replay --endpoint {endpoint_id} --since {since} --why '…'"
+        hint = f"replay missed events with: payonce webhooks replay --endpoint {endpoint_id} --since {since} --why '…'"
         show({"endpoint": described(moved)}, as_json, f"endpoint {endpoint_id} is enabled", hint)
 
     run_async(act())
@@ -185,12 +185,12 @@ def enable(endpoint: EndpointArgument, by: ByOption = None, as_json: JsonOption 
 @commands.command("remove")
 def remove(
     endpoint: EndpointArgument,
-    reason: Annotated[str, typer.Option(help="Why it goes.")],
+    reason: Annotated[str, typer.Option(help="The reason, for the audit log.")],
     by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove it for good, and destroy its secrets. What was delivered stays on record until it is pruned."""
+    """Remove an endpoint permanently and destroy its secrets. Its deliveries stay on record until they are pruned."""
     endpoint_id = parsed_endpoint(endpoint)
 
     async def act() -> None:
@@ -210,7 +210,7 @@ def remove(
 
 @commands.command("ping")
 def ping(endpoint: EndpointArgument, as_json: JsonOption = False) -> None:
-    """Send it an event `payonce.ping`, whatever it listens for. A process with the role webhooks.sender delivers it."""
+    """Send an event `payonce.ping` to an endpoint. A process with the role webhooks.sender delivers it."""
     endpoint_id = parsed_endpoint(endpoint)
 
     async def act() -> None:
@@ -219,7 +219,7 @@ def ping(endpoint: EndpointArgument, as_json: JsonOption = False) -> None:
         async with open_app() as app, app.begin() as tx:
             event_id = await announce_to(tx, endpoint_id, "payonce.ping", {})
         look = f"payonce webhooks deliveries list --event {event_id}"
-        show({"event": event_id}, as_json, f"event {event_id} is on its way; see: {look}")
+        show({"event": event_id}, as_json, f"event {event_id} is queued; see: {look}")
 
     run_async(act())
 
@@ -228,8 +228,8 @@ def keys_of(app: "App") -> "Keyring":
     keys = app.settings.keyring()
     if keys is None:
         raise Invalid(
-            "PAYONCE_KEYS is not set, so secrets cannot be sealed; set it for every process to k1: and what "
-            "`openssl rand -base64 32` prints"
+            "PAYONCE_KEYS is not set, so secrets cannot be encrypted; set it for every process to k1: and the output "
+            "of `openssl rand -base64 32`"
         )
     return keys
 
@@ -259,7 +259,7 @@ def _own_secret(path: Path | None) -> "Secret | None":
         return None
     found = read_secrets(path)
     if len(found) != 1:
-        raise Invalid(f"{path} holds {len(found)} secrets; an endpoint is given one")
+        raise Invalid(f"{path} holds {len(found)} secrets; it must hold one")
     return found[0]
 
 

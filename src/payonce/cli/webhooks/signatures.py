@@ -1,4 +1,4 @@
-"""`webhooks verify` and `webhooks secret`: a signature checked by hand, and a secret made."""
+"""`webhooks verify` and `webhooks secret`: check a signature, and generate a secret."""
 
 import sys
 from collections.abc import Sequence
@@ -18,24 +18,20 @@ if TYPE_CHECKING:
 
 INPUT_MAX_BYTES: Final = 2 * 1024 * 1024
 
-SecretFileOption = Annotated[
-    Path | None, typer.Option(help="A file with the secret to use, in place of a new one. Never on the command line.")
-]
+SecretFileOption = Annotated[Path | None, typer.Option(help="A file with the secret to use instead of a new one.")]
 
 
 def verify(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The raw body, byte for byte; - for stdin.")],
-    headers: Annotated[Path | None, typer.Option("--headers", help="A file of lines like `name: value`.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(help="One header, `name: value`; may be given several times.")
-    ] = None,
+    headers: Annotated[Path | None, typer.Option("--headers", help="A file with lines `name: value`.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="One header, `name: value`; repeatable.")] = None,
     secret_file: Annotated[
-        Path | None, typer.Option(help="A file with secrets, in place of WEBHOOK_SIGNING_SECRET.")
+        Path | None, typer.Option(help="A file with secrets, instead of WEBHOOK_SIGNING_SECRET.")
     ] = None,
     at: Annotated[str | None, typer.Option(help="When it arrived, such as 2026-01-31T12:00:00Z; unset, now.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a webhook that arrived was signed with our secret, and if not, why. Exits with 1 when it was not.
+    """Verify the signature of a received webhook. Exits with 1, and the reason, if it is invalid.
 
     Example: payonce webhooks verify body.json --headers headers.txt --at 2026-01-31T12:00:00Z
     """
@@ -103,5 +99,5 @@ def _read(name: str) -> bytes:
 def _pair(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon:
-        raise Invalid(f"the header {name[:40]!r} does not read `name: value`")
+        raise Invalid(f"the header {name[:40]!r} is malformed; write `name: value`")
     return name.strip(), value.strip()

@@ -64,7 +64,7 @@ async def write_off(visit: Visit) -> Response:
     """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
     item = await item_of(visit.context.read, _id(visit))
     why, account = reason_of(visit.form), text_of(visit.form, "account")
-    # Redacted before it is kept with the question for the second person.
+    # Redacted before it is stored with the approval.
     given = WriteOff(item.id, account, redact(why))
     if text_of(visit.form, "sure") != "yes":
         return await _check(visit, item, given)
