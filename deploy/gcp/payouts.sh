@@ -3,7 +3,7 @@
 #
 #   export PROJECT=shop-1 IMAGE=… INSTANCE=books HOST_WALLET_ADDRESS=0x…
 #   deploy/gcp/payouts.sh                            every step, printed
-#   deploy/gcp/payouts.sh --apply queues services    these two, done
+#   deploy/gcp/payouts.sh --apply queues services    these two, run
 #   TASKS_VERIFIED_BY=payonce deploy/gcp/payouts.sh   without Cloud Run's own check of tasks
 #
 # Steps: apis accounts database secrets queues migrate services access
@@ -14,8 +14,9 @@ STEPS="apis accounts database secrets queues migrate services access"
 
 REGION="${REGION:-us-central1}"
 DB_NAME="${DB_NAME:-payouts}"
-# The login of the services, and the one that owns the tables, which only the job that migrates has. A database that an
-# earlier version of this script migrated belongs to `payouts`: docs/running-payouts-on-google-cloud.md, Update.
+# The login of the services, and the one that owns the tables, which only the migration job has. A database that an
+# earlier version of this script migrated belongs to `payouts`: docs/running-payouts-on-google-cloud.md, A database with
+# one login.
 DB_USER="${DB_USER:-payouts}"
 DB_OWNER="${DB_OWNER:-payouts_owner}"
 # From PostgreSQL 16 on the default edition is ENTERPRISE_PLUS, which has no custom tiers.
@@ -24,10 +25,10 @@ DB_TIER="${DB_TIER:-db-custom-2-7680}"
 PAYOUTS_TOKENS_V1="${PAYOUTS_TOKENS_V1:-off}"
 PAYOUTS_ALLOW_MISSING_PAYMENT_ID="${PAYOUTS_ALLOW_MISSING_PAYMENT_ID:-false}"
 PAYOUTS_WEBHOOK_FORMAT="${PAYOUTS_WEBHOOK_FORMAT:-full}"
-# external: your own GCHostPay at HOSTPAY_WEBHOOK_URL pays, and no service of ours does.
+# external: your own GCHostPay at HOSTPAY_WEBHOOK_URL pays, instead of a service of ours.
 PAYOUTS_HOSTPAY="${PAYOUTS_HOSTPAY:-internal}"
 MAX_INSTANCES="${MAX_INSTANCES:-4}"
-# Any other settings, with a bar between them: PAYONCE_LOG_EMOJI=true|CHANGENOW_REQUESTS_PER_S=10
+# Any other settings, separated by bars: PAYONCE_LOG_EMOJI=true|CHANGENOW_REQUESTS_PER_S=10
 MORE_SETTINGS="${MORE_SETTINGS:-}"
 # Who verifies the token of a task at the services that only tasks call: cloud-run (its IAM check, which then removes the
 # token's signature), or payonce (the service is open to the network and verifies every token itself).
@@ -36,11 +37,11 @@ TASKS_VERIFIED_BY="${TASKS_VERIFIED_BY:-cloud-run}"
 # No handler waits in a loop: a call to a vendor takes at most 20 s, and a run is ended after 115 s.
 TIMEOUT_S=120
 PORT=8080
-# Cloud Run kills a container 10 s after SIGTERM. Runs that are cancelled before that are no crashes.
+# Cloud Run kills a container 10 s after SIGTERM. Runs cancelled before that do not count as crashes.
 GRACE_S=5
 POOL_SIZE=4
 # A process has 2 × POOL_SIZE + 10 database sessions; while revisions are replaced there are twice as many processes, and
-# the job that migrates is another one.
+# the migration job is another one.
 SESSIONS=$(((2 * (3 * MAX_INSTANCES + 1) + 1) * (2 * POOL_SIZE + 10)))
 # Requests reach a container through Cloud Run's proxy, which has a link-local address.
 PROXIES=169.254.0.0/16
@@ -52,13 +53,13 @@ gcsplit-eth-client-swap-queue
 gcsplit-eth-client-response-queue
 gcsplit-hostpay-trigger-queue
 "
-# Until `payonce queues tune` has measured: then 80 % of ChangeNOW's rate, and the concurrency that its p95 needs.
+# Initial values. After measurements, `payonce queues tune` sets 80 % of ChangeNOW's rate, and the concurrency for its p95.
 DISPATCHES_PER_SECOND=10
 CONCURRENT_DISPATCHES=50
 
-# service, role, CPU, memory, least and most instances, who may call it
-# Of orchestrator and hostpay one is always there: the queues payouts-keeping and payouts-hostpay-follow are not pushed, so
-# nobody would wake them, and without any instance nobody hands over tasks. One wallet has one writer: one hostpay.
+# service, role, CPU, memory, minimum and maximum instances, who may call it
+# Orchestrator and hostpay always have one instance: the queues payouts-keeping and payouts-hostpay-follow are not pushed,
+# so no request would wake them, and without any instance no task is handed over. One wallet has one writer: one hostpay.
 SERVICES="
 gcsplit1-10-26  payouts.orchestrator 2 1Gi   1 $MAX_INSTANCES everybody
 gcsplit2-10-26  payouts.estimator    1 512Mi 0 $MAX_INSTANCES tasks
@@ -66,7 +67,7 @@ gcsplit3-10-26  payouts.swapper      1 512Mi 0 $MAX_INSTANCES tasks
 $([ "$PAYOUTS_HOSTPAY" = external ] || echo "gchostpay-10-26 payouts.hostpay      1 512Mi 1 1 tasks")
 "
 
-# Of the job that migrates alone.
+# For the migration job only.
 OWNER_SECRET=DB_OWNER_PASSWORD
 SECRETS="SUCCESS_URL_SIGNING_KEY TPS_HOSTPAY_SIGNING_KEY TP_FLAT_FEE CHANGENOW_API_KEY DB_PASSWORD PAYONCE_KEYS"
 
@@ -128,15 +129,15 @@ step_apis() {
     sqladmin.googleapis.com iam.googleapis.com cloudresourcemanager.googleapis.com --project="$PROJECT"
 }
 
-# One account that the roles run as, one for the job that migrates, which alone reads the owner's password, and one that
-# tasks are delivered as: what can call a role can do nothing else.
+# One account for the roles, one for the migration job, which alone reads the owner's password, and one for the delivery
+# of tasks, which can call a role and do nothing else.
 step_accounts() {
   local account role
   for account in payouts-run payouts-migrate payouts-tasks; do
     unless_there gcloud iam service-accounts describe "$account@$PROJECT.iam.gserviceaccount.com" --project="$PROJECT" \
       -- gcloud iam service-accounts create "$account" --project="$PROJECT"
   done
-  # Tasks are made, looked for and deleted; queues are paused, resumed and brought in line with the policies.
+  # To create, look up and delete tasks; to pause, resume and synchronise queues with the policies.
   for role in roles/cloudtasks.enqueuer roles/cloudtasks.taskDeleter roles/cloudtasks.viewer roles/cloudtasks.queueAdmin \
     roles/cloudsql.client; do
     run gcloud projects add-iam-policy-binding "$PROJECT" --member="serviceAccount:$RUNNER" --role="$role" \
@@ -157,7 +158,7 @@ step_database() {
     -- gcloud sql databases create "$DB_NAME" --instance="$INSTANCE" --project="$PROJECT"
 }
 
-# Only the drawers: a value never stands in a command line. Each is filled with
+# Secrets without values: a value never appears in a command line. Each is filled with
 #   printf %s VALUE | gcloud secrets versions add NAME --data-file=- --project=PROJECT
 step_secrets() {
   local name
@@ -169,7 +170,7 @@ step_secrets() {
     may_read "$RUNNER" "$name" "$PROJECT"
   done
   may_read "$MIGRATOR" "$OWNER_SECRET" "$PROJECT"
-  # A HOSTPAY_WEBHOOK_URL that is kept in Secret Manager is there already.
+  # A HOSTPAY_WEBHOOK_URL in Secret Manager exists already.
   case "${HOSTPAY_WEBHOOK_URL:-}" in
     projects/*/secrets/*/versions/*)
       local project="${HOSTPAY_WEBHOOK_URL#projects/}" secret="${HOSTPAY_WEBHOOK_URL#projects/*/secrets/}"
@@ -184,8 +185,8 @@ may_read() {
     --role=roles/secretmanager.secretAccessor --project="$3"
 }
 
-# Only those that are missing: a queue that was tuned stays so. `payonce queues sync --to cloudtasks` brings all of them
-# in line with the policies.
+# Creates missing queues only: a tuned queue is not changed. `payonce queues sync --to cloudtasks` synchronises all of them
+# with the policies.
 step_queues() {
   local queue
   local flags=(
@@ -205,9 +206,9 @@ step_queues() {
   done
 }
 
-# Before each new version; the services refuse a database that lacks a migration. Cloud Run may take a try that succeeded
-# for a failed one, so that there must be retries; to migrate again changes nothing. The job knows the database and its
-# owner, and nothing else.
+# Before each new version; the services refuse a database that lacks a migration. Cloud Run may report a successful try as
+# failed, so retries are needed; a repeated migration changes nothing. The job has access to the database and its owner's
+# password only.
 step_migrate() {
   local owner="INSTANCE_CONNECTION_NAME=$(instance)|DB_NAME=$DB_NAME|DB_USER=$DB_OWNER"
   owner+="|DB_PASSWORD=$(latest "$OWNER_SECRET")"
@@ -222,13 +223,13 @@ step_services() {
   while read -r service role cpu memory least most who; do
     [ -n "$service" ] || continue
     verified_by="$TASKS_VERIFIED_BY"
-    # The webhook comes from outside Google and proves itself by its signature, tasks by their OIDC token.
+    # The webhook comes from outside Google and is authenticated by its signature, tasks by their OIDC token.
     [ "$who" = everybody ] && verified_by=payonce
-    # Never one without the other: an open service that trusts Cloud Run's check would take tokens that nobody verified.
-    # Tasks of this project count as internal: nobody else reaches a closed service, whatever its IAM policy says.
+    # Never one without the other: an open service that trusts Cloud Run's check would accept unverified tokens.
+    # Tasks of this project count as internal: no other caller reaches a closed service, whatever its IAM policy says.
     open=--no-allow-unauthenticated ingress=internal
     [ "$verified_by" = payonce ] && open=--allow-unauthenticated ingress=all
-    # Outside of requests the roles hand over tasks and keep house, for which they need the CPU.
+    # Outside of requests the roles hand over tasks and run janitors, for which they need the CPU.
     run gcloud run deploy "$service" --image="$IMAGE" --args="run,$role,--port,$PORT" --port="$PORT" \
       --region="$REGION" "$open" --ingress="$ingress" --cpu="$cpu" --memory="$memory" --timeout="${TIMEOUT_S}s" \
       --no-cpu-throttling \
@@ -249,7 +250,7 @@ step_access() {
   done <<<"$SERVICES"
 }
 
-# Every role gets the same: whichever of them hands over the tasks must reach and sign for all.
+# Every role gets the same settings: each of them may hand over tasks, and so must reach and sign for all.
 variables() {
   local name all=(
     "CLOUD_TASKS_PROJECT_ID=$PROJECT"
@@ -281,11 +282,12 @@ variables() {
   done
   [ -z "$MORE_SETTINGS" ] || all+=("$MORE_SETTINGS")
   local IFS='|'
-  # gcloud's own way to say which character stands between: no value has a bar.
+  # gcloud's syntax for another separator: no value contains a bar.
   printf '^|^%s' "${all[*]}"
 }
 
-# What Cloud Run calls a service before it is first deployed as well, so that each can be told of the others.
+# The address that Cloud Run gives a service, known before its first deployment, so that each service can be given the
+# addresses of the others.
 address() { printf 'https://%s-%s.%s.run.app' "$1" "$PROJECT_NUMBER" "$REGION"; }
 
 latest() { printf 'projects/%s/secrets/%s/versions/latest' "$PROJECT" "$1"; }

@@ -1,4 +1,4 @@
--- Two logins beside the administrator: the owner migrates, the services work. Run it as often as you like:
+-- Two logins besides the administrator: one owns and migrates the schema, one is for the services. May be repeated:
 --   BILLING_OWNER_PASSWORD=… BILLING_SERVICE_PASSWORD=… psql --dbname=payonce --file=deploy/postgres/logins.sql
 \set ON_ERROR_STOP on
 set client_min_messages = warning;

@@ -1,4 +1,4 @@
-"""The code blocks in the documents run as they stand."""
+"""The code blocks of the documents are executed, and their links and paths exist."""
 
 import os
 import re
@@ -32,6 +32,20 @@ def python_blocks(name: str) -> list[str]:
 
 def sh_blocks(name: str) -> list[str]:
     return re.findall(r"```sh\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_example_of_the_readme_pays_once(pytester: pytest.Pytester) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", (DOCS.parent / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    pytester.makepyfile(test_refund=example)
+    ran = pytester.runpytest_subprocess("-p", "payonce.testing.plugin", "-p", "no:cacheprovider")
+    ran.assert_outcomes(passed=1)
+
+
+def test_every_path_on_the_page_about_the_architecture_exists() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    paths = {path for path in re.findall(r"`([\w/.]+(?:\.py|/))`", text) if not path.startswith(("src/", "tests/"))}
+    assert len(paths) > 40
+    assert sorted(path for path in paths if not (DOCS.parent / "src" / "payonce" / path).exists()) == []
 
 
 def test_the_example_of_the_testing_page_passes(pytester: pytest.Pytester) -> None:
