@@ -1,4 +1,4 @@
-"""The command of the tests of the command line."""
+"""Makes the fixture of the command-line tests available here."""
 
 from tests.cli.conftest import clean_environment, database, payonce, servers, warm_parent
 

@@ -1,4 +1,4 @@
-"""The rules and the board as they lie in deploy/."""
+"""The alert rules and the dashboard in deploy/."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def board() -> Any:
 
 
 def panel_queries() -> Iterator[tuple[str, str, str]]:
-    """The title of the panel, the query, and what names its lines."""
+    """The title of the panel, the query, and the legend of its lines."""
     for panel in board()["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"], target["legendFormat"]

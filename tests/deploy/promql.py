@@ -1,4 +1,4 @@
-"""PromQL as far as our rules and boards use it: read strictly, so that a slip of the pen is an error, and evaluated."""
+"""The part of PromQL that the rules and dashboards use: parsed strictly, so that a typo is an error, and evaluated."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 LOOKBACK_S: Final = 300.0
-"""A series without a newer sample than this has ended, as for Prometheus."""
+"""A series without a newer sample than this has ended, as in Prometheus."""
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 AGGREGATIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "sum": sum,
@@ -126,7 +126,7 @@ def selectors(expression: Expression) -> Iterator[Selector]:
 
 
 def grouped_by(expression: Expression) -> Iterator[tuple[str, Expression]]:
-    """Every label that an aggregation keeps or an operator joins on, and what it does so with."""
+    """Every label that an aggregation keeps or an operator joins on, with its operand."""
     match expression:
         case Aggregate(_, by, inner):
             for label in by:
@@ -250,7 +250,7 @@ def duration_s(text: str) -> float:
 
 
 def evaluated(expression: Expression, series: Series, at: float) -> Vector:
-    """What Prometheus would answer at that moment; a number has no labels."""
+    """The result that Prometheus would return at that moment; a number has no labels."""
     match expression:
         case Number(value):
             return {frozenset(): value}
@@ -287,7 +287,7 @@ def _instant(selector: Selector, series: Series, at: float) -> Vector:
 
 
 def _risen(selector: Selector, series: Series, at: float) -> Vector:
-    """By how much counters rose within the range, restarts of a process included."""
+    """The increase of counters within the range, across restarts of a process."""
     assert selector.range_s is not None
     found: Vector = {}
     for (name, labels), samples in series.items():

@@ -95,7 +95,7 @@ SCHEMA = {
         }
     },
 }
-"""Of the compose specification, the part that is used: a key beyond it is a slip of the pen, or belongs here too."""
+"""The part of the compose specification that is used: another key is a typo, or belongs here too."""
 
 
 def test_the_file_has_only_keys_and_values_of_the_specification() -> None:
@@ -165,8 +165,8 @@ def test_what_is_waited_for_is_there_and_can_tell() -> None:
 def test_nothing_is_open_to_the_network_and_no_secret_has_a_default() -> None:
     for service in SERVICES.values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
-    asked = dict(re.findall(r"\$\{(\w+)(:?[?-])", TEXT))
-    assert {name for name, how in asked.items() if how != ":?"} == {
+    referenced = dict(re.findall(r"\$\{(\w+)(:?[?-])", TEXT))
+    assert {name for name, how in referenced.items() if how != ":?"} == {
         "GATEWAY_URL",
         "PAYONCE_TRUSTED_PROXIES",
         "PAYONCE_ALLOWED_HOSTS",
@@ -216,10 +216,10 @@ def default_of(variable: str) -> str:
 
 def test_services_know_neither_the_administrators_nor_the_owners_password() -> None:
     for name in OURS - {"migrate"}:
-        told = "".join(SERVICES[name]["environment"].values())
-        assert "POSTGRES_PASSWORD" not in told
-        assert "OWNER" not in told
-        assert "//billing_service:" in told
+        environment = "".join(SERVICES[name]["environment"].values())
+        assert "POSTGRES_PASSWORD" not in environment
+        assert "OWNER" not in environment
+        assert "//billing_service:" in environment
     assert "//billing_owner:" in SERVICES["migrate"]["environment"]["DATABASE_OWNER_URL"]
     assert "POSTGRES_PASSWORD" not in "".join(SERVICES["migrate"]["environment"].values())
 
@@ -231,8 +231,8 @@ async def test_the_logins_migrate_and_serve_and_services_start_with_neither_supe
     environment = {**client_environment(empty.superuser_url), **passwords}
     command = [*psql_command(empty.superuser_url), "-X", "-q", "-f", str(DEPLOY / "postgres" / "logins.sql")]
     for _ in range(2):
-        made = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
-        assert (made.returncode, made.stderr) == (0, "")
+        completed = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
+        assert (completed.returncode, completed.stderr) == (0, "")
     owner, service = (
         empty.superuser_url.replace("//postgres@", f"//{name}@", 1) for name in ("billing_owner", "billing_service")
     )
@@ -279,7 +279,7 @@ async def test_the_logins_migrate_and_serve_and_services_start_with_neither_supe
 
 @pytest.fixture
 def empty() -> Iterator[Server]:
-    """A server without a table of ours."""
+    """A server without any table of payonce."""
     with tempfile.TemporaryDirectory(prefix="payonce-compose-") as folder:
         yield start(Path(folder) / "postgres", settings=QUICK_SETTINGS, tie_to_parent=True)
         reset(Path(folder) / "postgres")

@@ -1,4 +1,4 @@
-"""What deploy/gcp prints is what policies, settings and roles say; applied, it makes only what is missing."""
+"""The output of deploy/gcp matches policies, settings and roles; when applied, it creates only missing resources."""
 
 import inspect
 import os
@@ -87,11 +87,13 @@ def test_what_is_not_given_is_asked_for(missing: str) -> None:
     assert done.stderr.startswith(f"{missing} is not set; it must ")
 
 
-@pytest.mark.parametrize(("argument", "said"), [("everything", "there is no step everything"), ("--now", "no option")])
-def test_what_it_does_not_know_it_refuses(argument: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("argument", "message"), [("everything", "there is no step everything"), ("--now", "no option")]
+)
+def test_unknown_arguments_are_refused(argument: str, message: str) -> None:
     done = ran(argument, **GIVEN)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_the_queues_are_those_of_the_policies() -> None:
@@ -128,7 +130,7 @@ def test_each_role_is_a_service_of_its_size() -> None:
 
 
 def test_who_fetches_its_work_itself_is_never_scaled_to_nothing() -> None:
-    """No request wakes a role for a queue that is not pushed; and somebody has to hand over the tasks of all."""
+    """No request wakes a role for a queue that is not pushed, and one process must hand over the tasks of all."""
     pushed = {policy.queue for policy in policies.QUEUES}
     found = {SERVICES[name][0].partition(".")[2]: flags(command) for name, command in deployed().items()}
     least = {role: int(each["--min-instances"]) for role, each in found.items()}
@@ -174,7 +176,7 @@ def test_an_open_service_verifies_tokens_itself_and_a_closed_one_leaves_it_to_cl
 
 @pytest.mark.parametrize("chosen", ["cloud-run", "payonce"])
 def test_nobody_outside_the_project_reaches_a_service_whose_tokens_cloud_run_verifies(chosen: str) -> None:
-    """An IAM policy that is opened by mistake would let anybody send tokens that nobody verified. Cloud Tasks of the
+    """An IAM policy that is opened by mistake would let anybody send unverified tokens. Cloud Tasks of the
     project counts as internal: https://cloud.google.com/run/docs/securing/ingress"""
     for command in deployed(TASKS_VERIFIED_BY=chosen).values():
         by_cloud_run = environment_of(command)["CLOUD_TASKS_VERIFIED_BY"] == "cloud-run"
@@ -203,7 +205,7 @@ OF_ROLES = {
         "queues.update",
     },
 }
-"""Of https://cloud.google.com/iam/docs/roles-permissions/cloudtasks, what is about queues and tasks."""
+"""The permissions for queues and tasks, from https://cloud.google.com/iam/docs/roles-permissions/cloudtasks."""
 PERMISSIONS = {
     "create_task": "tasks.create",
     "batch_create_tasks": "tasks.create",
@@ -216,7 +218,7 @@ PERMISSIONS = {
     "resume_queue": "queues.resume",
     "list_queues": "queues.list",
 }
-"""What each call of Cloud Tasks needs."""
+"""The permission that each call of Cloud Tasks needs."""
 
 
 def test_the_roles_allow_every_call_that_payonce_makes() -> None:
@@ -238,7 +240,7 @@ def test_every_variable_is_a_setting_and_every_role_has_the_same() -> None:
 
 
 def test_any_other_setting_is_given_to_every_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deployment removes what was set by hand."""
+    """A deployment removes manual settings."""
     more = "PAYONCE_LOG_EMOJI=true|CHANGENOW_REQUESTS_PER_S=10"
     for command in deployed(MORE_SETTINGS=more).values():
         settings = settings_of(environment_of(command), monkeypatch)
@@ -253,7 +255,7 @@ def test_work_is_put_down_before_cloud_run_kills_the_container(monkeypatch: pyte
 
 
 def test_clients_are_told_apart_behind_cloud_runs_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else one guesser of passwords makes everybody wait."""
+    """Otherwise one guesser of passwords delays everybody."""
     settings = settings_of(environment_of(deployed()["gcsplit1-10-26"]), monkeypatch)
     assert settings.trusted_proxies is not None
     assert ip_address("169.254.1.1") in ip_network(settings.trusted_proxies)
@@ -266,17 +268,17 @@ def test_the_database_has_room_for_every_process_also_while_revisions_are_replac
     found = deployed(MAX_INSTANCES=most)
     settings = settings_of(environment_of(found["gcsplit1-10-26"]), monkeypatch)
     processes = 2 * sum(int(flags(command)["--max-instances"]) for command in found.values()) + 1
-    [made] = [command for command in printed("database", MAX_INSTANCES=most) if command[2] == "instances"]
-    room = int(flags(made)["--database-flags"].removeprefix("max_connections="))
+    [create] = [command for command in printed("database", MAX_INSTANCES=most) if command[2] == "instances"]
+    room = int(flags(create)["--database-flags"].removeprefix("max_connections="))
     assert processes * (2 * settings.pool_size + 10) <= room
 
 
 def test_the_databases_edition_has_its_tier() -> None:
     """From PostgreSQL 16 on the default is ENTERPRISE_PLUS, which refuses custom tiers:
     https://cloud.google.com/sql/docs/postgres/create-instance#machine-types"""
-    [made] = [command for command in printed("database") if command[2] == "instances"]
-    assert flags(made)["--tier"].startswith("db-custom-")
-    assert flags(made)["--edition"] == "ENTERPRISE"
+    [create] = [command for command in printed("database") if command[2] == "instances"]
+    assert flags(create)["--tier"].startswith("db-custom-")
+    assert flags(create)["--edition"] == "ENTERPRISE"
 
 
 def test_a_migration_that_cloud_run_takes_for_failed_is_tried_again() -> None:
@@ -320,16 +322,16 @@ def test_each_is_told_where_the_others_are() -> None:
 
 def test_every_secret_that_is_named_is_made_and_may_be_read_by_those_who_are_told_it() -> None:
     commands = printed("secrets")
-    made = {command[3] for command in commands if command[2] == "create"}
+    created = {command[3] for command in commands if command[2] == "create"}
     read = {(flags(command)["--member"], command[3]) for command in commands if "--member" in flags(command)}
-    told = {
+    referenced = {
         (f"serviceAccount:{flags(command)['--service-account']}", value.split("/")[3])
         for command in (*deployed().values(), printed("migrate")[0])
         for value in environment_of(command).values()
         if "/secrets/" in value
     }
-    assert read == told
-    assert made == {name for _, name in told}
+    assert read == referenced
+    assert created == {name for _, name in referenced}
 
 
 def test_the_job_that_migrates_alone_has_the_login_and_the_password_of_the_owner(
@@ -415,16 +417,16 @@ def test_a_role_lacks_nothing_of_what_it_is_given_but_the_wallet(monkeypatch: py
 
 
 def test_applied_it_makes_what_is_missing_and_leaves_the_rest(tmp_path: Path) -> None:
-    """A stand-in for gcloud that finds one queue and writes down what it is told."""
-    told = tmp_path / "told"
+    """A stand-in for gcloud that finds one queue and records its arguments."""
+    calls = tmp_path / "calls"
     (tmp_path / "gcloud").write_text(
-        f'#!/bin/sh\necho "$*" >> {told}\ncase "$*" in *describe*estimate-queue*) exit 0;; *describe*) exit 1;; esac\n'
+        f'#!/bin/sh\necho "$*" >> {calls}\ncase "$*" in *describe*estimate-queue*) exit 0;; *describe*) exit 1;; esac\n'
     )
     (tmp_path / "gcloud").chmod(0o755)
     done = ran("--apply", "queues", **GIVEN, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
-    made = [line.split()[3] for line in told.read_text().splitlines() if line.startswith("tasks queues create")]
-    assert made == [policy.queue for policy in policies.QUEUES[1:]]
+    created = [line.split()[3] for line in calls.read_text().splitlines() if line.startswith("tasks queues create")]
+    assert created == [policy.queue for policy in policies.QUEUES[1:]]
 
 
 def test_a_step_that_fails_ends_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What rules and board ask for is what a process shows: every metric, every label, every value."""
+"""A process exposes everything that rules and dashboard query: every metric, every label, every value."""
 
 import re
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ SPEC = """
     webhook_delivery_seconds_bucket payonce_open_effects payonce_open_effects_amount payonce_lease_changes_total
     payonce_token_failures_total payonce_signature_failures_total payonce_outbox_lag_seconds payonce_db_writes_total
 """
-"""What every process is to show, used in a rule or not."""
+"""The metrics that every process must expose, used in a rule or not."""
 
 MODULES = (metrics, payouts_metrics, subscriptions_metrics, payments_metrics)
 """Where metrics are declared: the platform's, and each service's own."""
@@ -63,7 +63,7 @@ QUERIES = queries()
 
 
 def declared() -> Shown:
-    """By the objects that count: a metric without a sample yet shows its name alone."""
+    """Read from the metric objects: a metric without a sample yet exposes only its name."""
     found: Shown = {}
     for name in (each for module in MODULES for each in vars(module).values()):
         if (own := getattr(name, "_name", None)) is None or not hasattr(name, "collect"):
@@ -79,7 +79,7 @@ DECLARED = declared()
 
 
 def shown_by(text: str) -> Shown:
-    """What stands under /metrics; of a metric without samples only that it is there."""
+    """The contents of /metrics; of a metric without samples only its existence."""
     found: Shown = {}
     for family in text_string_to_metric_families(text):
         for ending in {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",)):
@@ -98,13 +98,13 @@ def test_a_running_process_shows_every_metric_that_is_asked_for(payonce: Payonce
 
     def settled() -> Any:
         text = fetch(port, "/metrics")[1]
-        seen = shown_by(text)
+        samples = shown_by(text)
         wanted = ("payonce_vendor_seconds_bucket", "payonce_retries_total", "payonce_queue_depth")
-        return text if all(seen[name] for name in wanted) else None
+        return text if all(samples[name] for name in wanted) else None
 
     shown = shown_by(until(settled, "a payment and a retry are under way"))
-    asked = {selector.name for query in QUERIES.values() for selector in selectors(query)} - OF_PROMETHEUS
-    assert asked | set(SPEC.split()) | set(DECLARED) <= set(shown), "also those of services with no role here"
+    queried = {selector.name for query in QUERIES.values() for selector in selectors(query)} - OF_PROMETHEUS
+    assert queried | set(SPEC.split()) | set(DECLARED) <= set(shown), "also those of services with no role here"
     for name, labels in shown.items():
         if name in DECLARED and labels:
             assert labels == DECLARED[name], name
@@ -171,8 +171,8 @@ def test_the_board_is_whole() -> None:
     assert len(ids) == len(set(ids))
     places = [panel["gridPos"] for panel in found["panels"]]
     assert all(place["x"] + place["w"] <= 24 for place in places)
-    taken = {(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])}
-    assert len(taken) == sum(place["w"] * place["h"] for place in places), "no panel lies on another"
+    cells = {(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])}
+    assert len(cells) == sum(place["w"] * place["h"] for place in places), "no panel overlaps another"
     assert {variable["name"] for variable in found["template_environment"]["list"]} == {"datasource", "queue"}
 
 
@@ -185,7 +185,7 @@ def test_grafana_finds_the_board_and_prometheus() -> None:
 
 def test_the_page_names_every_metric_and_alert_and_no_other() -> None:
     page = (DEPLOY.parent / "docs/monitoring.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"`((?:payonce|webhook|retry|process)_\w+)`", page))
+    documented = set(re.findall(r"`((?:payonce|webhook|retry|process)_\w+)`", page))
     ours = {name.removesuffix("_bucket") for name in DECLARED if not name.endswith(("_sum", "_count"))}
-    assert {name for name in told if not name.startswith("process_")} == ours
+    assert {name for name in documented if not name.startswith("process_")} == ours
     assert set(re.findall(r"`(Payonce[A-Z]\w+)`", page)) == set(alerts())

@@ -1,4 +1,4 @@
-"""Each alert fires on the trouble it is for, after its time and not before, and resolves when the trouble is over."""
+"""Each alert fires on its own problem, after its delay and not before, and resolves when the problem is over."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from tests.deploy.promql import LOOKBACK_S, Labels, NotPromql, Selector, evaluat
 
 STEP_S = 15
 QUIET_S, TROUBLE_S, END_S = 7_200, 97_200, 108_000
-"""Two hours of quiet, more than a day of trouble, and three hours of quiet again."""
+"""Two hours without a problem, more than a day with it, and three hours without it again."""
 
 Course = Callable[[float], float | None]
 """A value per second of time; None where there is no sample."""
@@ -142,7 +142,7 @@ ALERTS = alerts()
 
 
 def sampled(courses: Mapping[str, Course], until_s: float) -> dict[tuple[str, Labels], list[tuple[float, float]]]:
-    """What Prometheus would have scraped by then, as far as any alert looks back."""
+    """The samples that Prometheus would have scraped by then, as far as any alert looks back."""
     found = {}
     begin = int(max(0, until_s - 3_600 - LOOKBACK_S)) // STEP_S * STEP_S
     for name, course in courses.items():

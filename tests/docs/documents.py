@@ -1,4 +1,4 @@
-"""What the documents name: commands, settings, shell variables, routes, links, files and tests."""
+"""Extracts names from the documents: commands, settings, shell variables, routes, links, files and tests."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ ROOT: Final = Path(__file__).parents[2]
 DOCUMENTS: Final = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("README.md")]
 )
-"""All that is written for readers; decisions are history, and stay as they were."""
+"""All pages for readers, except decisions: they record a state of the past."""
 
 _FENCE: Final = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 _SPAN: Final = re.compile(r"`([^`]+)`")
@@ -37,7 +37,7 @@ def blocks(text: str, *languages: str) -> Iterator[str]:
 
 
 def spans(text: str) -> list[str]:
-    """What stands between backticks outside of blocks, in one line each."""
+    """The code spans outside of blocks, in one line each."""
     return [" ".join(span.split()) for span in _SPAN.findall(_FENCE.sub("", text))]
 
 
@@ -52,7 +52,7 @@ def commands(text: str) -> Iterator[Line]:
 
 
 def simple_commands(line: str) -> Iterator[tuple[str, ...]]:
-    """The commands of ours in one line of shell, without what comes before and after each."""
+    """The payonce commands in one line of shell, without the words before and after each."""
     if "payonce" not in line and "./dev" not in line:
         return
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
@@ -84,7 +84,7 @@ def routes(text: str) -> Iterator[tuple[str | None, str]]:
 
 
 def shell_variables(text: str) -> tuple[set[str], set[str]]:
-    """Of the blocks in sh: what is read, and what is given a value."""
+    """The variables that the sh blocks read, and those that they assign."""
     script = "\n".join(blocks(text, "sh"))
     read = set(re.findall(r"\$\{?([A-Za-z_]\w*)(?![\w:]*:[-?])", script))
     given = set(re.findall(r"(?:^|[\s;(])(?:export )?([A-Za-z_]\w*)=", script))
@@ -92,6 +92,6 @@ def shell_variables(text: str) -> tuple[set[str], set[str]]:
 
 
 def names_in_capitals(text: str, *, but: str) -> set[str]:
-    """Outside of the blocks in the language `but`."""
+    """The names outside of blocks in the language `but`."""
     text = _FENCE.sub(lambda found: "" if found[1] == but else found[0], text)
     return set(re.findall(r"(?<![\w$*/.:-])([A-Z][A-Z0-9]*(?:_+[A-Z0-9]+)+)(?![\w*-])", text))

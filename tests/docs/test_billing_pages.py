@@ -1,4 +1,4 @@
-"""The page on billing: its shell lines are run as they stand, against a process that a newcomer would start."""
+"""The page on billing: its shell lines are executed, against a process that a newcomer would start."""
 
 import asyncio
 import os
@@ -29,9 +29,9 @@ ROLES = ("billing.subscriptions", "billing.payments")
 
 def test_every_variable_of_the_page_is_a_setting() -> None:
     text = (DOCS / PAGE).read_text(encoding="utf-8").partition("## Settings")[2]
-    told = set(re.findall(r"`([A-Z][A-Z_]+)`", text))
-    assert told
-    assert told <= {*variables(Settings), *variables(BillingSettings)}
+    named = set(re.findall(r"`([A-Z][A-Z_]+)`", text))
+    assert named
+    assert named <= {*variables(Settings), *variables(BillingSettings)}
 
 
 @pytest.mark.timeout(300)
@@ -43,8 +43,8 @@ def test_a_newcomer_gets_through_a_year_of_billing(servers: Servers, tmp_path: P
 
 
 @pytest.mark.timeout(300)
-def test_a_newcomer_runs_both_services_and_the_gateway_by_hand(servers: Servers, tmp_path: Path) -> None:
-    """The lines of the page, on ports that are free here."""
+def test_a_newcomer_runs_both_services_and_the_gateway_in_a_process_each(servers: Servers, tmp_path: Path) -> None:
+    """The lines of the page, on free ports."""
     [script] = [block for block in sh_blocks(APART) if "payonce simulators" in block]
     with servers.of().lent() as database, reserved_ports(5) as [subscriptions, payments, gateway, exchange, chain]:
         given = {
@@ -88,7 +88,7 @@ def test_the_services_run_with_a_database_each(servers: Servers, tmp_path: Path)
         script = script.replace("run billing.subscriptions", f"run billing.subscriptions --port {subscriptions}")
         script = script.replace("run billing.payments", f"run billing.payments --port {payments}")
         with started(f"{script}\nwait", given, tmp_path, given["BASE"], given["PAYMENTS"], migrated=True):
-            # What follows needs an API key, which belongs to one database.
+            # The rest needs an API key, which belongs to one database.
             blocks = sh_blocks(PAGE)
             run_lines(
                 blocks[: 1 + next(n for n, block in enumerate(blocks) if "change-plan" in block)], given, tmp_path

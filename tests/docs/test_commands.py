@@ -21,7 +21,7 @@ from tests.docs.documents import DOCUMENTS, ROOT, Line, commands, name_of
 
 COMMANDS: Final = typer.main.get_command(app)
 PLACEHOLDER: Final = re.compile(r"[A-Z][A-Z0-9_.:]*…?|.*…|\$[\w@]+", re.DOTALL)
-"""What a reader replaces: QUEUE, ID…, 0199…, $WHO."""
+"""A word that the reader replaces: QUEUE, ID…, 0199…, $WHO."""
 ROLES: Final = {f"{service.name}.{role}" for service in SERVICES for role in service.roles}
 SCOPES: Final = {*PLATFORM_SCOPES, *TENANT_SCOPES, *(name for service in SERVICES for name in service.scopes)}
 SCENARIOS: Final = {
@@ -72,22 +72,22 @@ def test_a_command_that_is_not_there_is_found(words: tuple[str, ...]) -> None:
 
 def check(line: Line) -> None:
     program, *words = [word.strip("[]") for word in line.words if word.strip("[]")]
-    said = " ".join(line.words)
+    text = " ".join(line.words)
     if not words or PLACEHOLDER.fullmatch(words[0]):
         return
     if program == "./dev" and words[0] not in DEV.PRODUCT_COMMANDS:
         if words[0] not in DEV.REPOSITORY_COMMANDS:
-            raise Unknown(f"{said}: ./dev has no such command")
+            raise Unknown(f"{text}: ./dev has no such command")
         for word in words[1:]:
             if word.startswith("tests/") and not (ROOT / word).exists():
-                raise Unknown(f"{said}: there is no {word}")
+                raise Unknown(f"{text}: there is no {word}")
         return
     if words[0].startswith("-"):
         return
-    command, rest = _resolved(words, said)
+    command, rest = _resolved(words, text)
     if not rest or rest[-1] == "…":
         return
-    _check_values(words, said)
+    _check_values(words, text)
     if not line.whole and rest[-1].startswith("--") and _option(command, rest[-1]):
         # Prose that names an option, and leaves its value and all else to the reader.
         return
@@ -96,17 +96,16 @@ def check(line: Line) -> None:
     except Exception as error:
         if _about_a_placeholder(error, rest):
             return
-        raise Unknown(f"{said}: {error}") from error
+        raise Unknown(f"{text}: {error}") from error
 
 
 def _about_a_placeholder(error: Exception, words: Sequence[str]) -> bool:
-    """A number or a file is wanted, and the document says what the reader puts there. A missing option is another
-    matter."""
+    """The error is about a number or a file that the reader fills in, not about a missing option."""
     bad_value = type(error).__name__ in ("BadParameter", "Invalid")
     return bad_value and any(PLACEHOLDER.fullmatch(word) for word in words)
 
 
-def _resolved(words: Sequence[str], said: str) -> tuple[Any, Sequence[str]]:
+def _resolved(words: Sequence[str], text: str) -> tuple[Any, Sequence[str]]:
     command: Any = COMMANDS
     for place, word in enumerate(words):
         known = getattr(command, "commands", None)
@@ -115,7 +114,7 @@ def _resolved(words: Sequence[str], said: str) -> tuple[Any, Sequence[str]]:
         if word not in known:
             if word.startswith("-") or PLACEHOLDER.fullmatch(word):
                 return command, ()
-            raise Unknown(f"{said}: payonce has no such command")
+            raise Unknown(f"{text}: payonce has no such command")
         command = known[word]
     return command, ()
 
@@ -126,7 +125,7 @@ def _option(command: Any, word: str) -> bool:
     raise Unknown(f"{command.name} has no option {word}")
 
 
-def _check_values(words: Sequence[str], said: str) -> None:
+def _check_values(words: Sequence[str], text: str) -> None:
     """Names of roles, queues, scopes, demonstrations and scenarios, which the parser takes as any text."""
     group, *rest = words
     scopes = [value for option, value in itertools.pairwise(words) if option == "--scope"]
@@ -139,7 +138,7 @@ def _check_values(words: Sequence[str], said: str) -> None:
     }
     chosen, names = known.get(group, ((), ()))
     if missing := [name for name in chosen if name not in names and not PLACEHOLDER.fullmatch(name)]:
-        raise Unknown(f"{said}: there is no {missing[0]}")
+        raise Unknown(f"{text}: there is no {missing[0]}")
 
 
 def _before_options(words: Sequence[str]) -> list[str]:
@@ -153,7 +152,7 @@ def _all_commands(command: Any) -> Iterator[Any]:
 
 
 def _examples(text: str) -> Iterator[Line]:
-    """Below `Examples:`, where two spaces begin what is said of it, and behind `Example:`."""
+    """The lines below `Examples:`, without the comment after two spaces, and after `Example:`."""
     for found in re.findall(r"^(?:Example:|  (?:.*\| )?(?=payonce )) *(.*)$", text, re.MULTILINE):
         yield from commands(f"```sh\n{found.split('  ')[0]}\n```")
 

@@ -168,12 +168,12 @@ def test_the_shell_lines_of_the_webhooks_page_verify(tmp_path: Path) -> None:
     headers = signed_headers([secret], "evt_1", datetime(2026, 1, 31, tzinfo=UTC), body)
     (tmp_path / "body.json").write_bytes(body)
     values = {"SECRET": secret.reveal(), "TIMESTAMP": headers["X-Webhook-Timestamp"]}
-    for signature, said in ((headers["X-Webhook-Signature"], "verified\n"), ("sha256=00", "")):
+    for signature, output in ((headers["X-Webhook-Signature"], "verified\n"), ("sha256=00", "")):
         environment = {**os.environ, **values, "SIGNATURE": signature}
         ran = subprocess.run(
             ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
-        assert ran.stdout == said
+        assert ran.stdout == output
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
@@ -192,8 +192,8 @@ def test_the_readme_of_a_service_names_each_of_its_rooms(package: str) -> None:
         for row in re.findall(r"^\| (`[^|]+`) \|", readme, re.MULTILINE)
         for name in re.findall(r"`([\w/.]+)`", row)
     }
-    told = {name for name in named if name.endswith((".py", "/"))}
-    wholes = tuple(name for name in told if name.endswith("/"))
+    documented = {name for name in named if name.endswith((".py", "/"))}
+    wholes = tuple(name for name in documented if name.endswith("/"))
     modules = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if path.name != "__init__.py"}
-    assert {name for name in told if not (folder / name).exists()} == set()
-    assert {name for name in modules - told if not name.startswith(wholes)} == set()
+    assert {name for name in documented if not (folder / name).exists()} == set()
+    assert {name for name in modules - documented if not name.startswith(wholes)} == set()

@@ -1,4 +1,4 @@
-"""The page on messages says what the contracts say, and every queue of every service has one."""
+"""The page on messages matches the contracts, and every queue of every service has one."""
 
 from payonce.app.registry import SERVICES
 from tests.docs import messages_page
@@ -6,7 +6,7 @@ from tests.docs import messages_page
 
 def test_the_page_is_what_the_contracts_declare() -> None:
     assert messages_page.PAGE.read_text() == messages_page.page(), (
-        "write it anew: .venv/bin/python -m tests.docs.messages_page"
+        "write it again: .venv/bin/python -m tests.docs.messages_page"
     )
 
 

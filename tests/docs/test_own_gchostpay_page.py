@@ -1,4 +1,4 @@
-"""The page's lines for somebody's own GCHostPay, as processes: six fields come in, and a small GCHostPay pays."""
+"""The page's lines for an external GCHostPay, as processes: a six-field webhook arrives, and a small GCHostPay pays."""
 
 import asyncio
 import hashlib
@@ -92,10 +92,10 @@ async def walk(script: str, own: OwnGcHostPay, owner: asyncpg.Connection) -> Non
     }
     await asyncio.to_thread(posted, f"{urls['CHANGENOW_URL']}/simulator/deposits", deposit)
 
-    async def seen() -> bool:
+    async def deposit_seen() -> bool:
         return await state(first["payout_id"]) in ("paid_in", "finished")
 
-    await eventually(seen, WITHIN_S, "the exchange has seen the deposit")
+    await eventually(deposit_seen, WITHIN_S, "the exchange has seen the deposit")
     assert await state(again["payout_id"]) == "review"
     assert len(own.calls) == 1
     with pytest.raises(urllib.error.HTTPError, match="401"):

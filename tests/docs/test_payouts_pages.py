@@ -1,4 +1,4 @@
-"""The pages on running payouts: their shell lines sign as the webhook asks, and they name what there is."""
+"""The pages on running payouts: their shell lines sign as the webhook requires, and they name existing settings."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ for each in "$@"; do printf '%s\\n' "$each"; done
 
 
 def test_the_shell_lines_sign_a_payout_as_the_webhook_asks(tmp_path: Path) -> None:
-    """With a curl that says what it would send."""
+    """With a curl that prints its arguments."""
     [script] = sh_blocks(GOOGLE)
     (tmp_path / "curl").write_text(CURL)
     (tmp_path / "curl").chmod(0o755)
@@ -66,7 +66,7 @@ def test_the_shell_lines_sign_a_payout_as_the_webhook_asks(tmp_path: Path) -> No
 @pytest.mark.parametrize("page", [GOOGLE, HERE])
 def test_every_variable_of_the_page_is_a_setting(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
-    told = set(re.findall(r"(?<![\w$])([A-Z][A-Z0-9]+(?:_+[A-Z0-9]+)+)(?![\w])", text))
+    named = set(re.findall(r"(?<![\w$])([A-Z][A-Z0-9]+(?:_+[A-Z0-9]+)+)(?![\w])", text))
     of_the_script = set(re.findall(r"\b([A-Z][A-Z_]+)=", SCRIPT.read_text())) | {"HOST_WALLET_ADDRESS"}
     known = {
         *variables(Settings),
@@ -77,7 +77,7 @@ def test_every_variable_of_the_page_is_a_setting(page: str) -> None:
         "DB_OWNER_PASSWORD",
         "SIGNATURE_REMOVED_BY_GOOGLE",
     }
-    assert told <= known, told - known
+    assert named <= known, named - known
 
 
 def test_no_address_on_cloud_run_ends_in_a_letter_that_it_keeps_to_itself() -> None:
@@ -96,7 +96,7 @@ def held() -> Iterator[list[int]]:
 @pytest.mark.timeout(300)
 @pytest.mark.full
 def test_a_process_for_each_role_pays_as_the_page_says(servers: Servers, held: list[int], tmp_path: Path) -> None:
-    """The page's own lines, on ports that are free here; from the webhook to the bytes that the wallet signs."""
+    """The page's own lines, on free ports; from the webhook to the bytes that the wallet signs."""
     script = "\n".join([*sh_blocks(HERE), "wait"])
     ports = sorted(set(re.findall(r"(?:127\.0\.0\.1:|port )(\d{4})\b", script)))
     assert len(ports) == PORTS

@@ -1,4 +1,4 @@
-"""Python in the documents: all of it compiles and imports what there is, and the fragments run among their like."""
+"""Python in the documents: every block compiles and imports existing names, and fragments run in a context for them."""
 
 import ast
 import importlib
@@ -31,7 +31,7 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 def program(block: str) -> str:
-    """A fragment of a function as a function."""
+    """The fragment wrapped in a function."""
     return f"async def fragment():\n{textwrap.indent(block, '    ')}"
 
 
@@ -56,15 +56,15 @@ def test_every_block_compiles_and_imports_what_there_is(path: Path) -> None:
 def test_the_policies_and_schedules_of_the_page_are_declared() -> None:
     first, second = fragments("docs/policies.md")
     assert executed(first)["REFUND"].max_attempts == 6
-    made = list[Schedule]()
+    schedules = list[Schedule]()
 
     def schedule(*arguments: Any, **named: Any) -> None:
-        made.append(Schedule(*arguments, **named))
+        schedules.append(Schedule(*arguments, **named))
 
     imports, _, calls = second.partition("\n\n")
     executed(imports)
     executed(calls, Schedule=schedule, Every=Every, Daily=Daily, RECONCILE=Policy("r"), RENEW=Policy("n"))
-    assert [each.name for each in made] == ["reconcile", "renewals"]
+    assert [each.name for each in schedules] == ["reconcile", "renewals"]
 
 
 async def test_the_handler_of_the_page_on_messages_is_given_its_payload(
@@ -141,8 +141,8 @@ async def test_a_relay_of_ones_own_answers_for_every_entry() -> None:
 
 def test_the_budget_of_the_page_takes_what_it_is_given() -> None:
     nodes = ast.walk(ast.parse(fragments("docs/outbox.md")[3]))
-    [made] = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "SharedBudget"]
-    named = {str(each.arg): ast.literal_eval(each.value) for each in made.keywords}
+    [call] = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "SharedBudget"]
+    named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
     inspect.signature(SharedBudget).bind("database", "changenow", **named)
 
 

@@ -1,4 +1,4 @@
-"""What the documents name is there: settings, shell variables, routes, links, files, tests, metrics and events."""
+"""Everything that the documents name exists: settings, shell variables, routes, links, files, tests and events."""
 
 import re
 from functools import cache
@@ -40,7 +40,7 @@ def test_every_name_in_capitals_is_a_setting_or_in_the_code(path: Path) -> None:
 
 @EACH
 def test_every_variable_of_a_shell_block_has_a_value(path: Path) -> None:
-    """Of the block or one before it, or it is a setting, or the text tells the reader to set it."""
+    """It is assigned in the block or an earlier one, or is a setting, or the text asks the reader to set it."""
     text = path.read_text(encoding="utf-8")
     read, given = shell_variables(text)
     assert read <= given | SETTINGS | OF_THE_SHELL | set(spans(text)), sorted(read - given - SETTINGS)
@@ -130,6 +130,6 @@ def is_a_policy_field(name: str) -> bool:
 
 
 def headings(text: str) -> set[str]:
-    """As GitHub names them: small letters, dashes for blanks, and no other signs."""
+    """Anchors in GitHub's form: lower case, dashes for spaces, no other punctuation."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}

@@ -1,4 +1,4 @@
-"""The page on settings says what the settings classes say, and what the start of a role demands."""
+"""The page on settings matches the settings classes and the requirements of each role at its start."""
 
 import pytest
 from pydantic import SecretStr
@@ -17,14 +17,14 @@ KEY = "a-key-of-this-test-0123456789abcdef"
 
 def test_the_page_is_what_the_settings_declare() -> None:
     assert settings_page.PAGE.read_text() == settings_page.page(), (
-        "write it anew: .venv/bin/python -m tests.docs.settings_page"
+        "write it again: .venv/bin/python -m tests.docs.settings_page"
     )
 
 
 def test_every_setting_is_in_a_table_of_its_module_and_every_row_is_a_setting() -> None:
     fields = {name for model in MODELS for name in variables(model)} - set(ALIASES)
-    told = {name for module in MODELS.values() for name in documented(module)}
-    assert told == fields
+    documentation = {name for module in MODELS.values() for name in documented(module)}
+    assert documentation == fields
 
 
 def test_every_setting_is_on_the_page_once() -> None:
@@ -35,9 +35,9 @@ def test_every_setting_is_on_the_page_once() -> None:
 
 
 def test_the_defaults_of_the_modules_are_those_of_the_fields() -> None:
-    told = {name: unset for module in MODELS.values() for name, (_, unset) in documented(module).items()}
+    documentation = {name: unset for module in MODELS.values() for name, (_, unset) in documented(module).items()}
     shown = {row.variable: row.default.strip("`") for row in settings_page.rows() if row.default.startswith("`")}
-    assert {name: told[name] for name in shown} == shown
+    assert {name: documentation[name] for name in shown} == shown
 
 
 @pytest.mark.parametrize("role", ROLES)
