@@ -173,7 +173,7 @@ def test_the_board_is_whole() -> None:
     assert all(place["x"] + place["w"] <= 24 for place in places)
     cells = {(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])}
     assert len(cells) == sum(place["w"] * place["h"] for place in places), "no panel overlaps another"
-    assert {variable["name"] for variable in found["template_environment"]["list"]} == {"datasource", "queue"}
+    assert {variable["name"] for variable in found["templating"]["list"]} == {"datasource", "queue"}
 
 
 def test_grafana_finds_the_board_and_prometheus() -> None:
