@@ -1,16 +1,32 @@
 """Declares queues in PostgreSQL, whatever their backend: policy and limit."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
 
 import asyncpg
 import msgspec
 
 from payonce.engine.database.connections import Connection
+from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 
+PUT_MAX_MESSAGES: Final = 100_000
+"""One put is one transaction; a larger one would hold locks and a snapshot for too long."""
+
 log = get_logger(__name__)
+
+
+def check_put_size(messages: Sequence[Message]) -> None:
+    """Raises Invalid for too many messages in one put."""
+    if len(messages) > PUT_MAX_MESSAGES:
+        raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
+
+
+def undeclared(queues: Collection[str]) -> Invalid:
+    """The error for messages of queues that were never declared."""
+    return Invalid(f"there is no queue {min(queues)!r}; declare its policy and start its service first")
 
 
 def check_limits(policies: Sequence[Policy]) -> None:

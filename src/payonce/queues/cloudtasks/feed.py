@@ -1,7 +1,6 @@
 """Puts messages of pushed queues into the outbox, which keeps them until they are settled."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
 from uuid import UUID
 
 from payonce.engine.database.connections import Connection, Database
@@ -9,12 +8,8 @@ from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import put_durable, wake_name
-from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.names import RELAY
-from payonce.queues.declarations import check_limits, declare_queues
-
-PUT_MAX_MESSAGES: Final = 100_000
-"""One put is one transaction; a larger one would hold locks and a snapshot for too long."""
+from payonce.queues.declarations import check_limits, check_put_size, declare_queues, undeclared
 
 
 class CloudTasksFeed:
@@ -36,8 +31,7 @@ class CloudTasksFeed:
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         if not messages:
             return []
-        if len(messages) > PUT_MAX_MESSAGES:
-            raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
+        check_put_size(messages)
         if within is not None:
             await self._know_queues(within, messages)
             return await put_durable(within, RELAY, messages)
@@ -62,4 +56,4 @@ class CloudTasksFeed:
             rows = await connection.fetch("select name from payonce.queues where name = any($1)", list(unknown))
             self._known.update(row["name"] for row in rows)
             if missing := unknown - self._known:
-                raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")
+                raise undeclared(missing)

@@ -12,12 +12,9 @@ from payonce.engine.database.notifier import Notifier
 from payonce.engine.messages.idempotency import TAKE_KEYS, first_ids, keyed
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.policy import Policy
-from payonce.kit.outcomes import Invalid
-from payonce.queues.declarations import check_limits, declare_queues
+from payonce.queues.declarations import check_limits, check_put_size, declare_queues, undeclared
 from payonce.queues.postgres.columns import columns_of
 
-PUT_MAX_MESSAGES: Final = 100_000
-"""One put is one transaction; a larger one would hold locks and a snapshot for too long."""
 STATEMENT_MAX_MESSAGES: Final = 1_000
 COPY_MIN_MESSAGES: Final = 100
 """From this number on, COPY is worth its extra round trips."""
@@ -44,8 +41,7 @@ class PostgresFeed:
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         if not messages:
             return []
-        if len(messages) > PUT_MAX_MESSAGES:
-            raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
+        check_put_size(messages)
         if within is not None:
             await self._know_queues(within, messages)
             return await self._insert(within, messages, _INSERT_ONCE)
@@ -112,7 +108,7 @@ class PostgresFeed:
             )
             self._lanes_by_queue.update({row["name"]: row["lanes"] for row in found})
             if missing := unknown - self._lanes_by_queue.keys():
-                raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")
+                raise undeclared(missing)
 
 
 def _has_times(message: Message) -> bool:

@@ -13,15 +13,13 @@ from payonce.engine.messages.declarations import queue_names
 from payonce.engine.messages.model import Message, check_message
 from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import put_durable, wake_name
-from payonce.kit.outcomes import Invalid
-from payonce.queues.declarations import check_limits, declare_queues
+from payonce.queues.declarations import check_limits, check_put_size, declare_queues, undeclared
 from payonce.queues.redis import scripts
 from payonce.queues.redis.codec import batches, encode_bodies
 from payonce.queues.redis.durable_copy import RELAY
 from payonce.queues.redis.keys import check_names
 from payonce.queues.redis.store import RedisStore
 
-PUT_MAX_MESSAGES: Final = 100_000
 SCRIPT_MAX_MESSAGES: Final = 1_000
 """Limit per script call: the server serves no other client meanwhile."""
 DIRECT: Final = "d"
@@ -50,8 +48,7 @@ class RedisFeed:
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         if not messages:
             return []
-        if len(messages) > PUT_MAX_MESSAGES:
-            raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
+        check_put_size(messages)
         await self._know_queues(messages)
         if within is not None:
             laned = [in_a_lane(each) if self._lanes_by_queue[each.queue] else each for each in messages]
@@ -104,7 +101,7 @@ class RedisFeed:
             )
             self._lanes_by_queue.update({row["name"]: row["lanes"] for row in found})
             if missing := unknown - self._lanes_by_queue.keys():
-                raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")
+                raise undeclared(missing)
 
 
 def _size(placed: tuple[int, tuple[bytes, str, str, str]]) -> int:

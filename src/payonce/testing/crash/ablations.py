@@ -30,10 +30,9 @@ from payonce.engine.effects.model import (
     state_after,
 )
 from payonce.engine.effects.send import Run
-from payonce.engine.ledger import Posting, PostingId
+from payonce.engine.ledger import PostingId
 from payonce.engine.messages.model import Claim, Ending, Settlement
-from payonce.engine.messages.policy import Policy
-from payonce.engine.messages.ports import Exchange
+from payonce.engine.messages.ports import Exchange, PullQueue
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work
 from payonce.kit.ids import new_id
@@ -101,58 +100,52 @@ def no_fence_in_the_commit() -> None:
 
 def acknowledged_before_the_work() -> None:
     """At most once: a claimed message is gone from the queue."""
-    exchange = PostgresQueue.exchange
+    no_fence_in_the_commit()
+    acknowledge_on_claim(PostgresQueue)
 
-    async def claim_and_forget(queue: PostgresQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
-        claimed = await exchange(queue, settlements, limit)
+
+def acknowledge_on_claim(queue_class: Any) -> None:
+    """Settles each message as it is claimed; runs hold it no longer, but go on."""
+    exchange = queue_class.exchange
+
+    async def claim_and_forget(queue: PullQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        claimed: Exchange = await exchange(queue, settlements, limit)
         if claimed.claims:
             await exchange(queue, [Settlement(claim, Ending.SUCCESS) for claim in claimed.claims], 0)
         return claimed
 
-    async def always(queue: PostgresQueue, connection: Any, claim: Claim) -> bool:
+    async def always(queue: PullQueue, connection: Any, claim: Claim) -> bool:
         return True
 
-    no_fence_in_the_commit()
-    put(PostgresQueue, "exchange", claim_and_forget)
-    put(PostgresQueue, "hold_within", always)
+    put(queue_class, "exchange", claim_and_forget)
+    put(queue_class, "hold_within", always)
 
 
 def message_after_the_commit() -> None:
     """The next message is sent in a second transaction, as with any queue outside the database."""
-    send_within, commit = Tx.send, Work.commit
-    waiting: list[Callable[[Tx], Awaitable[object]]] = []
-
-    async def send_later(tx: Tx, to: Policy, payload: dict[str, Any], **options: Any) -> UUID:
-        waiting.append(lambda later: send_within(later, to, payload, **options))
-        return new_id()
-
-    put(Tx, "send", send_later)
-    put(Work, "commit", _then(commit, waiting))
+    _after_the_commit("send", new_id)
 
 
 def posting_after_the_commit() -> None:
     """The ledger is written in a second transaction."""
-    post_within, commit = Tx.post, Work.commit
-    waiting: list[Callable[[Tx], Awaitable[object]]] = []
-
-    async def post_later(tx: Tx, posting: Posting) -> PostingId:
-        waiting.append(lambda later: post_within(later, posting))
-        return PostingId(0)
-
-    put(Tx, "post", post_later)
-    put(Work, "commit", _then(commit, waiting))
+    _after_the_commit("post", lambda: PostingId(0))
 
 
 def event_after_the_commit() -> None:
     """The event is published in a second transaction, as with a broker."""
-    publish_within, commit = Tx.publish, Work.commit
+    _after_the_commit("publish", new_id)
+
+
+def _after_the_commit(method: str, result: Callable[[], object]) -> None:
+    """Defers the calls of a method of Tx to a transaction after the commit; they return `result()`."""
+    call, commit = getattr(Tx, method), Work.commit
     waiting: list[Callable[[Tx], Awaitable[object]]] = []
 
-    async def publish_later(tx: Tx, topic: str, payload: dict[str, Any], **options: Any) -> UUID:
-        waiting.append(lambda later: publish_within(later, topic, payload, **options))
-        return new_id()
+    async def defer(tx: Tx, *arguments: Any, **options: Any) -> object:
+        waiting.append(lambda later: call(later, *arguments, **options))
+        return result()
 
-    put(Tx, "publish", publish_later)
+    put(Tx, method, defer)
     put(Work, "commit", _then(commit, waiting))
 
 

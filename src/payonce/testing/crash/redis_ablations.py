@@ -3,14 +3,22 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from payonce.engine.messages.model import Claim, Ending, Settlement
+from payonce.engine.messages.model import Settlement
 from payonce.engine.messages.ports import Exchange
 from payonce.engine.outbox import SettleOutcome, settle_durable
 from payonce.queues.redis import RedisQueue, durable_copy, pull
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.refill import Refilled
 from payonce.testing.crash import on_redis
-from payonce.testing.crash.ablations import DAMAGE, LOST_BY_A_FAILOVER, LOST_COMMIT, QUARANTINE, Ablation, put
+from payonce.testing.crash.ablations import (
+    DAMAGE,
+    LOST_BY_A_FAILOVER,
+    LOST_COMMIT,
+    QUARANTINE,
+    Ablation,
+    acknowledge_on_claim,
+    put,
+)
 from payonce.testing.crash.model import Mode
 
 STUCK: Final = frozenset({"stuck"})
@@ -45,20 +53,8 @@ def redis_alone_is_asked() -> None:
 
 def acknowledged_before_the_work() -> None:
     """At most once: a claimed message is gone from the queue."""
-    exchange = RedisQueue.exchange
-
-    async def claim_and_forget(queue: RedisQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
-        claimed = await exchange(queue, settlements, limit)
-        if claimed.claims:
-            await exchange(queue, [Settlement(claim, Ending.SUCCESS) for claim in claimed.claims], 0)
-        return claimed
-
-    async def always(queue: RedisQueue, connection: Any, claim: Claim) -> bool:
-        return True
-
     no_fence_in_the_commit()
-    put(RedisQueue, "exchange", claim_and_forget)
-    put(RedisQueue, "hold_within", always)
+    acknowledge_on_claim(RedisQueue)
 
 
 def moved_by_two_commands() -> None:
