@@ -306,10 +306,10 @@ async def test_what_was_caught_goes_back_also_while_postgres_is_away(
 async def test_one_that_waits_looks_again_when_a_look_has_ended(direct: RedisBackend) -> None:
     queue = await direct.queue(PLAIN)
     waiting = await looking(direct, queue)
-    first = queue._watcher._look
+    first = queue._watcher._wait
 
     def another() -> bool:
-        return queue._watcher._look not in (None, first)
+        return queue._watcher._wait not in (None, first)
 
     await eventually(another, what="another look")
     await direct.feed.put([message()])

@@ -61,7 +61,7 @@ class ArrivalWatcher:
         self._claiming = False
         self._prefetched: Prefetched | None = None
         self._lost: Exception | None = None
-        self._look: _ClaimingWait | None = None
+        self._wait: _ClaimingWait | None = None
         self._started = False
         self.enabled = True
         """False while messages there cannot be claimed: the queue is paused or limited, or its worker is full."""
@@ -90,13 +90,13 @@ class ArrivalWatcher:
     def discard(self) -> None:
         """Discards prefetched claims, before the store releases all claims but the running ones."""
         self._prefetched = self._lost = None
-        if self._look is not None:
-            self._look.void = True
+        if self._wait is not None:
+            self._wait.void = True
 
     async def return_released(self) -> None:
         """Returns claims prefetched while the store released this worker's claims."""
-        if self._look is not None:
-            self._look.void = True
+        if self._wait is not None:
+            self._wait.void = True
         await self.return_unused()
 
     async def return_unused(self) -> None:
@@ -113,22 +113,22 @@ class ArrivalWatcher:
         self._wanted.clear()
         with suppress(*LOST, RedisError, QueueAway):
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
-                if (look := self._look) is not None:
-                    look.stopped = True
-                    await self._unblock(look)
-                    await look.over.wait()
+                if (wait := self._wait) is not None:
+                    wait.stopped = True
+                    await self._unblock(wait)
+                    await wait.over.wait()
                 await self.return_unused()
 
-    async def _unblock(self, look: "_ClaimingWait") -> None:
-        if look.connection is None:
+    async def _unblock(self, wait: "_ClaimingWait") -> None:
+        if wait.connection is None:
             return
-        await asyncio.wait([look.connection])
-        if not look.connection.cancelled() and look.connection.exception() is None:
+        await asyncio.wait([wait.connection])
+        if not wait.connection.cancelled() and wait.connection.exception() is None:
             with suppress(RedisError):
-                await self._store.command("CLIENT", "UNBLOCK", look.connection.result())
+                await self._store.command("CLIENT", "UNBLOCK", wait.connection.result())
 
     async def _wait_forever(self) -> None:
-        looking, claiming = self._store.blocking_connection(WAIT_S), self._store.blocking_connection(CLAIMING_WAIT_S)
+        idle_pool, claiming = self._store.blocking_connection(WAIT_S), self._store.blocking_connection(CLAIMING_WAIT_S)
         failures = 0
         try:
             while True:
@@ -139,7 +139,7 @@ class ArrivalWatcher:
                     if self._claiming and isinstance(claiming, ConnectionPool):
                         found = await self._wait_and_claim(claiming)
                     else:
-                        found = await looking.execute_command(*self._blocking_move(WAIT_S)) is not None
+                        found = await idle_pool.execute_command(*self._blocking_move(WAIT_S)) is not None
                     failures = 0
                 except (*LOST, RedisError) as error:
                     failures += 1
@@ -151,7 +151,7 @@ class ArrivalWatcher:
                     self.enabled = False
                     self._wakeup.set()
         finally:
-            await looking.aclose()
+            await idle_pool.aclose()
             await claiming.aclose()
 
     def _blocking_move(self, seconds: int) -> tuple[Argument, ...]:
@@ -160,17 +160,17 @@ class ArrivalWatcher:
 
     async def _wait_and_claim(self, pool: ConnectionPool) -> bool:
         """Returns whether there is a claim to take, or an error to report."""
-        look = self._look = _ClaimingWait()
+        wait = self._wait = _ClaimingWait()
         try:
             connection = await pool.connection()
-            if look.stopped:
+            if wait.stopped:
                 return False
             token, asked_at = random_token(), time.monotonic()
             requests = [
                 connection.send(words)
                 for words in (("CLIENT", "ID"), self._blocking_move(CLAIMING_WAIT_S), self._claim(token))
             ]
-            look.connection = requests[0]
+            wait.connection = requests[0]
             try:
                 async with asyncio.timeout(CLAIMING_WAIT_S + COMMAND_TIMEOUT_S):
                     _, found, claimed = await asyncio.gather(*requests, return_exceptions=True)
@@ -178,14 +178,14 @@ class ArrivalWatcher:
                 await pool.aclose()
                 found = claimed = error
         finally:
-            self._look = None
-            look.over.set()
+            self._wait = None
+            wait.over.set()
         if isinstance(claimed, LOST):
             self._lost = claimed
             self._wakeup.set()
         elif isinstance(claimed, list) and claimed[0] == b"OK" and len(claimed) > EMPTY:
             self._prefetched = Prefetched(claimed[1:], token, asked_at)
-            if look.void:
+            if wait.void:
                 await self.return_unused()
             return True
         if isinstance(found, Exception):
