@@ -65,12 +65,12 @@ def _decoded(text: str) -> bytes:
     encoded = text.removeprefix(PREFIX)
     if not _BASE64.fullmatch(encoded):
         raise Invalid(
-            f"a webhook secret with {PREFIX} must continue in base64; make one with `payonce webhooks secret`"
+            f"the text after {PREFIX} in a webhook secret is not base64; make one with `payonce webhooks secret`"
         )
     try:
         # Senders write it with or without padding.
         return base64.b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise Invalid(
-            f"a webhook secret with {PREFIX} must continue in base64; make one with `payonce webhooks secret`"
+            f"the text after {PREFIX} in a webhook secret is not base64; make one with `payonce webhooks secret`"
         ) from None
