@@ -82,7 +82,7 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         [test_claiming_and_settling.test_an_open_business_transaction_does_not_hold_up_the_renewal_of_others],
     ),
     "token of a success": (
-        taking_out(r"m\.token = (\(\$2::bigint\[\]\)\S+ \S+)", r"\1 is not null", within="'success', attempts"),
+        taking_out(r"m\.token = (\(\$2::bigint\[\]\)\S+ \S+)", r"\1 is not null", within="'success', gone.attempts"),
         [given(test_claiming_and_settling.test_a_stale_settle_changes_nothing_and_says_so, success)],
     ),
     "token of another ending": (
