@@ -91,7 +91,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_help_of_all_commands_imports_no_service() -> None:
     ended = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
-    assert "payonce billing credit …  what customers have as credit" in ended.stdout
+    assert "payonce billing credit …  show, adjust and pay out" in ended.stdout
     assert ended.stdout.splitlines()[-1] == "[]"
 
 

@@ -97,11 +97,11 @@ async def test_a_failed_renewal_is_charged_now_and_paid(stage: OpenStage) -> Non
         done = await confirm(visitor, subscription, check)
         assert "The subscription is past due. The amount owed is being charged." in done.words
         again = await visitor.get(path_of(subscription))
-        assert "is being charged: what else may be decided waits" in again.words
+        assert "is being charged: other decisions are possible once" in again.words
         assert Verdict.RETRY not in offered(again), "one charge at a time"
         await house.run()
         page = await visitor.get(path_of(subscription))
-        for said in ("Basic active", "charge", "try 2", "payment event renewal: success", SOMEBODY):
+        for said in ("Basic active", "charge", "attempt 2", "payment event renewal: success", SOMEBODY):
             assert said in page.words, said
         [_, renewal] = await house.invoices(subscription)
         assert (renewal.state, house.captures(renewal)) == (InvoiceState.PAID, 1)
@@ -190,8 +190,8 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
             ({"seen": ""}, "lacks the revision that you saw"),
             ({"why": ""}, "say why"),
             ({"verdict": "retry"}, "owes nothing"),
-            ({"verdict": "resume"}, "is active; one can"),
-            ({"verdict": "give_up"}, "one can give up what is past_due"),
+            ({"verdict": "resume"}, "is active; to resume, it must"),
+            ({"verdict": "give_up"}, "to give up, it must be past_due"),
         ):
             refused = await visitor.submit(page, f"{path_of(subscription)}/decide", **{**good, **wrong})
             assert (refused.status, "Nothing was changed" in refused.words, said in refused.words) == (400, True, True)
@@ -216,7 +216,7 @@ async def test_a_refund_of_part_of_a_charge_is_given_back_with_a_credit_note(sta
             refused = await visitor.submit(page, f"{path}/refund", **{**form, **wrong})
             assert (refused.status in (400, 409), said in refused.words) == (True, True), (said, refused.words)
         check = await visitor.submit(page, f"{path}/refund", **form)
-        assert "9.50 AED goes back to visa …4242" in check.words
+        assert "9.50 AED is refunded to visa …4242" in check.words
         done = await visitor.submit(check, f"{path}/refund", **form, sure="yes")
         assert "is in progress" in done.words
         twice = await visitor.submit(check, f"{path}/refund", **form, sure="yes")
@@ -237,13 +237,13 @@ async def test_what_came_back_as_credit_does_not_go_back_from_the_invoices_page(
         [invoice, _] = await house.invoices(subscription)
         path = f"/billing/invoices/{invoice.id}"
         page = await visitor.get(path)
-        for said in ("Give back up to 14.50 AED", "Empty: 14.50 AED. 14.50 AED came back as credit"):
+        for said in ("Refund up to 14.50 AED", "Empty: 14.50 AED. 14.50 AED was returned as credit"):
             assert said in page.words, said
         form = {"charge": page.field("charge"), "left": page.field("left"), "why": "a bad day"}
         refused = await visitor.submit(page, f"{path}/refund", **form, amount="29.00")
         assert (refused.status, "was returned as credit" in refused.words) == (400, True)
         check = await visitor.submit(page, f"{path}/refund", **form)
-        assert "14.50 AED goes back to visa …4242" in check.words
+        assert "14.50 AED is refunded to visa …4242" in check.words
         assert "/billing/customers/acc-1/credit" in page.text
 
 

@@ -31,7 +31,7 @@ async def test_without_tables_the_pages_say_so(stage: OpenStage) -> None:
         await s.owner.execute("drop schema subscriptions cascade; drop schema payments cascade")
         for path in (*LISTS, *ONE):
             page = await visitor.get(path)
-            assert (page.status, "This database has no billing." in page.words) == (200, True), path
+            assert (page.status, "This database has no billing tables." in page.words) == (200, True), path
 
 
 @pytest.mark.parametrize("held", ["subscriptions", "payments"])
@@ -63,10 +63,10 @@ async def test_empty_lists_say_what_comes_first(stage: OpenStage) -> None:
     async with open_console(stage) as (_, address), visiting(address) as visitor:
         for path, said in (
             ("customers", "There are no customers yet."),
-            ("invoices", "No invoice was issued yet."),
-            ("dunning", "Everybody has paid."),
-            ("deliveries", "Payments had nothing to tell yet."),
-            ("figures", "No subscription ran within 12m."),
+            ("invoices", "There are no invoices yet."),
+            ("dunning", "No subscription is overdue."),
+            ("deliveries", "There are no notifications yet."),
+            ("figures", "No subscription was active within 12m."),
             ("customers?reference=nobody", "No customer matches."),
         ):
             page = await visitor.get(f"/billing/{path}")
@@ -156,7 +156,7 @@ async def test_a_customer_and_their_subscription_tell_the_whole_timeline(stage: 
         page = await visitor.get("/billing/subscriptions/s-10")
         for said in (
             "Pro past due",
-            "tried again in 1 d",
+            "charged again in 1 d",
             "from active to past_due",
             "decline code insufficient_funds",
             "invoice INV-10-3 for renewal",
@@ -210,7 +210,7 @@ async def test_dunning_shows_who_owes_what_why_and_the_next_try(stage: OpenStage
         assert "Why: insufficient_funds 3" in page.words
         assert "in 1 d" in page.words
         assert "being charged" in page.words
-        assert "none: a new card, or a person" in page.words
+        assert "none: needs a new card or a decision" in page.words
         assert rows_of(await visitor.get("/billing/dunning?state=unpaid"), "customers") == ["c-30"]
 
 
@@ -300,7 +300,7 @@ async def test_deliveries_show_attempts_and_how_they_were_taken(stage: OpenStage
         for said in ("1 notification not delivered", "connection refused", "no such invoice", "never arrived"):
             assert said in page.words, said
         page = await visitor.get("/billing/deliveries/evt-3")
-        for said in ("Subscriptions have no record of it.", "immediate", "connection refused", "12 ms"):
+        for said in ("Subscriptions has not received it.", "immediate", "connection refused", "12 ms"):
             assert said in page.words, said
 
 

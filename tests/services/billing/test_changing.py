@@ -207,7 +207,7 @@ async def test_a_trial_can_become_a_plan_before_it_ends(stage: OpenStage) -> Non
 
 @pytest.mark.parametrize(
     ("plan", "when", "says"),
-    [("pro", ChangeTiming.NOW, "already"), ("trial", None, "is a trial"), ("euro", None, "is paid in EUR")],
+    [("pro", ChangeTiming.NOW, "already"), ("trial", None, "is a trial"), ("euro", None, "is priced in EUR")],
 )
 async def test_a_change_that_cannot_be_is_refused(
     stage: OpenStage, plan: str, when: ChangeTiming | None, says: str
@@ -254,7 +254,7 @@ async def test_a_new_version_is_for_sale_and_those_who_have_the_old_one_keep_it(
         with pytest.raises(Conflict, match="no longer for sale"):
             await house.subscribe(await house.customer(), "basic-v1")
         async with house.s.begin() as tx:
-            with pytest.raises(Conflict, match="trial trial leads to basic"):
+            with pytest.raises(Conflict, match="trial trial converts to basic"):
                 await plans.retire(tx, "basic")
             await plans.retire(tx, "trial")
             await plans.retire(tx, "basic")

@@ -102,7 +102,7 @@ async def test_another_amount_goes_back_and_its_invoice_is_released(
         assert (kept["amount_minor"], kept["returned_minor"]) == (ODD_MINOR, ODD_MINOR)
         assert house.gateway.books.refunds, "by the gateway's books"
         assert await house.balance("unapplied") == await house.balance("captured") == 0
-        assert [text for text in await house.loud() if "28.00 AED is not what" in text]
+        assert [text for text in await house.loud() if "28.00 AED is not the amount" in text]
         assert await house.broken() == {}
 
 
@@ -211,7 +211,7 @@ async def test_a_failure_of_another_amount_took_nothing_and_releases_the_invoice
         assert told.status is Status.FAILED
         async with house.s.begin() as tx:
             applied = await payment_events.apply(tx, msgspec.structs.replace(told, event_id="evt-odd", amount="28.00"))
-        assert applied.problem == "28.00 AED is not what INV-2026-000001 is of"
+        assert applied.problem == "28.00 AED is not the amount of INV-2026-000001"
         invoice = await last_invoice(house, subscription)
         assert (invoice.charging, invoice.decline_code) == (False, "card_declined")
         assert await house.s.owner.fetchval("select count(*) from subscriptions.unapplied_payments") == 0

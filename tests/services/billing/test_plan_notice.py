@@ -168,7 +168,7 @@ async def test_a_choice_made_before_a_migration_does_not_escape_it(stage: OpenSt
         migration = await order(house)
         assert migration.scheduled == 0
         if way == "stay":
-            with pytest.raises(Conflict, match="no longer for sale" if trial else "cannot stay with basic-v1"):
+            with pytest.raises(Conflict, match="no longer for sale" if trial else "cannot keep basic-v1"):
                 await house.change_plan(subscription, "basic-v1", ChangeTiming.PERIOD_END)
             await house.change_plan(subscription, "basic", ChangeTiming.PERIOD_END)
         else:

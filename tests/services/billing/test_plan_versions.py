@@ -308,7 +308,7 @@ async def put_back(house: House) -> None:
     [
         ("basic", None, "is the version for sale"),
         ("basic-v2", None, "is the version for sale"),
-        ("basic-v1", "pro", "is no version of basic"),
+        ("basic-v1", "pro", "is not a version of basic"),
         ("trial-v1", None, "is a trial"),
         ("basic-v1", "basic-v1", "no longer for sale"),
     ],
@@ -328,7 +328,7 @@ async def test_one_migration_of_a_version_at_a_time(stage: OpenStage) -> None:
         await house.subscribe(await house.customer())
         await offer(house, 3_900)
         await order(house, run=False)
-        with pytest.raises(Conflict, match="is under way"):
+        with pytest.raises(Conflict, match="is in progress"):
             await order(house, run=False)
 
 

@@ -14,7 +14,9 @@ README = (ROOMS / "README.md").read_text(encoding="utf-8")
 TESTS = Path(__file__).parents[2]
 SECTIONS = {3, 4, 5, 6, 7, 8, 10, 11, 13, 14, 15, 16}
 """Of the requirements, those that ask for something that can be shown."""
-PROMISES = dict(re.findall(r"^\| (\d[^|]+?) \| (.+) \|$", README.partition("## Requirements and their tests")[2], re.MULTILINE))
+PROMISES = dict(
+    re.findall(r"^\| (\d[^|]+?) \| (.+) \|$", README.partition("## Requirements and their tests")[2], re.MULTILINE)
+)
 
 
 def test_every_state_and_every_handler_of_the_seed_is_named() -> None:

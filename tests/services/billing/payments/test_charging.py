@@ -77,13 +77,13 @@ async def test_another_body_under_the_same_key_is_parked(stage: OpenStage, other
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        ({}, "no Charge"),
+        ({}, "a Charge: Object missing"),
         ({"transaction_id": "nobody"}, "there is no transaction 'nobody'"),
         ({"amount_minor": 0}, "amount_minor 0"),
         ({"generation": 0}, "generation 0"),
         ({"exponent": 3}, "AED has 2 decimals, not 3"),
         ({"currency": "ABC"}, "'ABC'"),
-        ({"action": "refund"}, "action refund is no charge"),
+        ({"action": "refund"}, "action refund is not a charge"),
         ({"invoice_id": "a:b"}, "no colon"),
         ({"account_id": ""}, "account_id ''"),
     ],

@@ -114,7 +114,7 @@ async def test_what_subscriptions_ask_for_is_put_on_record_and_given_back_once(s
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        ({}, "no RefundWanted"),
+        ({}, "a RefundRequest: Object missing"),
         ({"refund_id": "nobody"}, "there is no refund 'nobody'"),
         ({"transaction_id": "nobody", "reason": "r", "key": "k"}, "there is no transaction 'nobody'"),
         ({"transaction_id": "?", "reason": " ", "key": "k"}, "needs a reason"),

@@ -6,7 +6,7 @@ import typer
 
 from payonce.services.billing.cli import credit, plans
 
-HELP: Final = """Look after the plans of billing and the credit of its customers.
+HELP: Final = """Migrate billing plans, and manage customer credit.
 
 \b
 Examples:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from payonce.services.billing.subscriptions.model import CreditEntry
     from payonce.services.billing.subscriptions.store.credit import Balance
 
-HELP: Final = """See a customer's credit, adjust it, and pay it out once.
+HELP: Final = """Show, adjust and pay out a customer's credit.
 
-Above the threshold of the currency a second person is asked (payonce approvals threshold).
+Above the threshold of the currency a second person must approve (payonce approvals threshold).
 
 \b
 Examples:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 HELP: Final = """Move subscriptions to a newer version of their plan.
 
-Who has an older version keeps it and its price until they are moved, each with the first renewal that is 14 days away
-or more (--notice-days). Merchants' webhooks hear of every change as it is scheduled
+Subscriptions keep an older version and its price until a migration moves them, each at its first renewal at least 14
+days away (--notice-days). Every scheduled change is announced to merchants' webhooks
 (subscription.plan_change_scheduled).
 
 \b

@@ -143,7 +143,7 @@ async def _refused_in_a_sentence() -> AsyncIterator[None]:
 def _check(subscription: Subscription, states: frozenset[State], verdict: Verdict) -> None:
     if subscription.state not in states:
         said, wanted = verdict.replace("_", " "), " or ".join(sorted(states))
-        raise Invalid(f"subscription {subscription.id} is {subscription.state}; to {said} it, it must be {wanted}")
+        raise Invalid(f"subscription {subscription.id} is {subscription.state}; to {said}, it must be {wanted}")
 
 
 def _is_open(owed: InvoiceSummary | None) -> bool:
