@@ -73,7 +73,7 @@ def test_a_kept_promise_has_no_complaints() -> None:
             {"double_charged": ["invoice 1: 2 captures"]},
             "1 customers charged too much, by the gateway's books: invoice 1",
         ),
-        ({"unpaid": ["customer-1"]}, "1 paid less than they owe"),
+        ({"unpaid": ["customer-1"]}, "1 customers charged too little"),
         ({"trial_refunds_missing": ["customer-1"]}, "1 trials not refunded exactly once"),
         ({"misplaced": ["customer-1 is active, not canceled"]}, "1 subscriptions in an unexpected state"),
         ({"unexplained": {"AED": Decimal("0.01")}}, "0.01 AED are unexplained"),

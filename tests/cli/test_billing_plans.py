@@ -52,7 +52,7 @@ def test_a_migration_is_previewed_ordered_listed_and_canceled(payonce: Payonce, 
     assert (ordered["state"], ordered["requested_by"], ordered["notice_days"]) == ("running", "ann", NOTICE_DAYS)
     assert CLI_NOTICE_DAYS == NOTICE_DAYS
     again = payonce(*plans, *order)
-    assert (again.code, "is under way" in again.sentence) == (2, True)
+    assert (again.code, "is in progress" in again.sentence) == (2, True)
     [listed] = payonce(*plans, "migrations", "--json").json["migrations"]
     assert listed["id"] == ordered["id"]
     canceled = payonce(*plans, "cancel-migration", ordered["id"], "--why", "too early", "--by", "bob", "--json")

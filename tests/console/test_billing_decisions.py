@@ -223,7 +223,7 @@ async def test_a_refund_of_part_of_a_charge_is_given_back_with_a_credit_note(sta
         assert (twice.status, "which is not what you saw" in twice.words) == (409, True)
         await house.run()
         page = await visitor.get(path)
-        for said in ("partially refunded", "9.50 AED", "a bad day", "Give back up to 19.50 AED"):
+        for said in ("partially refunded", "9.50 AED", "a bad day", "Refund up to 19.50 AED"):
             assert said in page.words, said
         assert [each.amount for each in house.gateway.books.refunds.values()] == [aed("9.50").minor]
         assert await house.broken() == {}

@@ -44,7 +44,7 @@ async def test_where_the_services_have_a_database_each_pages_show_what_is_here(s
         for path in (*LISTS, *ONE):
             page = await visitor.get(path)
             mine = ("deliveries" in path) == (held == "payments")
-            said = f"billing.{other} has a database of its own. Look in the console" in page.words
+            said = f"billing.{other} has a database of its own. Use the console" in page.words
             assert (page.status, said) == (200, not mine), path
         if held == "subscriptions":
             refused = await visitor.post(
@@ -311,7 +311,7 @@ async def test_figures_count_months_of_real_customers_or_of_test_clocks(stage: O
         page = await visitor.get("/billing/figures")
         # Eight active or past due: two with Pro, and seven with Basic.
         assert "Recurring 401.00 AED" in page.words
-        assert "9 running and paid for" in page.words
+        assert "9 active or past due" in page.words
         assert "Why they failed: insufficient_funds 1" in page.words
         page = await visitor.get("/billing/figures?who=test+clocks&window=6m")
         assert "Recurring 29.00 AED" in page.words

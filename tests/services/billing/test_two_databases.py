@@ -338,7 +338,7 @@ async def test_the_database_of_subscriptions_is_not_shared_while_messages_wait_f
     async with App.open(load_settings(), [SUBSCRIPTIONS]) as app, app.begin() as tx:
         await tx.send(CHARGE_INITIATION, CHARGE, action="renewal")
     environment(SUBSCRIPTIONS, scratch, BILLING_DATABASE="both")
-    with pytest.raises(Invalid, match=r"^1 messages wait in this database for payments .* BILLING_DATABASE=subscript"):
+    with pytest.raises(Invalid, match=r"^1 messages in this database wait for payments .* BILLING_DATABASE=subscript"):
         async with App.open(load_settings(), [SUBSCRIPTIONS]):
             raise AssertionError
 

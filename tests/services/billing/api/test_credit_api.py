@@ -83,7 +83,7 @@ async def test_an_order_that_comes_again_is_carried_out_once(shop: OpenShop) -> 
         (PAYOUTS, {"amount": "970.01"}, 422, "has 970.00 AED of credit, which is less than 970.01 AED"),
         (PAYOUTS, {"amount": "0.00"}, 422, "above zero"),
         (PAYOUTS, {"amount": "1.001"}, 422, "more than the 2 decimals"),
-        (PAYOUTS, {"currency": "QQQ"}, 422, "currency QQQ is not known here"),
+        (PAYOUTS, {"currency": "QQQ"}, 422, "unknown currency QQQ"),
         (PAYOUTS, {"account_id": "nobody"}, 404, "nobody"),
         (PAYOUTS, {"invoice": "INV-1999-000001"}, 422, "name another one, or pay out by hand"),
         (PAYOUTS, {"way": "by_hand", "invoice": "INV-1999-000001"}, 422, "omit it for other decisions"),

@@ -55,7 +55,7 @@ async def test_over_the_limit_is_429_with_what_is_left_in_numbers(counter: OpenC
         assert no.status == 429
         assert no.problem["type"] == LIMIT_REACHED
         assert (no.json["used"], no.json["limit"], no.json["left"]) == (2, 3, 1)
-        assert "1 are left and 2 were asked for" in no.json["detail"]
+        assert "1 are left and 2 were requested" in no.json["detail"]
 
 
 async def test_keys_and_operators_count_for_whom_they_name(counter: OpenCounter) -> None:
