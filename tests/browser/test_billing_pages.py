@@ -52,7 +52,7 @@ async def test_an_operator_finds_a_customer_sees_the_failed_renewal_retries_it_a
         await expect(page.locator(".timeline-entry.charge").last).to_contain_text("failed: insufficient_funds")
         await page.get_by_role("radio", name="Charge it now").check()
         await page.get_by_label("Why").fill("they say that there is money now")
-        await page.get_by_role("button", name="Look at what follows").click()
+        await page.get_by_role("button", name="Preview").click()
         await expect(page.locator("main")).to_contain_text("29.00 AED")
         await page.get_by_role("button", name="Charge it now").click()
         await expect(page.get_by_role("status")).to_contain_text("The amount owed is being charged.")

@@ -149,7 +149,7 @@ async def test_forms_and_colours_work_without_scripts(stage: OpenStage, served: 
         await page.get_by_role("link", name="Answer").click()
         await page.get_by_role("radio", name="It did not happen").check()
         await page.get_by_label("How you know").fill("not in their statement")
-        await page.get_by_role("button", name="Look at what follows").click()
+        await page.get_by_role("button", name="Preview").click()
         await page.get_by_role("button", name="It did not happen").click()
         await expect(page.get_by_role("status")).to_contain_text("The effect is abandoned")
         assert page.url.endswith(f"/console/effects/{effect_id}")

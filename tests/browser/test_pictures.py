@@ -48,7 +48,7 @@ async def test_the_pictures_show_what_the_documents_say(
         for name, path, words in (
             ("console-overview", "/", ("Parked messages", "Effects in review", "EUR")),
             ("console-queue", "/queues/tally-changes?state=parked", ("row 7 is not there yet", "Redrive…")),
-            ("console-effects", "/effects", ("Wait for a person", "southbank.pay_in", "Answer")),
+            ("console-effects", "/effects", ("In review", "southbank.pay_in", "Answer")),
         ):
             await page.goto(f"/console{path}", wait_until="load")
             shown = await page.locator("main").inner_text()

@@ -107,7 +107,7 @@ async def test_above_the_threshold_a_second_person_is_asked_and_meanwhile_there_
         async with house.s.begin() as tx:
             await set_threshold(tx, aed("100.00"), "ann")
         check = await choose(visitor, "pay_out", "970.00")
-        assert "It is done only when a second person agrees" in check.words
+        assert "It is executed only after a second person agrees" in check.words
         await confirm(visitor, check)
         page = await visitor.get(PATH)
         assert "Waits for a second person" in page.words

@@ -305,7 +305,7 @@ async def test_a_refund_above_the_threshold_needs_a_second_person(stage: OpenSta
         assert "Waits for a second person" in page.words
         assert f"{path}/refund" not in page.text
         granted = await bob.submit(await bob.get(approval), f"{approval}/grant", why="seen")
-        assert "is granted and done" in granted.words
+        assert "is granted and executed" in granted.words
         await house.run()
         assert "refunded" in (await bob.get(path)).words
 

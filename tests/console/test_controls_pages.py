@@ -39,7 +39,7 @@ async def test_a_freeze_is_in_force_at_once_and_tells_of_a_slip_of_the_pen(stage
         path = made.url.partition("/console")[2]
         assert "pays twice" in (await visitor.get("/freezes")).words
         lifted = await visitor.submit(made, f"{path}/lift", why="wrong name")
-        assert "is lifted; what waited goes on within a minute" in lifted.words
+        assert "is lifted; waiting messages continue within a minute" in lifted.words
         assert "wrong name" in (await visitor.get(path)).words
         assert [actor for actor, _ in await notes_of(till.s, f"freeze {path.rpartition('/')[2]}")] == [SOMEBODY] * 2
 
@@ -63,7 +63,7 @@ async def test_a_freeze_tells_of_sends_that_had_begun(stage: OpenStage) -> None:
         till.vendor.resume.set()
         await sending
         path = made.url.partition("/console")[2]
-        assert "Nothing that it stops is under way." in (await visitor.get(path)).words
+        assert "No matching send is in flight." in (await visitor.get(path)).words
 
 
 async def test_a_freeze_without_a_condition_or_a_reason_is_refused(stage: OpenStage) -> None:
@@ -82,7 +82,7 @@ async def test_a_limit_is_set_shown_with_its_use_and_removed_in_two_steps(stage:
         [work] = await till.claim()
         await till.pay(work, "p-1", 2_500)
         page = await visitor.get("/limits")
-        assert "There is no limit" in page.words
+        assert "No limit is set" in page.words
         page = await visitor.submit(page, "/limits/set", asset="EUR", amount="100.00", window="1h", vendor="bank")
         assert "25 %" in page.words
         assert "25.00 EUR" in page.words
@@ -97,7 +97,7 @@ async def test_a_limit_is_set_shown_with_its_use_and_removed_in_two_steps(stage:
 
 async def test_leases_are_shown_with_their_holder(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
-        assert "No lease was ever taken" in (await visitor.get("/leases")).words
+        assert "There is no lease" in (await visitor.get("/leases")).words
         await acquire(s.database, "janitors", "machine-7:4711", 60.0)
         page = await visitor.get("/leases")
         assert "janitors held machine-7:4711 1" in page.words
@@ -107,7 +107,7 @@ async def test_schedules_are_shown_beside_what_every_worker_does_all_the_time(st
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         empty = await visitor.get("/schedules")
         assert "pump_delayed_queues found nothing to do" in empty.words
-        assert "No schedule was ever begun" in empty.words
+        assert "No schedule has run" in empty.words
         queue = await s.queue(PAY)
         await queue.log_maintenance(Task.SWEEP, 1)
         await queue.log_maintenance(Task.SWEEP, 2)
@@ -126,7 +126,7 @@ async def test_schedules_are_shown_beside_what_every_worker_does_all_the_time(st
 
 async def test_the_audit_log_is_filtered_and_paged(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
-        assert "Nobody has changed anything yet." in (await visitor.get("/audit")).words
+        assert "Nothing has been changed yet." in (await visitor.get("/audit")).words
         async with s.database.transaction() as connection:
             for number in range(60):
                 who = "ann" if number % 2 else "bob"
@@ -172,7 +172,7 @@ async def test_parked_entries_are_shown_with_their_reason_and_the_ticked_ones_re
         check = await visitor.submit(done, f"/outbox/{NAME}/redrive", all="yes")
         form = {"all": "yes", "shown": check.field("shown"), "sure": "yes"}
         done = await visitor.submit(check, f"/outbox/{NAME}/redrive", **form)
-        assert "Nothing is parked" in done.words
+        assert "No entry is parked" in done.words
 
 
 async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) -> None:
@@ -266,7 +266,7 @@ async def test_a_write_off_above_the_threshold_waits_for_a_second_person(stage: 
         check = await visitor.submit(await visitor.get(path), f"{path}/write-off", **form)
         assert "7.00 EUR is above the threshold" in check.words
         asked = await visitor.submit(check, f"{path}/write-off", **form, sure="yes")
-        assert "You asked for it yourself" in asked.words
+        assert "You made this request" in asked.words
         assert "payonce users add" in asked.words
         assert "waits for a second person" in (await visitor.get(path)).words
         assert await b.held(SUSPENSE) == 700

@@ -48,7 +48,7 @@ async def test_the_inbox_shows_what_waits_with_its_amount_and_the_way_to_answer(
         assert "300.00 EUR" in page.words
         assert f"/console/effects/{review.effect.id}#answer" in page.text
         assert "No effect" not in page.words
-        assert "The end of every send is known." in (await ann.get("/effects?state=unknown")).words
+        assert "No effect has an unknown outcome." in (await ann.get("/effects?state=unknown")).words
 
 
 async def test_only_the_safe_answers_are_offered_and_another_one_is_refused(stage: OpenStage) -> None:
@@ -133,16 +133,16 @@ async def test_above_the_threshold_it_is_done_when_a_second_person_agrees_and_no
     async with office(stage) as (till, review, ann, bob):
         await threshold(till, "100.00")
         asked = await answered(ann, review, answer="did_not")
-        assert "Nothing is done until a second person grants" in asked.words
+        assert "Nothing is changed until a second person grants" in asked.words
         assert await till.states() == {"p-1": "review"}
         path = asked.url.partition("/console")[2]
-        assert "You asked for it yourself: another approver must decide." in asked.words
+        assert "You made this request, so another approver must decide." in asked.words
         assert "ann asked" in (await ann.get(f"/effects/{review.effect.id}")).words
         assert "#answer" not in (await ann.get(f"/effects/{review.effect.id}")).text
         page = await bob.get(path)
         assert "300.00 EUR" in page.words
         done = await bob.submit(page, f"{path}/grant", why="I looked, too")
-        assert "is granted and done" in done.words
+        assert "is granted and executed" in done.words
         assert await till.states() == {"p-1": "abandoned"}
         assert [actor for actor, _ in await notes_of(till.s, str(review.effect.id))] == ["ann", "bob"]
 
@@ -152,7 +152,7 @@ async def test_whoever_asked_cannot_agree_although_their_role_may(stage: OpenSta
         await threshold(till, "100.00")
         asked = await answered(bob, review, answer="did_not")
         path = asked.url.partition("/console")[2]
-        assert "You asked for it yourself" in asked.words
+        assert "You made this request" in asked.words
         assert f"{path}/grant" not in asked.text
         for verb in ("grant", "deny"):
             refused = await bob.submit(asked, f"{path}/{verb}", why="me again")
@@ -167,7 +167,7 @@ async def test_a_denied_approval_does_nothing_and_is_listed_as_such(stage: OpenS
         asked = await answered(ann, review, answer="did_not")
         path = asked.url.partition("/console")[2]
         denied = await bob.submit(await bob.get(path), f"{path}/deny", why="it is booked")
-        assert "is denied; nothing was done" in denied.words
+        assert "is denied; nothing was changed" in denied.words
         assert await till.states() == {"p-1": "review"}
         assert "Nothing waits for a second person." in (await ann.get("/approvals")).words
         assert "answer did_not for bank.pay p-1:1" in (await ann.get("/approvals?state=denied")).words
@@ -200,7 +200,7 @@ async def test_a_threshold_is_set_and_lowered_by_one_person(stage: OpenStage) ->
             page = await bob.submit(page, "/approvals/thresholds/set", asset="EUR", amount=amount)
             assert f"Above {amount} EUR a second person is asked." in page.words
         odd = await bob.submit(page, "/approvals/thresholds/set", asset="ODD", amount="1")
-        assert (odd.status, "say how many decimals it has" in odd.words) == (400, True)
+        assert (odd.status, "fill in its decimals" in odd.words) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ async def test_one_approver_alone_cannot_step_over_the_threshold(
         await threshold(till, "100.00")
         verb, form = way
         asked = await change_threshold(bob, verb, asset="EUR", **form)
-        assert "Nothing is done until a second person grants" in asked.words
+        assert "Nothing is changed until a second person grants" in asked.words
         path = asked.url.partition("/console")[2]
         refused = await bob.submit(asked, f"{path}/grant", why="me again")
         assert "a second person must decide" in refused.words

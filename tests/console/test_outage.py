@@ -96,7 +96,7 @@ async def test_paused_queues_are_listed_alone(stage: OpenStage) -> None:
 
 async def test_nothing_parked_says_so(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
-        assert "Nothing is parked" in (await visitor.get("/parked")).words
+        assert "No message is parked" in (await visitor.get("/parked")).words
 
 
 async def test_errors_of_a_queue_lead_to_the_runs_that_ended_so(stage: OpenStage) -> None:

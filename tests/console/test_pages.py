@@ -232,7 +232,7 @@ async def test_the_job_log_filters_and_pages(stage: OpenStage) -> None:
         for number in range(70):
             await put(s, {}, action="renew", correlation_id=f"order-{number}")
         await park(s, action="cancel")
-        assert "No ended run matches." in (await visitor.get("/jobs?action=nothing")).words
+        assert "No finished run matches." in (await visitor.get("/jobs?action=nothing")).words
         page = await visitor.get("/jobs?status=success")
         assert page.text.count("/messages/") == 50
         found = re.search(r'<a href="([^"]*)" rel="next"', page.text)
@@ -294,7 +294,7 @@ async def test_a_look_into_the_log_that_reads_too_much_is_broken_off_with_the_wa
         )
         answer = await visitor.get("/jobs?action=nothing")
         assert answer.status == 400
-        assert "narrow the time" in answer.words
+        assert "or a shorter time" in answer.words
 
 
 async def test_the_stream_ticks_with_the_newest_minutes_and_ends_with_the_process(stage: OpenStage) -> None:

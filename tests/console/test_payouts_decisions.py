@@ -156,7 +156,7 @@ async def test_above_a_threshold_a_second_person_decides(stage: OpenStage) -> No
         check = await choose(ann, payout, Verdict.REFUND)
         assert "97.000000 USDT is above the threshold" in check.words
         asked = await confirm(ann, payout, check)
-        assert "You asked for it yourself" in asked.words
+        assert "You made this request" in asked.words
         path = asked.url.partition("/console")[2]
         refused = await ann.submit(asked, f"{path}/grant")
         assert refused.status >= 400
@@ -165,7 +165,7 @@ async def test_above_a_threshold_a_second_person_decides(stage: OpenStage) -> No
         assert "Waits for a second person" in page.words
         assert offered(page) == set()
         granted = await bob.submit(await bob.get(path), f"{path}/grant", why="seen")
-        assert "is granted and done" in granted.words
+        assert "is granted and executed" in granted.words
         assert f"/console/payouts/{payout.id}" in granted.text
         assert await house.state(payout) is State.REFUNDED
 
@@ -180,7 +180,7 @@ async def test_a_payment_above_the_wallets_limit_is_approved(stage: OpenStage) -
         approval = await visitor.get(f"/approvals/{number}")
         assert f"/console/payouts/{payout.unique_id}" in approval.text
         granted = await visitor.submit(approval, f"/approvals/{number}/grant", why="agreed with ann")
-        assert "is granted and done" in granted.words
+        assert "is granted and executed" in granted.words
         await house.run()
         assert await house.state(payout) is State.FINISHED
         assert len(house.transfers()) == 1
@@ -211,10 +211,10 @@ async def test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two(st
             check = await visitor.submit(done, path, **{**form, **more})
             assert "only when a second person agrees: it raises the amount that the wallet pays" in check.words
         asked = await visitor.submit(check, path, **{**form, "per_day": ""}, sure="yes")
-        assert "You asked for it yourself" in asked.words
+        assert "You made this request" in asked.words
         page = await visitor.get("/vendors")
         assert "10.000000000000000000 ETH per day" in page.words
-        assert "To approval" in page.words
+        assert "Open approval" in page.words
         for wrong in ({"per_payment": "-1"}, {"per_day": "much"}, {"why": ""}):
             assert (await visitor.submit(page, path, **{**form, **wrong})).status == 400, wrong
         said = [actor for actor, text in await notes_of(house.s, "ETH") if text.startswith("the wallet pays")]

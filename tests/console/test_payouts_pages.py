@@ -297,7 +297,7 @@ async def test_vendors_are_shown_with_what_they_lost_and_what_is_paused(stage: O
             return lost.pop((route.partition("?")[0], 1), None)
 
     async with open_console(stage, at_exchange=Lossy()) as (house, address), visiting(address) as visitor:
-        assert "No effect was tried within the last day." in (await visitor.get("/vendors")).words
+        assert "No effect was attempted in the last 24 hours." in (await visitor.get("/vendors")).words
         await order(house)
         await house.run()
         await house.s.owner.execute(

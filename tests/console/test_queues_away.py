@@ -24,9 +24,9 @@ async def test_the_overview_says_that_redis_is_away_and_other_pages_go_on(stage:
                 server.kill()
                 for path in ("/", "/queues", "/parked"):
                     page = await visitor.get(path)
-                    assert (page.status, "parked messages are not known" in page.words) == (200, True), path
+                    assert (page.status, "parked messages are unavailable" in page.words) == (200, True), path
                     assert "does not answer" in page.words
-                for said in ("All quiet", "Nothing is parked", "No queue is declared"):
+                for said in ("All quiet", "No message is parked", "No queue is declared"):
                     assert said not in page.words
                 for path in ("/payouts", "/effects", "/freezes", "/jobs", "/trace?id=q:sub"):
                     assert (await visitor.get(path)).status == 200, path

@@ -64,7 +64,7 @@ async def test_a_role_below_the_one_that_a_form_needs_is_refused_and_changes_not
             for role in (each for each in Role if not each.may(route.role)):
                 answer = await known[role].post(path_of(route), {**FORM, "csrf": tokens[role]}, follow=False)
                 assert answer.status == 403, f"{role} {route.path}"
-                assert f"{role} is {role} and this needs" in answer.words
+                assert f"{role} is {role}, but this needs" in answer.words
                 tried += 1
         assert tried >= len(list(forms()))
         assert await state() == before

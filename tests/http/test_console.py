@@ -26,7 +26,7 @@ async def test_the_bare_address_leads_to_the_console(settings: Settings) -> None
             async with http.get(f"http://127.0.0.1:{port}{path}") as response:
                 assert response.status == 200
                 assert str(response.url) == f"http://127.0.0.1:{port}/console/"
-                assert "All quiet: nothing waits for a person." in await response.text()
+                assert "All quiet: nothing needs an operator." in await response.text()
         async with http.get(f"http://127.0.0.1:{port}/console/queues/transfers-pay-in") as response:
             assert "Nothing waits." in await response.text()
 

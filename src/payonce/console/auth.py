@@ -1,4 +1,4 @@
-"""Who may come in: names of this machine, its ticket, logins, forms that are ours, and a role for each route."""
+"""Authentication and authorisation: loopback access by ticket, sessions, CSRF checks, and the role of each route."""
 
 import hmac
 import ipaddress
@@ -23,10 +23,10 @@ from payonce.engine.operators import LOCAL_OPERATOR, Person, session_status
 FORM_MAX_BYTES: Final = 256 * 1024
 FORM_MAX_FIELDS: Final = 1_000
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-"""What proxies add. Behind one, whoever is in front of it would come in as the one who sits at the machine."""
+"""Headers that proxies add. Through a proxy, anybody could pass for the local operator."""
 
 _VISIT: Final = "console_visit"
-"""The name under which a request carries its visit, for the page of an error."""
+"""The request state that holds the visit, for error pages."""
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
@@ -43,7 +43,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether an address is reachable from this machine only."""
     name = host.strip("[]").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -76,13 +76,13 @@ class Auth:
             if visit is None:
                 return _to_login(request)
             if route is None:
-                # Only now: reloading the page that refused a form must not lose the navigation.
-                raise HTTPException(405, f"{request.method} is not known here", {"Allow": ", ".join(routes)})
+                # Checked after the visit, so that the error page has the navigation.
+                raise HTTPException(405, f"this page does not support {request.method}", {"Allow": ", ".join(routes)})
             if not visit.may(route.role):
                 raise HTTPException(
                     403,
-                    f"{visit.person.name} is {visit.person.role} and this needs an {route.role}; "
-                    f"an administrator changes that with: payonce users role {visit.person.name} {route.role}",
+                    f"{visit.person.name} is {visit.person.role}, but this needs the role {route.role}; "
+                    f"an administrator can run: payonce users role {visit.person.name} {route.role}",
                 )
             _check_readable(visit)
             response = await route.handler(visit)
@@ -93,7 +93,7 @@ class Auth:
         return endpoint
 
     async def visit(self, request: Request) -> Visit | None:
-        """None when a login is needed first."""
+        """Returns the authenticated visit; None if a login is needed."""
         cookies = Cookies.of(request)
         known = await session_status(self._context.read, cookies.session, active=not _is_automatic(request))
         person: Person | None = None if known.session is None else known.session.person
@@ -108,14 +108,14 @@ class Auth:
         csrf = cookies.csrf(logged_in=not local)
         summary = await self._cache.summary()
         visit = Visit(self._context, request, person, known.now, csrf, cookies, local, summary, self._cache, self._site)
-        # Before anything of the request is judged: the page that refuses it has the navigation then.
+        # Set before the request is checked, so that the error page has the navigation.
         setattr(request.state, _VISIT, visit)
         if request.method in ("GET", "HEAD"):
             return visit
         return replace(visit, form=await checked_form(request, csrf))
 
     async def _take_ticket(self, request: Request) -> Response:
-        """To the same page without the token, which stays in no address, history or list of links."""
+        """Redirects to the same page without the token, which must not stay in addresses or the browser's history."""
         cookies = Cookies.of(request)
         rest = {name: value for name, value in request.query_params.items() if name != PARAMETER}
         path = unquote(request.url.path).removeprefix(ROOT).removesuffix("/")
@@ -130,37 +130,37 @@ class Auth:
 
 
 def visit_of(request: Request) -> Visit | None:
-    """Who made this request; None when nobody was let in."""
+    """The visit of this request; None if it was not authenticated."""
     found: Visit | None = getattr(request.state, _VISIT, None)
     return found
 
 
 async def checked_form(request: Request, csrf: str) -> FormData:
-    """The form, if a page of ours made it. Judged before anything of it is used."""
+    """Returns the form. Raises HTTPException if its origin, size or CSRF token is wrong."""
     check_origin(request)
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > FORM_MAX_BYTES or "transfer-encoding" in request.headers:
-        raise HTTPException(413, f"a form has at most {FORM_MAX_BYTES:,} bytes, and says how many")
+        raise HTTPException(413, f"a form must have a Content-Length of at most {FORM_MAX_BYTES:,} bytes")
     form = await request.form(max_files=0, max_fields=FORM_MAX_FIELDS, max_part_size=FORM_MAX_BYTES)
     given = form.get("csrf")
     if not isinstance(given, str) or not hmac.compare_digest(given.encode("utf-8", "replace"), csrf.encode()):
-        raise HTTPException(403, "this form is not of your session; go back, load the page again, and repeat it")
+        raise HTTPException(403, "the form's token is not of your session; reload the page and submit it again")
     return form
 
 
 def check_origin(request: Request) -> None:
-    """A form of another site, or of another port of this machine, is refused, whatever it carries."""
+    """Rejects forms of other sites, and of other ports of this machine."""
     origin = request.headers.get("origin")
     if origin is not None:
         parts = urlsplit(origin)
         if parts.netloc.lower() != request.headers.get("host", "").lower() or parts.scheme not in ("http", "https"):
             raise HTTPException(
                 403,
-                f"this form comes from {origin[:200]}, which is not this console; "
-                "a proxy in front of it must pass the Host header on",
+                f"the form comes from {origin[:200]}, which is not this console; "
+                "a proxy in front of it must pass the Host header",
             )
     elif request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPException(403, "this form comes from another site")
+        raise HTTPException(403, "the form comes from another site")
 
 
 def with_headers(cookies: Cookies, response: Response) -> Response:
@@ -172,50 +172,50 @@ def with_headers(cookies: Cookies, response: Response) -> Response:
 
 
 def _check_is_local(request: Request) -> None:
-    """Against names that were made to point here (DNS rebinding), and against proxies: without a login both would
-    let strangers in. A proxy may pass neither its own name nor a trace of itself; then the ticket keeps them out."""
+    """Rejects other host names (DNS rebinding) and proxies: without logins both would let strangers in. The ticket
+    protects against proxies that do not reveal themselves."""
     host = request.headers.get("host", "")
     name = urlsplit(f"//{host}").hostname or ""
     if not is_loopback(name):
         raise HTTPException(
             421,
-            f"without a login this console answers only as localhost, not as {host[:200]!r}; "
-            "give people a login with: payonce users add NAME",
+            f"without logins the console answers only as localhost, not as {host[:200]!r}; "
+            "add one with: payonce users add NAME",
         )
     for header in FORWARDED:
         if header in request.headers:
             raise HTTPException(
                 403,
-                f"this request came through a proxy ({header}), and nobody has a login yet; "
-                "add the first person with: payonce users add NAME --role approver",
+                f"the request came through a proxy ({header}), and no login exists yet; "
+                "add the first with: payonce users add NAME --role approver",
             )
 
 
 def _ticket_required() -> HTTPException:
     return HTTPException(
         403,
-        "nobody has a login yet, so only the console's link leads in; `payonce console` prints it on the machine "
-        "that runs this, as `payonce up` does when it starts at a terminal",
+        "no login exists yet, so the console opens only with its link; print it with `payonce console` on the machine "
+        "that runs this process",
     )
 
 
 def _check_readable(visit: Visit) -> None:
-    """NUL is text to a browser and none to the store: no page has a use for it. Nor is a blank the name of anything."""
+    """Rejects NUL characters, which PostgreSQL cannot store, and blank names in the path."""
     if not all(str(value).strip() for value in visit.path.values()):
-        raise HTTPException(404, "the address has a blank where a name or an id belongs; copy one from a list")
+        raise HTTPException(404, "the address has a blank name or id; copy one from a list")
     given = (*visit.path.values(), *visit.query.values(), *visit.form.values())
     if any(isinstance(value, str) and "\x00" in value for value in given):
-        raise HTTPException(400, "the address or the form has a NUL in it, which no name, id or reason has")
+        raise HTTPException(400, "the address or the form contains a NUL character; remove it")
 
 
 def _is_automatic(request: Request) -> bool:
-    """A page that is open renews itself, with nobody's doing."""
+    """Whether an open page refreshes itself, without action of the person."""
     return "hx-request" in request.headers or request.url.path == f"{ROOT}/live"
 
 
 def _to_login(request: Request) -> Response:
     wanted = str(request.url.replace(scheme="", netloc="")) if request.method == "GET" else ""
     if _is_automatic(request):
-        # A fragment or a stream cannot show a form; the page it belongs to is loaded anew.
+        # A fragment or stream cannot show the login form, so the page is reloaded.
         return Response(status_code=401, headers={"HX-Refresh": "true"})
     return RedirectResponse(link("/login", next=wanted if wanted.startswith(ROOT) else None), status_code=303)

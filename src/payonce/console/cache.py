@@ -1,4 +1,4 @@
-"""What many pages show and many people look at: loaded for all of them, at most so often."""
+"""Data that many pages show, loaded once for all viewers and cached for seconds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,9 +10,9 @@ from payonce.engine.effects.meter import AssetFlow, asset_flows
 from payonce.engine.monitoring.attention import Attention
 
 METER_TIMES = 15
-"""The meter adds up a day of effects, so it is kept so many times longer than the rest."""
+"""The meter totals a day of effects, so it is cached this many times longer."""
 CAUSES_TIMES = 5
-"""Causes read some hundred messages."""
+"""Causes read some hundred messages, so they are cached this many times longer."""
 
 
 class Cache:
@@ -27,18 +27,18 @@ class Cache:
         return await self._summary.get()
 
     async def attention(self) -> Sequence[Attention]:
-        """What the services' own objects need of a person."""
+        """What in the services needs an operator."""
         return await self._attention.get()
 
     async def causes(self) -> Mapping[str, str]:
-        """Why most of what is parked, in review or unknown is so."""
+        """The most frequent cause of parked messages, effects in review and unknown effects."""
         return await self._causes.get()
 
     async def meter(self) -> Sequence[AssetFlow]:
         return await self._meter.get()
 
     def forget(self) -> None:
-        """After a change, whoever made it sees it."""
+        """Drops cached data after a change, so that it is visible at once."""
         for each in (self._summary, self._attention, self._causes):
             each.forget()
 

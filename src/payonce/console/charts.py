@@ -1,4 +1,4 @@
-"""Charts as they stand without JavaScript: every line on one scale, with the axes written beside it."""
+"""Static charts for browsers without JavaScript: all lines on one scale, with labelled axes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 WIDTH, HEIGHT = 120, 24
-"""Of the drawing's own units; the stylesheet stretches it."""
+"""In units of the drawing, which the stylesheet scales."""
 NICE: Final = (1, 2, 5, 10)
 _MOMENTS: Final = {"day": "%m-%d", "month": "%Y-%m"}
 _SIZES: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -16,7 +16,7 @@ _SIZES: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 class Line:
     tone: str
     segments: Sequence[str]
-    """Points; a gap in what was seen ends a segment."""
+    """Points; a gap in the data ends a segment."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StaticChart:
 def static_chart(
     columns: Mapping[str, Sequence[Any]], lines: Sequence[tuple[str, str, str]], units: int = 1, step: str = "minute"
 ) -> StaticChart:
-    """`lines` are (column, label, tone); a value is so many units of what the axis shows."""
+    """`lines` are (column, label, tone); values are divided by `units` for the axis."""
     top = nice_top([value for column, _, _ in lines for value in columns[column] if value is not None], units)
     at = columns["at"]
     drawn = [Line(tone, segments(columns[column], top * units)) for column, _, tone in lines]
@@ -40,7 +40,7 @@ def static_chart(
 
 
 def nice_top(values: Sequence[float], units: int = 1) -> float:
-    """1, 2 or 5 times a power of ten, and not below any value; at least 2, so that the middle is a whole number."""
+    """The smallest of 1, 2 or 5 times a power of ten that no value exceeds; at least 2, so that the middle is whole."""
     most = max(values, default=0) / units
     power = 1
     while power * 10 < most:
@@ -56,12 +56,12 @@ def segments(values: Sequence[float | None], top: float) -> list[str]:
             found.append([])
         else:
             found[-1].append(f"{index * across:.1f},{HEIGHT - value / top * HEIGHT:.1f}")
-    # A line needs two points: one alone is drawn as a dot.
+    # A single point is doubled, and so drawn as a dot.
     return [" ".join(each if len(each) > 1 else each * 2) for each in found if each]
 
 
 def short(value: float) -> str:
-    """As on the axes that JavaScript draws: 1500 is 1.5k."""
+    """Formats like the JavaScript axes: 1500 is 1.5k."""
     size, letter = next(((size, letter) for size, letter in _SIZES if value >= size), (1, ""))
     return f"{value / size:g}{letter}"
 

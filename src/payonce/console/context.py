@@ -15,7 +15,7 @@ from payonce.engine.monitoring.lookup import Lookup
 
 
 class Context(Protocol):
-    """`App` is one; a test makes its own from a stage."""
+    """Implemented by `App`, and by tests on a stage."""
 
     @property
     def database(self) -> Database: ...
@@ -34,26 +34,26 @@ class Context(Protocol):
 
     @property
     def resources(self) -> Sequence[object]:
-        """What the services' roles of this process opened; empty in one that runs none."""
+        """What the roles of this process opened; empty without roles."""
         ...
 
     @property
     def lookups(self) -> Sequence[Lookup]:
-        """Of every service, whichever roles run here."""
+        """Of every service, independent of the roles of this process."""
         ...
 
     @property
     def attention(self) -> Sequence[AttentionSource]:
-        """Of every service, whichever roles run here."""
+        """Of every service, independent of the roles of this process."""
         ...
 
     def holds(self, role: str) -> bool:
-        """Whether the database has the tables of this role's service, whichever roles run here."""
+        """Whether the database has the tables of this role's service, independent of the roles of this process."""
         ...
 
     @property
     def closing(self) -> asyncio.Event:
-        """Set when the process stops listening: streams end then."""
+        """Set when the process stops listening, which ends streams."""
         ...
 
     def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]: ...

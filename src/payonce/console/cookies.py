@@ -1,4 +1,4 @@
-"""The console's cookies: the session or the ticket, the visit a login form belongs to, colours, a notice."""
+"""The console's cookies: session, ticket, browser id for login forms, colour theme, notice."""
 
 import hmac
 import secrets
@@ -49,13 +49,13 @@ class Cookies:
         )
 
     def csrf(self, logged_in: bool) -> str:
-        """A token that only a page of ours could have shown: made from what only the browser and we know."""
-        # The visit alone could be set by another port of this machine; the ticket cannot be known there.
+        """A token that only our own pages contain, derived from secrets that only the browser and we know."""
+        # Another port of this machine could set the browser id, but does not know the ticket.
         key = self.session if logged_in and self.session else f"{self.ticket or ''}{self.visit}"
         return hmac.new(key.encode("utf-8", "replace"), b"payonce console form", "sha256").hexdigest()
 
     def notice(self, csrf: str) -> str:
-        """What a change of this very session left to say; anybody else's words, such as another port's, are none."""
+        """The notice of a change in this session; empty for a cookie that anybody else set, such as another port."""
         given, _, text = self.sealed_notice.partition(".")
         notice = unquote(text)
         return notice if hmac.compare_digest(given.encode("utf-8", "replace"), _seal(csrf, notice).encode()) else ""

@@ -1,4 +1,4 @@
-"""What people type into forms and addresses, read with bounds; a refusal names the value and the way out."""
+"""Parsers of form fields and query parameters. Invalid names the value and the remedy."""
 
 import re
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from payonce.kit.outcomes import Invalid
 
 REASON_MAX_LENGTH: Final = 1_000
 PAGE_ROWS: Final = 50
-"""Rows of one page of a list."""
+"""Rows per page of a list."""
 
 
 def text_of(given: Mapping[str, Any], name: str) -> str:
-    """A field as text; one that is missing, or is a file, is empty."""
+    """The field as text; empty if it is missing or a file."""
     value = given.get(name, "")
     return value.strip() if isinstance(value, str) else ""
 
 
 def name_of(given: Mapping[str, Any], name: str) -> str | None:
-    """A filter by name or id; None when nothing was typed."""
+    """A name or id to filter by; None if the field is empty."""
     text = text_of(given, name)
     if "\x00" in text or len(text) > NAME_MAX_LENGTH:
         raise Invalid(f"{name} is {text[:40]!r}; it must have at most {NAME_MAX_LENGTH} characters, without NUL")
@@ -31,9 +31,7 @@ def name_of(given: Mapping[str, Any], name: str) -> str | None:
 def reason_of(given: Mapping[str, Any], name: str = "why") -> str:
     text = text_of(given, name)
     if not text or len(text) > REASON_MAX_LENGTH:
-        raise Invalid(
-            f"the reason has {len(text)} characters; say why in 1 to {REASON_MAX_LENGTH:,}, for whoever looks next"
-        )
+        raise Invalid(f"the reason has {len(text)} characters; give one of 1 to {REASON_MAX_LENGTH:,} characters")
     return text
 
 
@@ -64,7 +62,7 @@ def number_of(given: Mapping[str, Any], name: str) -> int | None:
 
 
 def moment_of(given: Mapping[str, Any], name: str) -> datetime | None:
-    """As browsers send it, or with an offset; without one it is UTC, as everything on these pages is."""
+    """A time as browsers send it; without an offset it is UTC, like all times on the pages."""
     text = text_of(given, name)
     if not text:
         return None

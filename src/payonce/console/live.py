@@ -1,4 +1,4 @@
-"""The stream that keeps open pages fresh: every few seconds the word to look again, and now and then the charts."""
+"""The event stream of open pages: a tick every few seconds, and samples for the charts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,18 +16,18 @@ from payonce.engine.monitoring.history import QueueMinute, history
 
 TICK_S: Final = 3.0
 SAMPLE_EVERY: Final = 5
-"""Ticks from one drawing of the charts to the next: their minutes do not change faster."""
+"""Ticks between chart samples, whose resolution is a minute."""
 STREAM_LIMIT_S: Final = 60.0
-"""A browser comes back by itself, and is then looked at anew: whoever was logged out meanwhile stays out."""
+"""The browser reconnects automatically and is then authenticated again, so a logout takes effect."""
 STREAMS_MAX: Final = 100
-"""Per process; whoever comes later has pages that do not renew themselves."""
+"""Per process; further pages do not refresh themselves."""
 
 
 @dataclass(frozen=True)
 class Window:
     minutes: int
     step: int
-    """Minutes that one point of a chart stands for."""
+    """Minutes per point of a chart."""
 
 
 WINDOWS: Final = {"1h": Window(60, 1), "6h": Window(360, 5), "24h": Window(1_440, 15)}
@@ -37,7 +37,7 @@ _open: set[object] = set()
 
 async def live(visit: Visit) -> Response:
     if len(_open) >= STREAMS_MAX:
-        raise HTTPException(503, f"{STREAMS_MAX} pages are open already; this one does not renew itself")
+        raise HTTPException(503, f"{STREAMS_MAX} pages are open already; this one does not refresh itself")
     queue = name_of(visit.query, "queue")
     window = WINDOWS[choice_of(visit.query, "window", tuple(WINDOWS), "1h")]
     return StreamingResponse(_ticks(visit, queue, window), media_type="text/event-stream")
@@ -62,8 +62,8 @@ async def _ticks(visit: Visit, queue: str | None, window: Window) -> AsyncIterat
 
 
 def columns(minutes: Sequence[QueueMinute], step: int = 1) -> dict[str, list[Any]]:
-    """As charts take them: one list per line, a gap as null. A point is the average of its runs, the last depth and the
-    greatest age. The minute that runs is not over: its count so far would look like a fall, so it is left out."""
+    """Columns for charts: one list per line, a gap as None. A point has the average of runs, the last depth and the
+    greatest age. The current minute is omitted from runs, since its partial count would look like a drop."""
     first = len(minutes) % step
     groups = [minutes[start : start + step] for start in range(first, len(minutes), step)]
     found: dict[str, list[Any]] = {"at": [int(group[-1].minute.timestamp()) for group in groups]}

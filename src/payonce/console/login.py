@@ -1,4 +1,4 @@
-"""Login, logout and the choice of colours: what is open to whoever is not known yet."""
+"""Login, logout and colour theme: the pages that need no authentication."""
 
 from urllib.parse import urlsplit
 
@@ -44,7 +44,7 @@ def routes(context: Context, loopback: bool) -> list[Route]:
         form = await checked_form(request, cookies.csrf(logged_in=known.session is not None))
         chosen = text_of(form, "theme")
         if chosen not in THEMES:
-            raise HTTPException(400, f"there are no colours {chosen[:40]!r}; choose {', '.join(THEMES)}")
+            raise HTTPException(400, f"unknown theme {chosen[:40]!r}; choose {', '.join(THEMES)}")
         response = RedirectResponse(_local_target(text_of(form, "next")), status_code=303)
         cookies.set(response, THEME, chosen, max_age_s=THEME_KEPT_S)
         return with_headers(cookies, response)
@@ -85,7 +85,7 @@ def _form(
 
 
 def _local_target(wanted: str) -> str:
-    """Only to pages of this site: a login must not lead to somebody else's."""
+    """The URL if it is one of the console, else its first page: no open redirects."""
     parts = urlsplit(wanted)
     inside = not parts.scheme and not parts.netloc and (parts.path == ROOT or parts.path.startswith(f"{ROOT}/"))
     return wanted if inside and "\\" not in wanted and wanted.isprintable() else link("")

@@ -1,4 +1,4 @@
-"""How a process serves the console, also where its extra is not installed."""
+"""Mounts the console in a process, with a 503 if its extra is not installed."""
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -28,8 +28,8 @@ def console(
     services: Callable[[], Mapping[str, "ServicePages"]],
     **options: Any,
 ) -> ASGIApp:
-    """To be mounted at CONSOLE. `host` is where the process listens; `token` is what its link carries while nobody has
-    a login; `services` returns what each service adds, by its name."""
+    """The application to mount at CONSOLE. `host` is the listening address, `token` returns the token of the console's
+    link, and `services` the pages of each service by name."""
     if any(find_spec(name) is None for name in NEEDED):
         return Starlette(routes=[Route("/{rest:path}", _missing)])
     from payonce.console.site import build_console
@@ -38,7 +38,7 @@ def console(
 
 
 def entry_routes() -> list[BaseRoute]:
-    """From the bare address, and from the console's own without its last slash."""
+    """Redirects from / and from the console's path without a trailing slash."""
     return [Route("/", _enter), Route(CONSOLE, _enter)]
 
 
@@ -48,4 +48,4 @@ async def _enter(request: Request) -> Response:
 
 
 async def _missing(request: Request) -> Response:
-    return PlainTextResponse("the console is not installed here; install payonce[console]\n", status_code=503)
+    return PlainTextResponse("the console is not installed; run: pip install 'payonce[console]'\n", status_code=503)

@@ -1,4 +1,4 @@
-"""What a page is made of: routes that name the role they need, and the visit that their handlers are given."""
+"""Pages: their routes with the roles they need, and the visit that handlers receive."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ NOTICE_MAX_LENGTH: Final = 600
 
 FIRST_GROUPS: Final = ("Now", "Work", "Money")
 LAST_GROUP: Final = "Record"
-"""Groups of the navigation. Groups of services stand between them."""
+"""Groups of the navigation; services' groups are between them."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,26 @@ class PageRoute:
 
 @dataclass(frozen=True)
 class Page:
-    """One entry of the navigation, or, without a group, a page that only links lead to."""
+    """A page: an entry of the navigation, or, without a group, reachable by links only."""
 
     title: str
     path: str
     routes: tuple[PageRoute, ...]
     group: str | None = None
     badge: str | None = None
-    """The name of the count in `Alerts` that is shown beside its title."""
+    """The count in `Alerts` shown beside the title."""
 
 
 @dataclass(frozen=True)
 class VendorSection:
-    """A part of the page of vendors."""
+    """A service's section of the vendors page."""
 
     load: Callable[["Visit"], Awaitable[Mapping[str, Any] | None]]
-    """What its templates show as `section`; None where there is nothing to show."""
+    """Loads what the templates use as `section`; None if there is nothing to show."""
     template: str
-    """Renewed while the page is open."""
+    """Refreshed while the page is open."""
     form: str | None = None
-    """Below all sections, and not renewed, so that nothing that is typed gets lost."""
+    """Shown below all sections and not refreshed, so that typed text is not lost."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ class ServicePages:
     templates: Path
     """The folder of its templates. Their names begin with the service's: `giftcards/list.html`."""
     tones: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The tone of each state, by the kind of object that lookups and timelines name: good, bad, warn, calm or plain."""
+    """The tone of each state by kind of object: good, bad, warn, calm or plain."""
     vendor_sections: Sequence[VendorSection] = ()
 
 
 @dataclass(frozen=True)
 class Site:
-    """The pages of the platform and of the services, and what they are rendered with."""
+    """All pages of the platform and the services, and the template environment."""
 
     pages: Sequence[Page]
     navigation: Sequence[tuple[str, Sequence[Page]]]
-    """The groups in their order, each with its pages."""
+    """The groups in order, each with its pages."""
     vendor_sections: Sequence[VendorSection]
     templates: Environment
 
@@ -97,7 +97,7 @@ class Site:
 
 
 def navigation_of(pages: Sequence[Page]) -> list[tuple[str, Sequence[Page]]]:
-    """The groups that have pages, in their order."""
+    """The groups that have pages, in order."""
     found: dict[str, list[Page]] = {group: [] for group in FIRST_GROUPS}
     for page in pages:
         if page.group is not None:
@@ -108,17 +108,17 @@ def navigation_of(pages: Sequence[Page]) -> list[tuple[str, Sequence[Page]]]:
 
 @dataclass(frozen=True)
 class Visit:
-    """One request of one person."""
+    """An authenticated request."""
 
     context: Context
     request: Request
     person: Person
     now: datetime
-    """By the store's clock, as all times on a page are."""
+    """The database's clock, like all times on a page."""
     csrf: str
     cookies: Cookies
     local: bool
-    """Nobody logged in: this is whoever sits at the machine."""
+    """Whether this is the local operator, without a login."""
     summary: Summary
     cache: Cache
     site: Site
@@ -130,16 +130,16 @@ class Visit:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query of the address."""
+        """The query parameters."""
         return self.request.query_params
 
     @property
     def is_refresh(self) -> bool:
-        """The page is open already and asks for its living parts alone."""
+        """Whether an open page requests its live parts."""
         return "hx-request" in self.request.headers
 
     def has(self, path: str) -> bool:
-        """Whether there is such a page to link to."""
+        """Whether the console has a page at this path."""
         return any(page.path == path for page in self.site.pages)
 
     def may(self, role: Role | str) -> bool:
@@ -166,14 +166,14 @@ class Visit:
         return response
 
     def done(self, path: str, notice: str) -> Response:
-        """After a change: to the page that shows it, with a sentence on what happened."""
+        """Redirects after a change to the page that shows it, with a notice."""
         response = RedirectResponse(link(path), status_code=303)
         self.cookies.set_notice(response, self.csrf, notice[:NOTICE_MAX_LENGTH])
         return response
 
     def awaiting_approval(self, approval_id: int) -> Response:
-        """After a change that waits for somebody else: to the page where it is granted."""
-        text = f"Asked. Nothing is done until a second person grants approval {approval_id}."
+        """Redirects after a request that needs approval to the page of the approval."""
+        text = f"Requested. Nothing is changed until a second person grants approval {approval_id}."
         return self.done(f"/approvals/{approval_id}", text)
 
 

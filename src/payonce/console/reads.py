@@ -1,4 +1,4 @@
-"""Reads of a page within a bound of time."""
+"""Reads of a page with a time limit."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

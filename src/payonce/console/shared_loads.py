@@ -1,4 +1,4 @@
-"""What is asked for by many at once and loaded for all of them, at most so often."""
+"""Values loaded once for many concurrent readers, and cached."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class CachedValue(Generic[Value]):
-    """Whoever comes while it is being loaded waits for that; an error is not kept."""
+    """Concurrent readers share one load; errors are not cached."""
 
     def __init__(self, load: Callable[[], Awaitable[Value]], keep_s: float) -> None:
         self._load = load

@@ -1,4 +1,4 @@
-"""The site: every page behind a login, static files, and errors as pages for a person."""
+"""The console's application: pages behind a login, static files and error pages."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +31,10 @@ from payonce.kit.redact import redact
 EXPECTED: Final = (PayonceError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 """Listed one by one, because the framework logs whatever Exception handles as a bug."""
 KEEP_S: Final = 2.0
-"""For how long what every page shows (depths, alerts) is not asked for again, however many look."""
+"""How long depths and alerts, which every page shows, are cached."""
 PATH_SHOWN_MAX: Final = 200
 STATIC_AGE_S: Final = 365 * 86_400
-"""The address of a static file changes with its content."""
+"""The URL of a static file changes with its content."""
 
 INTERNAL_ERROR: Final = "internal error of payonce; see its log"
 
@@ -50,8 +50,8 @@ def build_console(
     *,
     keep_s: float = KEEP_S,
 ) -> Starlette:
-    """`host` is where the process listens: beyond loopback nobody comes in without a login. `services` has what each
-    service adds, by its name."""
+    """`host` is the listening address: beyond loopback every page needs a login. `services` has the pages of each
+    service by name."""
     site = Site.of(pages, services)
     auth = Auth(context, host, site, keep_s, Ticket(token))
     routes = [
@@ -62,9 +62,9 @@ def build_console(
         routes=[
             Mount("/static", _Static(directory=STATIC)),
             *login.routes(context, is_loopback(host)),
-            # What is written out comes before what matches anything: /effects/freeze is not the effect "freeze".
+            # Fixed paths come before parameters: /effects/freeze is not the effect "freeze".
             *sorted(routes, key=lambda route: len(re.findall(r"{", route.path))),
-            # Needs a login like every page: a wrong address keeps the navigation.
+            # Needs a login like every page, so that the error page has the navigation.
             Route("/{rest:path}", auth.protected({"GET": get("/{rest:path}", _no_page)}), methods=["GET", "POST"]),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _bug, **dict.fromkeys(EXPECTED, _error)},
@@ -72,7 +72,7 @@ def build_console(
 
 
 async def _no_page(visit: Visit) -> Response:
-    """An address with a slash too many is taken for the one without it."""
+    """Redirects from a trailing slash; otherwise raises 404."""
     path = str(visit.path["rest"])
     if path.endswith("/"):
         return RedirectResponse(link(f"/{path.rstrip('/')}", **visit.query), status_code=307)
@@ -106,7 +106,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _error(request: Request, error: Exception) -> Response:
-    """Bad input is the visitor's; what changed meanwhile is looked at again; a database that is away is for later."""
+    """Maps an exception to a status: bad input, a concurrent change, an unavailable database, or an internal error."""
     if isinstance(error, Invalid):
         status = HTTPStatus.NOT_FOUND if isinstance(error, UnknownQueue) else HTTPStatus.BAD_REQUEST
         return _error_page(request, status, str(error))
@@ -126,7 +126,7 @@ def _bug(request: Request, error: Exception) -> Response:
 
 
 def _error_page(request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Within the console's frame for whoever has come in; bare for others, who see no page's name."""
+    """The error within the console's layout for authenticated visits, else a bare page without navigation."""
     title, said, visit = HTTPStatus(status).phrase, redact(detail), visit_of(request)
     if visit is not None:
         response = visit.page("problem.html", title, status=status, detail=said)

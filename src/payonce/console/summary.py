@@ -1,4 +1,4 @@
-"""What every page shows beside its own: how deep the queues are, and what waits for a person."""
+"""Shown on every page: queue depths and alerts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from payonce.engine.monitoring.alerts import Alerts, alerts
 from payonce.kit.outcomes import Invalid, QueueAway
 
 AT_ONCE: Final = 4
-"""Queues that are asked at once: the engine's own connections are few, and workers need them more."""
+"""Concurrent reads: the engine has few connections, and workers need them more."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ async def load_summary(context: Context) -> Summary:
 
 
 async def depths(admin: Admin) -> tuple[list[Depth], str | None]:
-    """Of every queue, by name; and why some are missing when the server of the queues does not answer."""
+    """The depth of every queue, and the error if the queue server is unavailable and some are missing."""
     turns, away = asyncio.Semaphore(AT_ONCE), list[str]()
 
     async def one(queue: str) -> Depth | None:
         async with turns:
             if away:
-                # Each further question might wait for as long as the first.
+                # Each further read could block for as long as the first.
                 return None
             try:
                 return await admin.depth(queue)
             except QueueAway as error:
                 away.append(str(error))
             except Invalid:
-                # It went between the list and the look.
+                # The queue was removed after it was listed.
                 pass
             return None
 

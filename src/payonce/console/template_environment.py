@@ -1,4 +1,4 @@
-"""The templates, and how values look on a page: amounts, ages, counts, moments."""
+"""The Jinja environment, and filters that format amounts, ages, counts and times."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
 TEMPLATES: Final = FileSystemLoader(FOLDER / "templates")
 DOCUMENT_MAX_LENGTH: Final = 20_000
-"""Of a payload on a page; the rest is for `payonce queues peek --json`."""
+"""Of a payload on a page; `payonce queues peek --json` shows all of it."""
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -41,7 +41,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(moment: datetime | None, now: datetime) -> str:
-    """`3 min ago`, `in 2 h`; the moment itself is its title."""
+    """`3 min ago`, `in 2 h`."""
     if moment is None:
         return "–"
     seconds = (now - moment).total_seconds()
@@ -51,7 +51,7 @@ def age(moment: datetime | None, now: datetime) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """To the second, in UTC, so that it can be compared with any log."""
+    """To the second, in UTC, to compare with logs."""
     return "–" if value is None else value.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -65,7 +65,7 @@ def count(value: int | None) -> str:
 
 
 def spark(values: Sequence[float | int | None], width: int = 120, height: int = 24) -> str:
-    """The points of a small line through the values; the largest touches the top."""
+    """The points of a sparkline; the largest value touches the top."""
     known = [value or 0 for value in values]
     top = max(known, default=0) or 1
     step = width / max(len(known) - 1, 1)
@@ -75,12 +75,12 @@ def spark(values: Sequence[float | int | None], width: int = 120, height: int = 
 
 
 def as_json(value: Any) -> str:
-    """For a data attribute; the template escapes it."""
+    """JSON for a data attribute, which the template escapes."""
     return msgspec.json.encode(value).decode()
 
 
 def document(value: Any) -> str:
-    """A JSON object as it may be shown: secrets hidden, indented, bounded."""
+    """Indented JSON with secrets redacted, cut at DOCUMENT_MAX_LENGTH."""
     text = msgspec.json.format(msgspec.json.encode(without_secrets(value)), indent=2).decode()
     return text if len(text) <= DOCUMENT_MAX_LENGTH else text[:DOCUMENT_MAX_LENGTH] + "\n… cut here"
 
@@ -93,7 +93,7 @@ def _one_unit(seconds: float) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """The address of a static file, which changes with its content, so that browsers may keep it."""
+    """The URL of a static file, which contains its digest, so that browsers may cache it."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"{ROOT}/static/{name}?v={digest}"
 
@@ -101,7 +101,7 @@ def asset(name: str) -> str:
 def _environment() -> Environment:
     made = Environment(
         loader=TEMPLATES,
-        # Everything that comes from a payload, a vendor or a person is text, never markup.
+        # Text from payloads, vendors and people is never markup.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -116,11 +116,11 @@ def _environment() -> Environment:
 
 
 ENVIRONMENT: Final = _environment()
-"""Of the platform's templates alone."""
+"""The platform's templates only."""
 
 
 def environment_with(folders: Mapping[str, Path], tones: Mapping[str, Mapping[str, str]]) -> Environment:
-    """The platform's templates, and those of each folder under its name. `tones` has the tone of each state by kind of
+    """The platform's templates, and those of each folder under its name; `tones` has the tone of each state by kind of
     object."""
     services = PrefixLoader({name: FileSystemLoader(folder) for name, folder in folders.items()})
     made = ENVIRONMENT.overlay(loader=ChoiceLoader([TEMPLATES, services]))

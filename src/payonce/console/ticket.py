@@ -1,4 +1,4 @@
-"""The ticket of whoever sits at the machine: while nobody has a login, the link that `payonce up` prints carries it."""
+"""The ticket of the local operator: until a login exists, the console's link contains its token."""
 
 import hmac
 from collections.abc import Callable
@@ -11,13 +11,13 @@ TICKET_KEPT_S: Final = 30 * 86_400
 
 
 class Ticket:
-    """Read when it is first asked for: a process that only people with logins visit has no use for one."""
+    """Read on first use: a process whose visitors all have logins needs none."""
 
     def __init__(self, read: Callable[[], str]) -> None:
         self._read = read
 
     def matches_token(self, token: str) -> bool:
-        """Whether this is the token of the link."""
+        """Whether `token` is the link's."""
         return hmac.compare_digest(token.encode("utf-8", "replace"), self._read().encode())
 
     def matches_cookie(self, cookie: str | None) -> bool:
@@ -25,11 +25,11 @@ class Ticket:
 
     @property
     def cookie(self) -> str:
-        """Made from the token, so that a browser's store does not have the link itself."""
+        """Derived from the token, so that the browser does not store the link itself."""
         return hmac.new(self._read().encode(), b"payonce console ticket", "sha256").hexdigest()
 
 
 def link_with(token: str, host: str, port: int) -> str:
-    """What a person opens."""
+    """The link to the console."""
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}{ROOT}?{PARAMETER}={token}"

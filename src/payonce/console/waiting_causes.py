@@ -1,4 +1,4 @@
-"""Why messages are parked and effects are open, over all queues, read in bounds."""
+"""Causes of parked messages and open effects over all queues, from bounded samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from payonce.engine.monitoring.causes import Cause, cause_key, causes
 from payonce.kit.outcomes import Invalid, QueueAway
 
 READ_MAX: Final = 200
-"""Messages of one queue, or effects of one state, whose reasons are read."""
+"""Messages per queue, or effects per state, that are read."""
 QUEUES_MAX: Final = 20
-"""Queues that are read; those with the most parked messages."""
+"""Queues that are read: those with the most parked messages."""
 
 
 @dataclass(frozen=True)
 class ParkedCause:
-    """Parked messages of one queue that wait for one cause."""
+    """Parked messages of one queue with the same cause."""
 
     queue: str
     cause: Cause
@@ -29,13 +29,13 @@ class ParkedCause:
 @dataclass(frozen=True)
 class ParkedCauses:
     found: Sequence[ParkedCause]
-    """The most frequent first."""
+    """Most frequent first."""
     read: int
-    """Messages that were read."""
+    """Number of messages read."""
 
 
 async def parked_causes(context: Context, depths: Sequence[Depth]) -> ParkedCauses:
-    """Of the queues that have parked messages. A queue that is gone, or whose server does not answer, has none."""
+    """Causes per queue. Removed queues, and queues whose server is unavailable, are omitted."""
     wanted = sorted((depth for depth in depths if depth.parked), key=lambda depth: (-depth.parked, depth.queue))
     found, read = [], 0
     for depth in wanted[:QUEUES_MAX]:
@@ -52,7 +52,7 @@ async def parked_causes(context: Context, depths: Sequence[Depth]) -> ParkedCaus
 
 
 async def leading_causes(context: Context, depths: Sequence[Depth]) -> Mapping[str, str]:
-    """The most frequent cause of what is parked, in review and unknown; without what has none."""
+    """The most frequent cause of parked messages, effects in review and unknown effects, if there are any."""
     found = {}
     if parked := (await parked_causes(context, depths)).found:
         found["parked"] = parked[0].cause.example

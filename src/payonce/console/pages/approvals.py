@@ -1,4 +1,4 @@
-"""Approvals: what was asked by one person and waits for a second one, and above which amounts that is so."""
+"""Approvals: requests that wait for a second person, and the thresholds above which one is needed."""
 
 from typing import Final
 
@@ -59,18 +59,22 @@ async def one_approval(visit: Visit) -> Response:
 
 
 async def grant_approval(visit: Visit) -> Response:
-    """Agrees, and does it in the same moment; what can no longer be done as it was asked ends denied."""
+    """Grants and executes the request; if it is no longer possible, it is denied."""
     why = text_of(visit.form, "why") or "agreed"
     async with visit.context.begin() as tx:
         decided = await grant(tx, visit.context.actions, _number(visit), visit.person.name, why)
-    done = "is granted and done" if decided.state is ApprovalState.GRANTED else f"could not be done: {decided.result}"
+    done = (
+        "is granted and executed"
+        if decided.state is ApprovalState.GRANTED
+        else f"could not be executed: {decided.result}"
+    )
     return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} {done}.")
 
 
 async def deny_approval(visit: Visit) -> Response:
     async with visit.context.begin() as tx:
         decided = await deny(tx, _number(visit), visit.person.name, reason_of(visit.form))
-    return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} is denied; nothing was done.")
+    return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} is denied; nothing was changed.")
 
 
 async def set_one_threshold(visit: Visit) -> Response:
@@ -83,7 +87,7 @@ async def remove_one_threshold(visit: Visit) -> Response:
 
 
 async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) -> Response:
-    """At once where it asks a second person for more; otherwise that person is asked about it first."""
+    """Immediate if it makes approvals stricter; otherwise it needs an approval itself."""
     action = visit.context.actions["change threshold"]
     sure = text_of(visit.form, "sure") == "yes"
     async with visit.context.begin() as tx:
@@ -97,7 +101,7 @@ async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) ->
         typed = {name: text_of(visit.form, name) for name in ("asset", "amount", "decimals")}
         return visit.page(
             "check_change.html",
-            "Ask for less?",
+            "Loosen the threshold?",
             crumbs=[("Approvals", "/approvals")],
             sentences=[f"You want to {seen.assessment.text}."],
             amounts=(),
@@ -112,7 +116,7 @@ async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) ->
             asks_why=True,
         )
     if isinstance(end, Executed):
-        return visit.done("/approvals", f"Above {above} a second person is asked.")
+        return visit.done("/approvals", f"Above {above} a second person must now agree.")
     return visit.awaiting_approval(end.id)
 
 
@@ -123,7 +127,7 @@ def _number(visit: Visit) -> int:
 
 
 def _subject(visit: Visit, approval: Approval) -> dict[str, str] | None:
-    """Where to look at what it is about; None when its action has no page, or is not known to this process."""
+    """The link to the request's subject; None if its action has no page, or is unknown in this process."""
     action = visit.context.actions.get(approval.action)
     if action is None or action.link is None:
         return None

@@ -1,4 +1,4 @@
-"""The audit log: who did what, newest first, and how far it is sealed."""
+"""The audit log, newest first, and the state of its seals."""
 
 from starlette.responses import Response
 

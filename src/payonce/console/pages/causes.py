@@ -1,4 +1,4 @@
-"""Every parked message by its queue and its cause: what an outage left behind, without opening a message."""
+"""Parked messages by queue and cause."""
 
 from starlette.responses import Response
 

@@ -1,4 +1,4 @@
-"""The effects inbox: what nobody knows the end of, the question about each, and only the safe answers."""
+"""Effects: lists by state, details, and safe answers to those in review."""
 
 from typing import Any, Final
 
@@ -21,22 +21,22 @@ TABS: Final = ("review", "unknown", "intended", "performed", "refused", "abandon
 CHOICES: Final = {
     Answer.HAPPENED: (
         "It happened",
-        "The vendor did it. The handler goes on with the outcome that you state, and nothing is sent.",
+        "The vendor executed it. The handler continues with the outcome you enter, and nothing is sent.",
     ),
     Answer.DID_NOT: (
-        "It did not happen, and cannot any more",
-        "This send is over. What follows may send anew, so be sure: if the vendor did it after all, money moves twice.",
+        "It did not happen, and no longer can",
+        "This send has ended. The handler may send again, so be sure: otherwise money moves twice.",
     ),
     Answer.SEND_AGAIN: (
         "Send it again",
-        "The stored request goes out once more. A vendor that can be asked is asked first, and fenced if it can be.",
+        "The stored request is sent again. If the vendor can be queried, it is queried first, and fenced if possible.",
     ),
     Answer.LOOK_AGAIN: (
-        "Ask the vendor once more",
-        "Nothing is decided yet. What the vendor says then counts as any other answer of it.",
+        "Query the vendor again",
+        "Nothing is decided yet. The vendor's response counts like any other.",
     ),
 }
-"""Each answer in a person's words, and what follows from it."""
+"""The label and consequence of each answer."""
 
 
 async def inbox(visit: Visit) -> Response:
@@ -73,7 +73,7 @@ async def one_effect(visit: Visit) -> Response:
 
 
 async def answer(visit: Visit) -> Response:
-    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    """Shows the consequences first; with `sure` it executes, or requests approval."""
     found = await _shown(visit)
     effect = found.listed.effect
     try:
@@ -99,14 +99,14 @@ async def _shown(visit: Visit) -> EffectDetails:
 def _given(visit: Visit, found: EffectDetails) -> ReviewAnswer:
     said = text_of(visit.form, "answer")
     if said not in tuple(Answer):
-        raise Invalid(f"the answer is {said[:40]!r}; choose one of those that are offered")
+        raise Invalid(f"there is no answer {said[:40]!r}; choose one of those offered")
     revision = number_of(visit.form, "revision")
     if revision is None:
-        raise Invalid("the form does not say what you saw; load the page again")
+        raise Invalid("the form has no revision; reload the page")
     outcome_text, vendor_ref = text_of(visit.form, "outcome"), name_of(visit.form, "vendor_ref")
     happened = Answer(said) is Answer.HAPPENED
     if len(outcome_text) > OUTCOME_MAX_LENGTH:
-        raise Invalid(f"the outcome has {len(outcome_text):,} characters; at most {OUTCOME_MAX_LENGTH:,} are taken")
+        raise Invalid(f"the outcome has {len(outcome_text):,} characters; give at most {OUTCOME_MAX_LENGTH:,}")
     outcome = parsed_outcome(outcome_text, "the outcome") if happened and outcome_text else None
     return ReviewAnswer(
         found.listed.effect.id, revision, Answer(said), reason_of(visit.form), outcome, vendor_ref if happened else None

@@ -1,4 +1,4 @@
-"""Freezes: what is stopped, by whom and why, what had begun before, and the way to go on."""
+"""Freezes: list, add and lift, with sends that are still in flight."""
 
 from starlette.responses import Response
 
@@ -33,7 +33,7 @@ async def one_freeze(visit: Visit) -> Response:
 
 
 async def add_freeze(visit: Visit) -> Response:
-    """At once, without a question in between: a brake that asks is pulled too late. It is lifted as easily."""
+    """Immediate, without confirmation: in an emergency a question costs time, and a freeze is easily lifted."""
     vendor, asset, tenant, service = (name_of(visit.form, name) for name in CONDITIONS)
     lasts = text_of(visit.form, "for")
     if asset is not None:
@@ -51,7 +51,7 @@ async def add_freeze(visit: Visit) -> Response:
             for_s=parsed_duration_s(lasts, "the time") if lasts else None,
         )
     doubts = await unknown_targets(visit.context.read, vendor, asset)
-    begun = f" Sends may still go out: {made.under_way}." if made.under_way else " Nothing that it stops is under way."
+    begun = f" Sends may still go out: {made.under_way}." if made.under_way else " No matching send is in flight."
     doubted = f" But {'; '.join(doubts)}" if doubts else ""
     return visit.done(f"/freezes/{made.id}", f"Freeze {made.id} of {made.what} is in force.{begun}{doubted}")
 
@@ -60,7 +60,7 @@ async def lift_freeze(visit: Visit) -> Response:
     async with visit.context.begin() as tx:
         lifted = await lift(tx, _number(visit), visit.person.name, reason_of(visit.form))
     return visit.done(
-        "/freezes", f"Freeze {lifted.id} of {lifted.what} is lifted; what waited goes on within a minute."
+        "/freezes", f"Freeze {lifted.id} of {lifted.what} is lifted; waiting messages continue within a minute."
     )
 
 

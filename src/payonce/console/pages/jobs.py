@@ -1,4 +1,4 @@
-"""The job log: every ended run, newest first, by any of its filters."""
+"""The job log: finished runs, newest first, with filters."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from payonce.kit.outcomes import Invalid
 
 QUERY_LIMIT_MS: Final = 5_000
 ERRORS: Final = "errors"
-"""What the table of queues counts as such: failed and parked."""
+"""The filter for runs that the table of queues counts as errors: failed and parked."""
 STATUSES: Final = (*job_log.LOGGED, ERRORS)
 FIELDS = ("queue", "status", "action", "correlation_id", "idempotency_key", "since", "until")
 
@@ -49,15 +49,15 @@ async def list_jobs(visit: Visit) -> Response:
 
 
 async def _bounded(visit: Visit, **filters: Any) -> list[job_log.Entry]:
-    """Not every filter has an index, and a month of a busy log is long: what reads too much is broken off."""
+    """Not every filter has an index, and a month of a busy log is large: slow queries are cancelled."""
     async with visit.context.database.work.acquire() as connection, connection.transaction(readonly=True):
         await connection.execute(f"set local statement_timeout = {QUERY_LIMIT_MS}")
         try:
             return await job_log.recent(connection, **filters)
         except asyncpg.QueryCanceledError:
             raise Invalid(
-                f"looking for this took more than {QUERY_LIMIT_MS // 1_000} s and was broken off; "
-                "add a correlation id, an idempotency key or a failing status, or narrow the time"
+                f"the search took more than {QUERY_LIMIT_MS // 1_000} s and was cancelled; "
+                "add a correlation id, an idempotency key or a failing status, or a shorter time"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""Leases: which process leads what, and for how long yet."""
+"""Leases: their holders and remaining time."""
 
 from starlette.responses import Response
 

@@ -1,4 +1,4 @@
-"""Velocity limits: how much may leave within a window of time, and how much of it is used."""
+"""Velocity limits, with the amount used in the current window."""
 
 from starlette.responses import Response
 
@@ -23,20 +23,20 @@ async def set_one(visit: Visit) -> Response:
 
 
 async def remove_one(visit: Visit) -> Response:
-    """The first time it tells what would follow."""
+    """Shows the consequences first; with `sure` it executes."""
     number = number_of(visit.path, "id")
     assert number is not None
     if text_of(visit.form, "sure") != "yes":
         found = [each for each in await limits(visit.context.read) if each.limit.id == number]
         if found:
             [used] = found
-            said = f"At most {used.limit.what} may leave now; {used.used} of it are used."
+            said = f"At most {used.limit.what} may be sent now; {used.used} of it is used."
             return visit.page(
                 "check_change.html",
                 f"Remove limit {number}?",
                 crumbs=[("Limits", "/limits")],
                 amounts=(),
-                sentences=[said, "Without it, what waits goes on within five minutes."],
+                sentences=[said, "Without it, waiting messages continue within five minutes."],
                 because="",
                 document=None,
                 note="",

@@ -1,4 +1,4 @@
-"""One message: what it carries, how its runs ended, and why its next attempt is when it is."""
+"""One message: its payload, its runs, and why it runs next when it does."""
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -19,7 +19,7 @@ async def show_message(visit: Visit) -> Response:
     entries = [entry for entry in await job_log.of_message(context.read, message_id) if entry.queue == queue]
     runs = [entry for entry in entries if not entry.live]
     if stored is None and not runs:
-        raise HTTPException(404, f"{queue} has no message {message_id}, and its log has no run of it")
+        raise HTTPException(404, f"{queue} has no message {message_id}, and the job log has no run of it")
     known = await queue_declaration(context.read, queue)
     why = []
     if stored is not None:

@@ -1,4 +1,4 @@
-"""The outbox: how far each relay is behind, what was given up, and the operator's hand on it."""
+"""The outbox: the lag of each relay, parked entries, and operator actions."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,7 +26,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.words import counted
 
 CHOSEN_MAX: Final = PAGE_ROWS
-"""Those that are ticked on one page."""
+"""Entries selected at once: one page."""
 
 
 async def list_relays(visit: Visit) -> Response:
@@ -51,7 +51,7 @@ async def one_relay(visit: Visit) -> Response:
 async def pause(visit: Visit) -> Response:
     relay = await _relay(visit)
     await pause_relay(visit.context.database, relay.relay, by=visit.person.name, reason=reason_of(visit.form))
-    return visit.done(f"/outbox/{relay.relay}", f"{relay.relay} is paused; what is being delivered may end.")
+    return visit.done(f"/outbox/{relay.relay}", f"{relay.relay} is paused; deliveries in progress finish.")
 
 
 async def resume(visit: Visit) -> Response:
@@ -61,17 +61,17 @@ async def resume(visit: Visit) -> Response:
 
 
 async def redrive(visit: Visit) -> Response:
-    """The ticked ones, or with `all` every parked one. The first time it tells what would follow."""
+    """Redrives the selected entries, or with `all` every parked one. Shows the consequences first."""
     relay, ids = await _relay(visit), _ticked(visit)
     everyone, as_new = text_of(visit.form, "all") == "yes", text_of(visit.form, "as_new") == "yes"
     if not ids and not everyone:
-        raise Invalid("no entry is ticked; tick those to redrive, or redrive all")
+        raise Invalid("no entry is selected; select entries, or redrive all")
     if everyone and as_new:
-        raise Invalid("as new, entries are redriven one by one: tick those of which you made sure that nobody has them")
+        raise Invalid("expired entries cannot be redriven all at once; select those that no receiver has taken")
     if text_of(visit.form, "sure") != "yes":
         shown = await all_parked(visit.context.database, relay.relay) if everyone else None
         count = len(ids) if shown is None else shown.count
-        said = f"{counted(count, 'parked entry', 'parked entries')} of {relay.relay}: delivered at least once more."
+        said = f"{counted(count, 'parked entry', 'parked entries')} of {relay.relay} will be delivered again."
         kept = {"ids": " ".join(map(str, ids))}
         if shown is not None:
             kept = {"all": "yes", "shown": msgspec.json.encode(shown).decode()}
@@ -85,14 +85,14 @@ async def redrive(visit: Visit) -> Response:
 
 
 async def discard(visit: Visit) -> Response:
-    """Only what is ticked, and for a reason; the first time it tells what would follow."""
+    """Discards the selected entries, for a reason. Shows the consequences first."""
     relay, ids = await _relay(visit), _ticked(visit)
     if not ids:
-        raise Invalid("no entry is ticked; tick those that are never to be delivered")
+        raise Invalid("no entry is selected; select those that must never be delivered")
     if text_of(visit.form, "sure") != "yes":
         said = (
-            f"{counted(len(ids), 'parked entry', 'parked entries')} of {relay.relay} deleted for good; "
-            "the audit log keeps a line of each."
+            f"{counted(len(ids), 'parked entry', 'parked entries')} of {relay.relay} will be deleted permanently; "
+            "each leaves a note in the audit log."
         )
         kept = {"ids": " ".join(map(str, ids))}
         return _check(visit, relay, "discard", f"Discard {_entries(len(ids))}", [said], kept, danger=True)
@@ -110,7 +110,7 @@ def _shown(visit: Visit) -> ParkedSelection:
     try:
         return msgspec.json.decode(text_of(visit.form, "shown"), type=ParkedSelection)
     except (msgspec.DecodeError, ValueError):
-        raise Invalid("what was to be redriven did not come with the form; look at it again") from None
+        raise Invalid("the form does not contain the preview; open the preview again") from None
 
 
 def _check(
@@ -153,10 +153,10 @@ async def _relay(visit: Visit) -> Lag:
 
 
 def _ticked(visit: Visit) -> Sequence[UUID]:
-    """As ticks of a list, or as the text that the page in between carries."""
+    """The selected ids: checkboxes of the list, or a field of the confirmation page."""
     given = [str(each) for each in visit.form.getlist("id")] + text_of(visit.form, "ids").split()
     if len(given) > CHOSEN_MAX:
-        raise Invalid(f"{len(given)} entries are ticked; take at most {CHOSEN_MAX} at once")
+        raise Invalid(f"{len(given)} entries are selected; select at most {CHOSEN_MAX}")
     found = [id_of({"id": each}, "id") for each in given]
     return [each for each in found if each is not None]
 

@@ -1,4 +1,4 @@
-"""The first page: is everything well, and if not, where; how much runs, and how much money moves."""
+"""The overview: alerts, throughput, amounts and queues."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,7 +13,7 @@ from payonce.engine.messages.ports import Depth
 from payonce.engine.monitoring.history import QueueMinute, history, runs_by_queue
 
 RECENT_MIN: Final = 5
-"""Retries that are older than this are over, or have become errors."""
+"""Older retries have succeeded or become errors."""
 
 
 async def overview(visit: Visit) -> Response:
@@ -37,12 +37,12 @@ async def overview(visit: Visit) -> Response:
 
 
 def _page_of(queues: Sequence[str], state: str | None = None) -> str | None:
-    """Of the one queue that a card is about; None when it is about several."""
+    """The page of the queue if a card is about one only, else None."""
     return link(f"/queues/{queues[0]}", state=state) if len(queues) == 1 else None
 
 
 def failing_first(depths: Sequence[Depth], runs: Mapping[str, Sequence[QueueMinute]]) -> list[Depth]:
-    """Queues with parked messages or errors within the hour, then those that retry now, then paused ones."""
+    """Queues with parked messages or errors in the last hour first, then retrying ones, then paused ones."""
 
     def rank(depth: Depth) -> tuple[int, int, bool, str]:
         minutes = runs.get(depth.queue, ())

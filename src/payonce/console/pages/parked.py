@@ -1,4 +1,4 @@
-"""Redriving and purging: one message, those of a filter, or all; first what it would do, then exactly that."""
+"""Redrive and purge one message, a filter's or all: a preview, then exactly the previewed change."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -56,7 +56,7 @@ async def ask_redrive(visit: Visit) -> Response:
 
 
 async def redrive(visit: Visit) -> Response:
-    """What was previewed, or nothing: the fingerprint tells whether these are still the same messages."""
+    """Redrives the previewed messages, or none if the fingerprint shows that others match by now."""
     queue, asked = visit.path["queue"], _asked(visit, Redrive)
     async with visit.context.begin() as tx:
         end = await submit(tx, visit.context.actions["redrive"], asked, visit.person.name, reason_of(visit.form))
@@ -65,7 +65,7 @@ async def redrive(visit: Visit) -> Response:
         return visit.done(here, _begun(end.result["operation"], "redrives", asked))
     if isinstance(end, Executed):
         return visit.done(here, f"{_messages(end.result['redriven'])} of {queue} redriven.")
-    return visit.done(here, f"Nothing is redriven yet: approval {end.id} waits for a second person.")
+    return visit.done(here, f"Nothing is redriven yet: a second person must grant approval {end.id}.")
 
 
 async def ask_purge(visit: Visit) -> Response:
@@ -87,12 +87,12 @@ async def ask_purge(visit: Visit) -> Response:
 
 
 async def purge(visit: Visit) -> Response:
-    """What was previewed, or nothing, by the ids of those messages: others that match by now stay."""
+    """Purges the previewed messages by their ids, or none; messages that match only now are kept."""
     queue, admin, asked = visit.path["queue"], visit.context.admin, _asked(visit, Selection)
     state = choice_of(visit.form, "state", PURGEABLE, "parked")
     why = reason_of(visit.form)
     if text_of(visit.form, "typed") != queue:
-        raise Invalid(f"nothing was purged: type the queue's name, {queue}, to confirm")
+        raise Invalid(f"nothing was purged; type the queue's name, {queue}, to confirm")
     if asked.in_batches:
         async with visit.context.begin() as tx:
             begun = await bulk.start(
@@ -102,18 +102,18 @@ async def purge(visit: Visit) -> Response:
     async with visit.context.begin() as tx:
         which = Filter(ids=await selected_ids(tx, admin, asked, State(state)))
         preview = await admin.preview(queue, State(state), which)
-        # Before it is done: a purge that breaks off half-way must be on record too.
+        # Recorded before the purge, so that an interrupted one is on record as well.
         text = f"purges {_messages(preview.count - preview.with_open_effects)}, {state}: {why}"
         await note(tx.connection, "queues.purge", queue, text, actor=visit.person.name, severity=Severity.WARNING)
     gone = await admin.purge(queue, State(state), which, f"{visit.person.name} in the console: {why}")
-    return visit.done(f"/queues/{queue}", f"{_messages(gone)} of {queue} purged. The job log keeps a line of each.")
+    return visit.done(f"/queues/{queue}", f"{_messages(gone)} of {queue} purged. Each leaves an entry in the job log.")
 
 
 async def stop(visit: Visit) -> Response:
     queue, number = visit.path["queue"], number_of(visit.path, "operation")
     found = None if number is None else await bulk.operation_of(visit.context.read, number)
     if found is None or found.queue != queue:
-        raise HTTPException(404, f"{queue} has no operation {visit.path['operation']}; they are on its page")
+        raise HTTPException(404, f"{queue} has no operation {visit.path['operation']}; its page lists them")
     async with visit.context.begin() as tx:
         stopped = await bulk.stop(tx, found.id, visit.person.name)
     return visit.done(f"/queues/{queue}", f"Operation {stopped.id}: {stopped.text}.")
@@ -121,20 +121,20 @@ async def stop(visit: Visit) -> Response:
 
 def _begun(operation_id: int, verb: str, asked: Selection) -> str:
     many = f"{_messages(asked.count)} of {asked.queue}"
-    return f"Operation {operation_id} {verb} {many} in batches; this page shows how far."
+    return f"Operation {operation_id} {verb} {many} in batches; this page shows the progress."
 
 
 def _asked(visit: Visit, kind: type[Pinned]) -> Pinned:
-    """As the preview carried it through the form."""
+    """The previewed selection, from the form."""
     queue = visit.path["queue"]
     try:
         asked = msgspec.json.decode(text_of(visit.form, "asked"), type=kind)
     except (msgspec.DecodeError, ValueError):
-        raise Invalid("what was to be changed did not come with the form; look at the preview again") from None
+        raise Invalid("the form does not contain the preview; open the preview again") from None
     if asked.queue != queue:
-        raise Invalid(f"the preview was of {asked.queue!r}, not of {queue!r}; look at it again")
+        raise Invalid(f"the preview was of {asked.queue!r}, not of {queue!r}; open the preview again")
     if not asked.count:
-        raise Invalid(f"no message of {queue} matched, so there is nothing to change; choose others")
+        raise Invalid(f"no message of {queue} matches; choose another filter")
     return asked
 
 

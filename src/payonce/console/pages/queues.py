@@ -1,4 +1,4 @@
-"""The list of queues, and one queue: how deep, how it is declared, what lies in it, and pausing it."""
+"""Queues: the list, and one queue with its depth, policy, messages and pause."""
 
 from starlette.responses import Response
 
@@ -58,7 +58,7 @@ async def ask_pause(visit: Visit) -> Response:
 async def pause(visit: Visit) -> Response:
     queue = visit.path["queue"]
     await visit.context.admin.pause(queue, reason_of(visit.form), visit.person.name)
-    return visit.done(f"/queues/{queue}", f"{queue} is paused. What is in work may end; nothing new starts.")
+    return visit.done(f"/queues/{queue}", f"{queue} is paused. Runs in progress finish; no new ones start.")
 
 
 async def resume(visit: Visit) -> Response:

@@ -1,4 +1,4 @@
-"""Reconciliation: what vendors' statements and our effects do not agree on, and the runs that found it."""
+"""Reconciliation: unmatched items between vendors' statements and our effects, and the runs that found them."""
 
 from typing import Final
 from uuid import UUID
@@ -57,11 +57,13 @@ async def one_item(visit: Visit) -> Response:
 async def explain_item(visit: Visit) -> Response:
     async with visit.context.begin() as tx:
         item = await explain(tx, _id(visit), visit.person.name, reason_of(visit.form))
-    return visit.done(f"/reconcile/{item.id}", "Explained. It stays in suspense until it matches or is written off.")
+    return visit.done(
+        f"/reconcile/{item.id}", "Explained. The item stays in suspense until it matches or is written off."
+    )
 
 
 async def write_off(visit: Visit) -> Response:
-    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    """Shows the consequences first; with `sure` it executes, or requests approval."""
     item = await item_of(visit.context.read, _id(visit))
     why, account = reason_of(visit.form), text_of(visit.form, "account")
     # Redacted before it is stored with the approval.
@@ -73,7 +75,7 @@ async def write_off(visit: Visit) -> Response:
     if isinstance(end, Executed):
         return visit.done(f"/reconcile/{item.id}", f"Written off to {account}: {end.result['amount']}.")
     return visit.done(
-        f"/approvals/{end.id}", f"Asked. Nothing is posted until a second person grants approval {end.id}."
+        f"/approvals/{end.id}", f"Requested. Nothing is posted until a second person grants approval {end.id}."
     )
 
 
@@ -82,8 +84,8 @@ async def _check(visit: Visit, item: Item, given: WriteOff) -> Response:
         seen = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     path = f"/reconcile/{item.id}"
     said = [
-        f"{describe(item)} leaves suspense, into the account {given.account}.",
-        "Should it match later after all, it is posted back.",
+        f"{describe(item)} moves from suspense to the account {given.account}.",
+        "If it matches later, the posting is reversed.",
     ]
     return visit.page(
         "check_change.html",

@@ -1,4 +1,4 @@
-"""What is done without being asked: by the clock, and by every worker all the time."""
+"""Schedules, and the maintenance tasks of workers."""
 
 import re
 from typing import Final
@@ -11,7 +11,7 @@ from payonce.engine.messages import job_log
 from payonce.engine.messages.maintenance import Task
 
 RUNS_SHOWN: Final = 5
-"""Of each task; the job log has them all."""
+"""Per task; the job log has all of them."""
 RULES: Final = (
     (re.compile(r"Every\(seconds=(\d+)\)"), r"every \1 s"),
     (re.compile(r"Daily\(at='([^']+)', zone='([^']+)'\)"), r"daily at \1 \2"),
@@ -26,7 +26,7 @@ async def list_schedules(visit: Visit) -> Response:
 
 
 def in_words(rule: str) -> str:
-    """A rule that is not known here, such as one of a newer version, is shown as it was declared."""
+    """The rule in words; an unknown rule, such as a newer version's, is shown as declared."""
     for pattern, words in RULES:
         if found := pattern.fullmatch(rule):
             return found.expand(words)

@@ -1,4 +1,4 @@
-"""Finding: the objects behind whatever a person holds, and the history of one payment over everything."""
+"""Search: the objects that an id identifies, and the timeline of one payment."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from payonce.engine.monitoring.lookup import MATCHES_MAX, Lookup, LookupResult, 
 from payonce.engine.monitoring.timeline import Kind, Timeline, read_timeline
 
 QUERY_LIMIT_MS: Final = 3_000
-"""For the search in one service. After it, what others found is shown without that."""
+"""For the search in one service; if it takes longer, only the other services' results are shown."""
 FOLLOWED_MAX: Final = 3
-"""Objects whose histories, and correlation ids whose objects, are looked for."""
+"""Objects whose timelines, and correlation ids whose objects, are looked up."""
 
 
 async def show_trace(visit: Visit) -> Response:
@@ -47,7 +47,7 @@ async def show_trace(visit: Visit) -> Response:
 
 
 async def _followed(visit: Visit, what: str, matches: Sequence[LookupResult]) -> tuple[Timeline, LookupResult | None]:
-    """The history of what was typed, or of the first object that it names and that has one, and that object."""
+    """The timeline of the id, or of the first matching object that has one, and that object."""
     found = await read_timeline(visit.context.read, what)
     if found.entries:
         return found, None
@@ -58,13 +58,13 @@ async def _followed(visit: Visit, what: str, matches: Sequence[LookupResult]) ->
 
 
 def _cut(matches: Sequence[LookupResult]) -> int:
-    """How many of a kind are shown where there may be more; 0 where all are."""
+    """How many matches of a kind are shown if there may be more; 0 if all are."""
     most = max(Counter(each.kind for each in matches).values(), default=0)
     return most if most >= MATCHES_MAX else 0
 
 
 async def _matches(visit: Visit, what: str) -> tuple[list[LookupResult], int]:
-    """The objects, and how many services could not be searched in time."""
+    """The matches, and the number of services whose search timed out."""
     found, slow = await _of_services(visit, what)
     return [*found, *await engine_matches(visit.context.read, visit.context.admin, what)], slow
 

@@ -1,4 +1,4 @@
-"""How the vendors are: how long they take, what they refuse or lose, how much of a budget is used, what is paused."""
+"""Vendor health: latency, failures, rate budgets and paused queues."""
 
 from starlette.responses import Response
 
