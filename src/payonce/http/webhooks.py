@@ -35,7 +35,7 @@ class EndpointDocument(BaseModel):
 
     id: UUID
     tenant: str
-    place: str
+    place: str = Field(description="The origin of the URL.")
     events: list[str]
     description: str
     state: EndpointState
@@ -278,8 +278,9 @@ def _keyring(app: App) -> Keyring:
 
 
 def _document(found: Endpoint) -> EndpointDocument:
-    names = [name for name in EndpointDocument.model_fields if name != "events"]
-    return EndpointDocument(**{name: getattr(found, name) for name in names}, events=list(found.events))
+    names = EndpointDocument.model_fields.keys() - {"place", "events"}
+    same = {name: getattr(found, name) for name in names}
+    return EndpointDocument(**same, place=found.origin, events=list(found.events))
 
 
 def _delivery_fields(found: Delivery) -> dict[str, Any]:
