@@ -52,7 +52,7 @@ def test_for_people_the_key_is_all_that_is_on_stdout(payonce: Payonce) -> None:
         (("add", "ada", "--scope", "queues:read", "--tenant", "acme"), "gives access to every tenant's data"),
         (("add", "ada", "--scope", "billing:read", "--tenant", "acme"), "billing has no tenants"),
         (("add", "ada", "--scope", "billing:charge", "--tenant", "acme"), "create the key without a tenant"),
-        (("add", "ada", "--scope", "payouts:read", "--tenant", "acme"), "such a key can have: transfers:read"),
+        (("add", "ada", "--scope", "payouts:read", "--tenant", "acme"), "a tenant's key can have: transfers:read"),
         (("add", "ada", "--scope", "queues:read", "--expires-in", "soon"), "--expires-in is 'soon'"),
         (("add", " ", "--scope", "queues:read"), "the holder is ' '"),
         (("revoke", "nothing", "--why", "x"), "there is no key 'nothing'"),

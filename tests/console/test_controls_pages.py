@@ -164,7 +164,7 @@ async def test_parked_entries_are_shown_with_their_reason_and_the_ticked_ones_re
         assert "hunter22" not in page.text
         assert (await visitor.submit(page, f"/outbox/{NAME}/redrive")).status == 400
         check = await visitor.submit(page, f"/outbox/{NAME}/redrive", id=first)
-        assert "1 parked entry of broker: delivered at least once more" in check.words
+        assert "1 parked entry of broker will be delivered again" in check.words
         done = await visitor.submit(check, f"/outbox/{NAME}/redrive", ids=check.field("ids"), sure="yes")
         assert "1 entry of broker redriven." in done.words
         assert first not in done.text
@@ -180,7 +180,7 @@ async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) ->
         path = f"/outbox/{NAME}/redrive"
         await parked(context, 3)
         check = await visitor.submit(await visitor.get(f"/outbox/{NAME}"), path, all="yes")
-        assert "3 parked entries of broker: delivered at least once more" in check.words
+        assert "3 parked entries of broker will be delivered again" in check.words
         assert "as_new" not in check.text
         form = {"all": "yes", "shown": check.field("shown"), "sure": "yes"}
         assert (await visitor.submit(check, path, **form, as_new="yes")).status == 400

@@ -318,7 +318,7 @@ async def test_a_body_with_a_name_twice_is_refused_and_nothing_is_ordered(web: O
         refused = await shop.post(TRANSFERS, twice, idempotency_key="twice", content_type=content_type)
         assert (refused.status, refused.problem["detail"]) == (
             400,
-            "the body has 'amount' twice in one object; send each name once",
+            "the body has a duplicate name, 'amount', in one object; send each name once",
         )
         assert await ask.app.read.fetchval("select count(*) from transfers.transfers") == 0
         assert (await shop.post(TRANSFERS, ORDER, idempotency_key="twice")).status == 201

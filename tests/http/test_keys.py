@@ -61,7 +61,7 @@ async def test_every_key_that_is_none_gets_the_same_answer(web: OpenWeb) -> None
         assert {answer.status for answer in answers} == {401}
         assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
         [detail] = {answer.problem["detail"] for answer in answers}
-        assert "the header Authorization with the scheme Bearer" in detail
+        assert "the header Authorization, with the scheme Bearer" in detail
         assert (await ask("GET", QUEUES, headers=bearer(live.secret))).status == 200
 
 

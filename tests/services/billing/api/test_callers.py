@@ -94,7 +94,7 @@ async def test_a_key_of_a_tenant_hears_that_billing_has_none_and_what_to_do(coun
         for path in ("/v1/customers", "/v1/subscriptions", "/v1/payment-methods/", "/v1/auth/me"):
             refused = await older.get(path)
             assert refused.status == 403, path
-            assert "is one of tenant 'acme'" in refused.problem["detail"]
+            assert "belongs to tenant 'acme'" in refused.problem["detail"]
             assert NO_TENANTS in refused.problem["detail"]
             assert "lacks the scope" not in refused.problem["detail"]
 
@@ -240,10 +240,10 @@ async def test_wrong_tokens_and_wrong_keys_are_counted_apart(counter: OpenCounte
         add_routes(ask.web)
         ask.app.resources = [Tokens([SECRET], clock=ProcessClock())]
         tokens = [await ask.bearing(f"a.b.{n}").get("/test/either") for n in range(FAILURES_MAX + 1)]
-        assert (tokens[-1].status, "unknown access tokens" in tokens[-1].problem["detail"]) == (429, True)
+        assert (tokens[-1].status, "invalid access tokens" in tokens[-1].problem["detail"]) == (429, True)
         assert (await (await ask.as_holder("crm", READ)).get("/test/either")).status == 200
         keys = [await ask.bearing(f"sk_{n}").get("/test/either") for n in range(FAILURES_MAX + 1)]
-        assert (keys[-1].status, "unknown API keys" in keys[-1].problem["detail"]) == (429, True)
+        assert (keys[-1].status, "invalid API keys" in keys[-1].problem["detail"]) == (429, True)
 
 
 async def test_good_tokens_do_not_push_a_good_key_out_of_memory(
