@@ -51,9 +51,8 @@ class Installed:
         home = self.folder.parent / "home"
         return {**kept, "HOME": str(home), "PATH": f"{self.bin}{os.pathsep}{kept['PATH']}"}
 
-    def __call__(self, *command: str, code: int = 0) -> str:
-        """What the command prints on stdout; it must end with this exit code."""
-        ended = subprocess.run(
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
             cwd=self.folder,
             env=self.environment,
@@ -62,6 +61,10 @@ class Installed:
             timeout=LIMIT_S,
             check=False,
         )
+
+    def __call__(self, *command: str, code: int = 0) -> str:
+        """What the command prints on stdout; it must end with this exit code."""
+        ended = self.run(*command)
         assert ended.returncode == code, f"{' '.join(command)}:\n{ended.stdout}\n{ended.stderr}"
         return ended.stdout
 

@@ -20,6 +20,7 @@ LAZY = ("payonce", "payonce.http.kit", "payonce.console.kit", "payonce.demo", "p
 PUBLIC = re.compile(r"payonce(\.(http\.kit|console\.kit|demo|testing(\.(crash|cluster|plugin))?|vendors(\.\w+)*))?")
 ALLOWED_WHEN_IMPORTED = ("payonce", "payonce.kit", "payonce.kit.lazy", "payonce.kit.version")
 EXAMPLES = ROOT / "src" / "payonce" / "examples"
+GIFTCARDS = ROOT / "examples" / "giftcards"
 
 
 def imported(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -104,7 +105,7 @@ def test_the_page_on_the_public_api_lists_every_name() -> None:
     assert sorted(named) == sorted({*payonce.__all__} - {"__version__"})
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=name_of)
+@pytest.mark.parametrize("path", sorted([*EXAMPLES.rglob("*.py"), *GIFTCARDS.rglob("*.py")]), ids=name_of)
 def test_examples_import_nothing_internal(path: Path) -> None:
     assert internal(path.read_text(encoding="utf-8"), own="payonce.examples") == []
 

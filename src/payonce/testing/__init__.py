@@ -19,6 +19,7 @@ from payonce.kit.lazy import lazy_names
 from payonce.testing.eventually import eventually
 
 if TYPE_CHECKING:
+    from payonce.engine.messages.process import Worker
     from payonce.testing.clock import Clock
     from payonce.testing.faults import Fault, FaultPlan, Odds, Script
     from payonce.testing.faulty import Faulty
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from payonce.testing.stage import OpenStage, Stage, open_stage
 
 _HOMES: Final = {
+    "payonce.engine.messages.process": "Worker",
     "payonce.testing.clock": "Clock",
     "payonce.testing.faults": "Fault FaultPlan Odds Script",
     "payonce.testing.faulty": "Faulty",
@@ -58,6 +60,7 @@ __all__ = [
     "Script",
     "Servers",
     "Stage",
+    "Worker",
     "eventually",
     "open_stage",
     "serving",
