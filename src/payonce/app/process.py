@@ -19,6 +19,7 @@ from payonce.app.assembly import (
     schedules_of,
     services_in,
 )
+from payonce.app.extras import check_extras
 from payonce.app.pushed_queues import at_home, open_pushed, tuned
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, CheckProgress, Report, checks_of, run_audit
 from payonce.engine.controls.checks import SEND_CHECKS
@@ -127,6 +128,7 @@ class App:
         check_environment(everybody)
         known = {handler.policy.queue for handler in everybody}
         everybody = registry.handlers_of(roles_of(services))
+        check_extras(settings, roles)
         addresses = await find_database(settings)
         if settings.embedded:
             await migrate_database(addresses)
