@@ -48,6 +48,8 @@ SERVICE = Service(
     INVARIANTS,
     SCHEDULES,
     settings=PayoutsSettings,
+    requires=("grpc",),
+    distribution="payonce[payouts]",
     resources=lazily("payonce.services.payouts.resources:open_payouts"),
     references=REFERENCES,
     statements=statements,
