@@ -23,7 +23,9 @@ async def test_an_effect_in_review_is_answered_with_a_second_persons_approval(
             await bob.page.get_by_label("Asset").fill("EUR")
             await bob.page.get_by_label("Above").fill("100.00")
             await bob.page.get_by_role("button", name="Set the threshold").click()
-            await expect(bob.page.get_by_role("status")).to_have_text("Above 100.00 EUR a second person is asked.")
+            await expect(bob.page.get_by_role("status")).to_have_text(
+                "Above 100.00 EUR a second person must now agree."
+            )
 
             await ann.page.goto("/console/effects")
             await ann.page.get_by_role("link", name="Answer").click()

@@ -219,7 +219,7 @@ def test_to_raise_or_remove_a_threshold_needs_a_second_person(payonce: Payonce) 
     assert "requested by ada" in payonce("approvals", "grant", "1", "--by", "ada", "--yes").sentence
     payonce("approvals", "grant", "1", "--by", "bob", "--yes")
     gone = payonce("approvals", "threshold", "EUR", "--remove", "--by", "bob")
-    assert "a second person must agree: payonce approvals grant 2" in " ".join(gone.stdout.split())
+    assert "a second person must run: payonce approvals grant 2" in " ".join(gone.stdout.split())
     payonce("approvals", "grant", "2", "--by", "ada", "--yes")
     assert payonce("approvals", "threshold", "--json").json == {"thresholds": []}
 
@@ -231,7 +231,7 @@ def test_a_grant_that_comes_too_late_fails_and_says_so(payonce: Payonce, databas
     ask(database.owner_url, "update payonce.effects set revision = revision + 1")
     late = payonce("approvals", "grant", "1", "--by", "bob", "--yes", "--json")
     assert (late.code, late.json["approval"]["state"]) == (1, "denied")
-    assert "has changed since it was shown; look again; ask again" in late.sentence
+    assert "has changed since it was shown; look again; submit a new request" in late.sentence
     assert state_of(database, effect) == "review"
 
 
@@ -269,7 +269,7 @@ def test_a_redrive_names_messages_whose_effects_wait_for_a_person_and_the_way_to
         an_effect(database, number, state)
     declined = payonce.at_terminal("queues", "redrive", QUEUE, typed="n\n")
     said = " ".join(declined.stdout.split())
-    assert "2 of them go straight back to waiting: their effects wait for a person" in said
+    assert "2 of them have effects in review, which a redrive does not resolve" in said
     assert f"payonce effects list --state review --queue {QUEUE}" in said
     listed = payonce("effects", "list", "--state", "review", "--queue", QUEUE, "--json").json["effects"]
     assert {each["id"] for each in listed} == {EFFECT.format(1), EFFECT.format(2)}

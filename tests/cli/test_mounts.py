@@ -137,5 +137,5 @@ def test_the_help_of_run_and_simulators_says_what_services_declare(capsys: pytes
     )
     assert run_command(["simulators", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "simulated ChangeNOW, chain, card gateway and mint that roles of payouts, billing and giftcards" in said
+    assert "simulated ChangeNOW, chain, card gateway and mint for roles of payouts, billing and giftcards" in said
     assert "--mint-port" in said

@@ -115,7 +115,7 @@ def test_trace_tells_the_life_of_a_message(payonce: Payonce, database: ScratchDa
 def test_trace_of_nothing_fails_and_still_prints_its_object(payonce: Payonce) -> None:
     ended = payonce("trace", "nobody", "--json")
     assert (ended.code, ended.json["entries"]) == (1, [])
-    assert "nothing is known of 'nobody'" in ended.stderr
+    assert "nothing was found for 'nobody'" in ended.stderr
     assert payonce("trace", "nobody").stdout == "", "no empty table"
 
 

@@ -63,7 +63,7 @@ def test_reconcile_refuses_what_it_does_not_know(payonce: Payonce) -> None:
     ended = payonce("reconcile", "write-off", unknown, "--account", "losses", "--note", "why")
     assert (ended.code, "there is no unmatched item" in ended.sentence) == (2, True)
     assert payonce("reconcile", "list", "--json").json == {"items": [], "next_after": None}
-    assert payonce("reconcile", "list").stdout == "nothing is open between vendors' statements and our effects\n"
+    assert payonce("reconcile", "list").stdout == "nothing is unmatched between vendors' statements and our effects\n"
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
             ({"amount": "970.01"}, "which is less than 970.01 AED"),
             ({"amount": "0"}, "an amount above zero"),
             ({"currency": "QQQ"}, "unknown currency"),
-            ({"why": ""}, "say why"),
+            ({"why": ""}, "give one of 1 to"),
             ({"seen_AED": "7"}, "look again"),
             ({"invoice": "INV-1"}, "name another one"),
         ):

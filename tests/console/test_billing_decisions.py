@@ -188,7 +188,7 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
         for wrong, said in (
             ({"verdict": "pay"}, "the decision is 'pay'"),
             ({"seen": ""}, "lacks the revision that you saw"),
-            ({"why": ""}, "say why"),
+            ({"why": ""}, "give one of 1 to"),
             ({"verdict": "retry"}, "owes nothing"),
             ({"verdict": "resume"}, "is active; to resume, it must"),
             ({"verdict": "give_up"}, "to give up, it must be past_due"),
@@ -210,7 +210,7 @@ async def test_a_refund_of_part_of_a_charge_is_given_back_with_a_credit_note(sta
             ({"amount": "29.01"}, "cannot be refunded"),
             ({"amount": "much"}, "much"),
             ({"charge": "t-0"}, "has no charge 't-0'"),
-            ({"why": ""}, "say why"),
+            ({"why": ""}, "give one of 1 to"),
             ({"left": "1", "sure": "yes"}, "which is not what you saw"),
         ):
             refused = await visitor.submit(page, f"{path}/refund", **{**form, **wrong})

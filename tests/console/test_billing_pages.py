@@ -56,7 +56,7 @@ async def test_where_the_services_have_a_database_each_pages_show_what_is_here(s
         else:
             assert "never arrived" not in (await visitor.get("/billing/deliveries")).words
             shown = await visitor.get("/billing/deliveries/evt-1")
-            assert "GET /v1/webhooks/status/{event_id} there says" in shown.words
+            assert "use GET /v1/webhooks/status/{event_id} there" in shown.words
 
 
 async def test_empty_lists_say_what_comes_first(stage: OpenStage) -> None:

@@ -54,7 +54,7 @@ async def test_a_redrive_says_what_waits_for_a_review_and_leads_to_it(stage: Ope
                 f"pay-{number}",
             )
         page = await visitor.get(f"/queues/{QUEUE}/redrive")
-        assert "2 of them would go straight back to waiting" in page.words
+        assert "2 of them have effects in review" in page.words
         assert "Answer the reviews instead" in page.words
         [link] = re.findall(r'href="[^"]*(/effects\?state=review[^"]*)"', page.text)
         reviews = await visitor.get(html.unescape(link))

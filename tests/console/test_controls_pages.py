@@ -106,7 +106,7 @@ async def test_leases_are_shown_with_their_holder(stage: OpenStage) -> None:
 async def test_schedules_are_shown_beside_what_every_worker_does_all_the_time(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         empty = await visitor.get("/schedules")
-        assert "pump_delayed_queues found nothing to do" in empty.words
+        assert "pump_delayed_queues nothing to do within" in empty.words
         assert "No schedule has run" in empty.words
         queue = await s.queue(PAY)
         await queue.log_maintenance(Task.SWEEP, 1)
@@ -201,7 +201,7 @@ async def test_entries_are_discarded_one_by_one_for_a_reason(stage: OpenStage) -
         first, second = await parked(context, 2)
         page = await visitor.get(f"/outbox/{NAME}")
         check = await visitor.submit(page, f"/outbox/{NAME}/discard", id=first)
-        assert "1 parked entry of broker deleted for good" in check.words
+        assert "1 parked entry of broker will be deleted permanently" in check.words
         assert (await visitor.submit(check, f"/outbox/{NAME}/discard", ids=first, sure="yes")).status == 400
         done = await visitor.submit(check, f"/outbox/{NAME}/discard", ids=first, sure="yes", why="the topic is gone")
         assert "1 entry of broker discarded." in done.words
@@ -268,5 +268,5 @@ async def test_a_write_off_above_the_threshold_waits_for_a_second_person(stage: 
         asked = await visitor.submit(check, f"{path}/write-off", **form, sure="yes")
         assert "You made this request" in asked.words
         assert "payonce users add" in asked.words
-        assert "waits for a second person" in (await visitor.get(path)).words
+        assert "a second person must agree" in (await visitor.get(path)).words
         assert await b.held(SUSPENSE) == 700

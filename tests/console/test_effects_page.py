@@ -137,7 +137,7 @@ async def test_above_the_threshold_it_is_done_when_a_second_person_agrees_and_no
         assert await till.states() == {"p-1": "review"}
         path = asked.url.partition("/console")[2]
         assert "You made this request, so another approver must decide." in asked.words
-        assert "ann asked" in (await ann.get(f"/effects/{review.effect.id}")).words
+        assert "ann requested" in (await ann.get(f"/effects/{review.effect.id}")).words
         assert "#answer" not in (await ann.get(f"/effects/{review.effect.id}")).text
         page = await bob.get(path)
         assert "300.00 EUR" in page.words
@@ -198,7 +198,7 @@ async def test_a_threshold_is_set_and_lowered_by_one_person(stage: OpenStage) ->
         assert "No threshold is set" in page.words
         for amount in ("250.00", "100.00"):
             page = await bob.submit(page, "/approvals/thresholds/set", asset="EUR", amount=amount)
-            assert f"Above {amount} EUR a second person is asked." in page.words
+            assert f"Above {amount} EUR a second person must now agree." in page.words
         odd = await bob.submit(page, "/approvals/thresholds/set", asset="ODD", amount="1")
         assert (odd.status, "fill in its decimals" in odd.words) == (400, True)
 

@@ -149,5 +149,5 @@ async def test_a_service_that_is_slow_is_passed_over_and_named(
     monkeypatch.setattr(StageContext, "lookups", (slow, quick))
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         page = await visitor.get("/trace?id=some-thing")
-        assert "1 service was not searched to the end" in page.words
+        assert "1 service was not searched completely" in page.words
         assert found(page) == {"/queues": "id"}

@@ -73,7 +73,7 @@ async def test_cards_lead_to_exactly_what_they_counted(stage: OpenStage) -> None
         href, said = card(await visitor.get("/"), "Parked messages")
         assert (href, said.split()[0]) == ("/console/parked", "65")
         page = (await visitor.get(href)).words
-        assert "65 messages wait for somebody." in page
+        assert "65 parked messages need an operator." in page
         assert re.search(r"63 row \d+ is not there yet another", page)
         assert f"2 the bank is away (gave up after 3 of 3 attempts) {POLICY.queue}" in page
 

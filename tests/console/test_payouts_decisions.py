@@ -82,7 +82,7 @@ async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(s
         for wrong, said in (
             ({"verdict": "pay"}, "the decision is 'pay'"),
             ({"seen": ""}, "lacks the payout's revision"),
-            ({"why": ""}, "say why"),
+            ({"why": ""}, "give one of 1 to"),
             ({"address": ""}, "the new address is missing"),
             ({"address": "0xnot"}, "is not an address of the network btc"),
             ({"verdict": "hold"}, "is held; hold requires"),
@@ -209,7 +209,7 @@ async def test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two(st
         assert "2.000000000000000000 ETH per payment, 10.000000000000000000 ETH per day" in done.words
         for more in ({"per_payment": "2.5"}, {"per_day": ""}):
             check = await visitor.submit(done, path, **{**form, **more})
-            assert "only when a second person agrees: it raises the amount that the wallet pays" in check.words
+            assert "only after a second person agrees: it raises the amount that the wallet pays" in check.words
         asked = await visitor.submit(check, path, **{**form, "per_day": ""}, sure="yes")
         assert "You made this request" in asked.words
         page = await visitor.get("/vendors")

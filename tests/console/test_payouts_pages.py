@@ -248,7 +248,7 @@ async def test_a_finished_payout_shows_its_whole_way_with_exact_amounts(stage: O
             BTC_CLIENT,
             "97.000000 USDT is worth",
             f"exchange {swap.cn_api_id}",
-            f"told to pay {swap.payin_address}",
+            f"hostpay is triggered to pay {swap.payin_address}",
             transfer.hash,
             f"in block {transfer.block_number}",
             "payouts/fees",
@@ -309,7 +309,7 @@ async def test_vendors_are_shown_with_what_they_lost_and_what_is_paused(stage: O
         page = await visitor.get("/vendors")
         assert not lost, "the answer was lost"
         assert re.search(r"changenow\.create 2 .* 1 0 0 1 ", page.words), page.words
-        assert "changenow 30 10 30 % 30 % asked for rest" in page.words
+        assert "changenow 30 10 30 % 30 % requested by the vendor" in page.words
         assert "gcsplit-eth-client-swap-queue is paused: ChangeNOW refuses our API key" in page.words
         assert "any amount per payment, any amount per day" in page.words
         assert "0 payments" in page.words

@@ -4,13 +4,14 @@ from typing import Final
 
 from starlette.responses import Response
 
+from payonce.console.decisions import Confirmation, DecisionForm, decide
 from payonce.console.forms import PAGE_ROWS, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
-from payonce.engine.controls import Executed, preview, submit, waiting_approval
+from payonce.engine.controls import Assessment, Executed, waiting_approval
 from payonce.kit.money import Amount, Asset, asset_of
-from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
+from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.services.billing.console.queries import id_from, not_found
 from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
 from payonce.services.billing.subscriptions.store import credit, credit_payouts, queries
@@ -42,22 +43,24 @@ async def show_credit(visit: Visit) -> Response:
 
 
 async def change_credit(visit: Visit) -> Response:
-    """The first submission shows the consequences; with `sure` the change is made, or approval is requested."""
     customer = await _known(visit)
-    try:
-        given = _given(visit, customer)
-        if text_of(visit.form, "sure") != "yes":
-            return await _check(visit, customer, given)
-        async with visit.context.begin(None) as tx:
-            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
-    except (Invalid, Stale) as error:
+
+    async def refused(error: PayonceError) -> Response:
         return await _page(visit, customer, error)
-    except Retry as error:
-        return await _page(visit, customer, Stale(error.reason))
-    if not isinstance(end, Executed):
-        return visit.awaiting_approval(end.id)
-    left = f"{end.result['balance']} {end.result['currency']} of credit is left."
-    return visit.done(_path(customer), f"Done: {left}")
+
+    def done(given: CreditChange, end: Executed) -> Response:
+        left = f"{end.result['balance']} {end.result['currency']} of credit is left."
+        return visit.done(_path(customer), f"Done: {left}")
+
+    form = DecisionForm(
+        ACTION,
+        _path(customer),
+        read=lambda: _given(visit, customer),
+        confirm=lambda given, assessment: _confirmation(customer, given, assessment),
+        done=done,
+        refused=refused,
+    )
+    return await decide(visit, form)
 
 
 def _given(visit: Visit, customer: CustomerSummary) -> CreditChange:
@@ -88,30 +91,16 @@ def _asset(currency: str) -> Asset:
         raise Invalid(f"unknown currency {currency[:10]!r}; use its ISO code, such as AED") from None
 
 
-async def _check(visit: Visit, customer: CustomerSummary, given: CreditChange) -> Response:
-    async with visit.context.begin(None) as tx:
-        found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
+def _confirmation(customer: CustomerSummary, given: CreditChange, assessment: Assessment) -> Confirmation:
     label, consequence = CHOICES[given.verdict]
-    seen = f"seen_{given.currency}"
-    return visit.page(
-        "check_change.html",
-        f"{label}?",
-        crumbs=[
-            ("Customers", "/billing/customers"),
-            (customer.email, f"/billing/customers/{customer.id}"),
-            ("Credit", _path(customer)),
-        ],
-        sentences=[f"{found.assessment.text[:1].upper()}{found.assessment.text[1:]}.", consequence],
-        amounts=found.assessment.amounts,
-        because=found.because,
-        document=None,
-        note=given.note,
-        action=f"{_path(customer)}/decide",
-        back=_path(customer),
-        button="Ask a second person" if found.because else label,
-        danger=given.verdict is not CreditVerdict.ADD,
-        hidden={**{name: text_of(visit.form, name) for name in (*FIELDS, seen)}, "sure": "yes"},
-    )
+    crumbs = [
+        ("Customers", "/billing/customers"),
+        (customer.email, f"/billing/customers/{customer.id}"),
+        ("Credit", _path(customer)),
+    ]
+    sentences = [f"{assessment.text[:1].upper()}{assessment.text[1:]}.", consequence]
+    fields = (*FIELDS, f"seen_{given.currency}")
+    return Confirmation(f"{label}?", crumbs, sentences, label, fields, danger=given.verdict is not CreditVerdict.ADD)
 
 
 async def _known(visit: Visit) -> CustomerSummary:

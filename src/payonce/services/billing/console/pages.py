@@ -12,7 +12,7 @@ from payonce.services.billing.console.figures import show_figures
 from payonce.services.billing.console.invoices import list_invoices, print_invoice, show_invoice
 from payonce.services.billing.console.queries import PAYMENTS, page_of
 from payonce.services.billing.console.refunds import refund
-from payonce.services.billing.console.subscription import decide, show_subscription
+from payonce.services.billing.console.subscription import decide_subscription, show_subscription
 
 PAGES: Final = (
     Page(
@@ -24,7 +24,7 @@ PAGES: Final = (
             get("/billing/customers/{id}/credit", page_of("Credit", show_credit)),
             post("/billing/customers/{id}/credit/decide", page_of("Credit", change_credit)),
             get("/billing/subscriptions/{id}", page_of("Subscription", show_subscription)),
-            post("/billing/subscriptions/{id}/decide", page_of("Subscription", decide)),
+            post("/billing/subscriptions/{id}/decide", page_of("Subscription", decide_subscription)),
         ),
         group="Billing",
     ),

@@ -4,11 +4,12 @@ from typing import Final
 
 from starlette.responses import Response
 
+from payonce.console.decisions import Confirmation, DecisionForm, decide
 from payonce.console.forms import number_of, reason_of, text_of
 from payonce.console.page import Visit
-from payonce.engine.controls import Executed, preview, submit
+from payonce.engine.controls import Assessment, Executed
 from payonce.kit.money import Amount
-from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
+from payonce.kit.outcomes import Invalid, PayonceError
 from payonce.services.billing.console.invoices import invoice_page, known_invoice
 from payonce.services.billing.payments.decisions import ACTION, RefundDecision
 from payonce.services.billing.payments.store import queries
@@ -19,23 +20,30 @@ FIELDS: Final = ("charge", "left", "amount", "why", "outside")
 
 
 async def refund(visit: Visit) -> Response:
-    """The first submission shows the consequences; with `sure` the refund is made, or approval is requested."""
     bill = await known_invoice(visit)
+
+    async def refused(error: PayonceError) -> Response:
+        return await invoice_page(visit, bill, error)
+
+    def done(given: RefundDecision, end: Executed) -> Response:
+        follows = "recorded" if given.outside else "in progress"
+        return visit.done(_path(bill), f"Refund {end.result['refund']} is {follows}.")
+
     try:
         charge = await _charge(visit, bill)
-        given = _given(visit, charge)
-        if text_of(visit.form, "sure") != "yes":
-            return await _check(visit, bill, charge, given)
-        async with visit.context.begin(charge.trace_id) as tx:
-            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
-    except PayonceError as error:
-        if not isinstance(error, (Invalid, Stale, Retry)):
-            raise
-        return await invoice_page(visit, bill, Stale(error.reason) if isinstance(error, Retry) else error)
-    if isinstance(end, Executed):
-        follows = "recorded" if given.outside else "in progress"
-        return visit.done(f"/billing/invoices/{bill.id}", f"Refund {end.result['refund']} is {follows}.")
-    return visit.awaiting_approval(end.id)
+    except Invalid as error:
+        return await refused(error)
+    form = DecisionForm(
+        ACTION,
+        _path(bill),
+        read=lambda: _given(visit, charge),
+        confirm=lambda given, assessment: _confirmation(bill, charge, given, assessment),
+        done=done,
+        refused=refused,
+        verb="refund",
+        trace_id=charge.trace_id,
+    )
+    return await decide(visit, form)
 
 
 async def _charge(visit: Visit, bill: InvoiceSummary) -> ChargeSummary:
@@ -64,25 +72,21 @@ def _given(visit: Visit, charge: ChargeSummary) -> RefundDecision:
     )
 
 
-async def _check(visit: Visit, bill: InvoiceSummary, charge: ChargeSummary, given: RefundDecision) -> Response:
-    async with visit.context.begin(charge.trace_id) as tx:
-        found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
-    path = f"/billing/invoices/{bill.id}"
-    return visit.page(
-        "check_change.html",
+def _confirmation(
+    bill: InvoiceSummary, charge: ChargeSummary, given: RefundDecision, assessment: Assessment
+) -> Confirmation:
+    return Confirmation(
         "Refund this charge?",
-        crumbs=[("Invoices", "/billing/invoices"), (bill.number, path)],
-        sentences=_sentences(bill, charge, given, found.assessment.amounts[0]),
-        amounts=found.assessment.amounts,
-        because=found.because,
-        document=None,
-        note=given.note,
-        action=f"{path}/refund",
-        back=path,
-        button="Ask a second person" if found.because else _button(given),
+        [("Invoices", "/billing/invoices"), (bill.number, _path(bill))],
+        _sentences(bill, charge, given, assessment.amounts[0]),
+        _button(given),
+        FIELDS,
         danger=True,
-        hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
     )
+
+
+def _path(bill: InvoiceSummary) -> str:
+    return f"/billing/invoices/{bill.id}"
 
 
 def _button(given: RefundDecision) -> str:

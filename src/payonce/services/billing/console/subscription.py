@@ -5,12 +5,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from payonce.console.decisions import Confirmation, DecisionForm, decide
 from payonce.console.forms import number_of, reason_of, text_of
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
-from payonce.engine.controls import Executed, preview, submit, waiting_approval
+from payonce.engine.controls import Executed, waiting_approval
 from payonce.engine.monitoring.timeline import Kind, read_timeline
-from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
+from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.services.billing.console.queries import PAYMENTS, has, id_from, not_found
 from payonce.services.billing.payments.store import queries, timeline
 from payonce.services.billing.subscriptions.decisions.subscriptions import (
@@ -58,26 +59,27 @@ async def show_subscription(visit: Visit) -> Response:
     return await _page(visit, await _known(visit))
 
 
-async def decide(visit: Visit) -> Response:
-    """The first submission shows the consequences; with `sure` the decision is carried out, or approval is
-    requested."""
+async def decide_subscription(visit: Visit) -> Response:
     seen = await _known(visit)
-    try:
-        given = _given(visit, seen)
-        if text_of(visit.form, "sure") != "yes":
-            return await _check(visit, seen, given)
-        # In the subscription's trace, so that the consequences appear in its timeline.
-        async with visit.context.begin(seen.trace_id) as tx:
-            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
-    except (Invalid, Stale) as error:
+
+    async def refused(error: PayonceError) -> Response:
         return await _page(visit, await _known(visit), error)
-    except Retry as error:
-        return await _page(visit, await _known(visit), Stale(error.reason))
-    if not isinstance(end, Executed):
-        return visit.awaiting_approval(end.id)
-    said = end.result["state"].replace("_", " ")
-    retried = " The amount owed is being charged." if given.verdict is Verdict.RETRY else ""
-    return visit.done(f"/billing/subscriptions/{seen.id}", f"The subscription is {said}.{retried}")
+
+    def done(given: SubscriptionDecision, end: Executed) -> Response:
+        state = end.result["state"].replace("_", " ")
+        retried = " The amount owed is being charged." if given.verdict is Verdict.RETRY else ""
+        return visit.done(_path(seen), f"The subscription is {state}.{retried}")
+
+    form = DecisionForm(
+        ACTION,
+        _path(seen),
+        read=lambda: _given(visit, seen),
+        confirm=lambda given, _: _confirmation(seen, given),
+        done=done,
+        refused=refused,
+        trace_id=seen.trace_id,
+    )
+    return await decide(visit, form)
 
 
 def _given(visit: Visit, seen: SubscriptionSummary) -> SubscriptionDecision:
@@ -94,26 +96,14 @@ def _given(visit: Visit, seen: SubscriptionSummary) -> SubscriptionDecision:
     )
 
 
-async def _check(visit: Visit, seen: SubscriptionSummary, given: SubscriptionDecision) -> Response:
-    async with visit.context.begin(seen.trace_id) as tx:
-        found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
+def _confirmation(seen: SubscriptionSummary, given: SubscriptionDecision) -> Confirmation:
     label, consequence = CHOICES[given.verdict]
-    path = f"/billing/subscriptions/{seen.id}"
-    return visit.page(
-        "check_change.html",
-        f"{label}?",
-        crumbs=[("Customers", "/billing/customers"), (seen.email, path)],
-        sentences=[consequence],
-        amounts=found.assessment.amounts,
-        because=found.because,
-        document=None,
-        note=given.note,
-        action=f"{path}/decide",
-        back=path,
-        button="Ask a second person" if found.because else label,
-        hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
-        danger=given.verdict in _FINAL,
-    )
+    crumbs = [("Customers", "/billing/customers"), (seen.email, _path(seen))]
+    return Confirmation(f"{label}?", crumbs, [consequence], label, FIELDS, danger=given.verdict in _FINAL)
+
+
+def _path(seen: SubscriptionSummary) -> str:
+    return f"/billing/subscriptions/{seen.id}"
 
 
 async def _known(visit: Visit) -> SubscriptionSummary:

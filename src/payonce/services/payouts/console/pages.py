@@ -7,7 +7,7 @@ from payonce.console.page import Page, ServicePages, VendorSection, get, post
 from payonce.engine.operators import Role
 from payonce.services.payouts.console.accumulation import show_accumulation
 from payonce.services.payouts.console.days import show_days
-from payonce.services.payouts.console.payout import decide, show_payout
+from payonce.services.payouts.console.payout import decide_payout, show_payout
 from payonce.services.payouts.console.payouts import list_payouts
 from payonce.services.payouts.console.queries import if_installed
 from payonce.services.payouts.console.wallet import change_limits, wallet_section
@@ -21,7 +21,7 @@ PAGES: Final = (
             get("/payouts/days", if_installed("Payouts by day", show_days)),
             get("/payouts/accumulating", if_installed("Accumulating by client", show_accumulation)),
             get("/payouts/{id}", if_installed("Payout", show_payout)),
-            post("/payouts/{id}/decide", if_installed("Payout", decide)),
+            post("/payouts/{id}/decide", if_installed("Payout", decide_payout)),
             post("/vendors/wallet-limits", if_installed("Vendors", change_limits), Role.APPROVER),
         ),
         group="Money",

@@ -5,13 +5,14 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from payonce.console.decisions import Confirmation, DecisionForm, decide
 from payonce.console.forms import name_of, number_of, reason_of, text_of
 from payonce.console.page import Visit
 from payonce.console.reads import bounded
-from payonce.engine.controls import Approval, Executed, preview, submit, waiting_approval
+from payonce.engine.controls import Approval, waiting_approval
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.monitoring.timeline import Kind, read_timeline
-from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
+from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.services.payouts.console.queries import payout_of
 from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict
 from payonce.services.payouts.model import Hold, Payout
@@ -19,6 +20,7 @@ from payonce.services.payouts.store import timeline
 
 ABOVE_LIMIT: Final = "pay above limit"
 """The action for which hostpay requests approvals; its subject is the unique_id of the swap's leading payout."""
+_FINAL: Final = (Verdict.REJECT, Verdict.REFUND, Verdict.RETURNED, Verdict.WRITE_OFF, Verdict.UNPAID)
 FIELDS: Final = ("verdict", "address", "extra_id", "no_memo", "transaction", "swap_id", "why", "seen")
 
 CHOICES: Final = {
@@ -75,23 +77,22 @@ async def show_payout(visit: Visit) -> Response:
     return await _page(visit, await payout_of(visit))
 
 
-async def decide(visit: Visit) -> Response:
-    """Previews the decision; with `sure` it is carried out, or submitted to a second person."""
+async def decide_payout(visit: Visit) -> Response:
     payout = await payout_of(visit)
-    try:
-        given = _given(visit, payout)
-        if text_of(visit.form, "sure") != "yes":
-            return await _check(visit, payout, given)
-        # In the payout's own trace, so that the consequences of a decision appear in its timeline.
-        async with visit.context.begin(payout.trace_id) as tx:
-            end = await submit(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
-    except (Invalid, Stale) as error:
+
+    async def refused(error: PayonceError) -> Response:
         return await _page(visit, await payout_of(visit), error)
-    except Retry as error:
-        return await _page(visit, await payout_of(visit), Stale(error.reason))
-    if isinstance(end, Executed):
-        return visit.done(f"/payouts/{payout.id}", f"The payout is {_said(end.result['state'])}.")
-    return visit.awaiting_approval(end.id)
+
+    form = DecisionForm(
+        ACTION,
+        f"/payouts/{payout.id}",
+        read=lambda: _given(visit, payout),
+        confirm=lambda given, _: _confirmation(payout, given),
+        done=lambda _, end: visit.done(f"/payouts/{payout.id}", f"The payout is {_said(end.result['state'])}."),
+        refused=refused,
+        trace_id=payout.trace_id,
+    )
+    return await decide(visit, form)
 
 
 def _given(visit: Visit, payout: Payout) -> Decision:
@@ -121,36 +122,16 @@ def _given(visit: Visit, payout: Payout) -> Decision:
     )
 
 
-async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
-    async with visit.context.begin(payout.trace_id) as tx:
-        seen = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
+def _confirmation(payout: Payout, given: Decision) -> Confirmation:
     label, consequence = CHOICES[given.verdict]
-    path = f"/payouts/{payout.id}"
-    where = (
-        []
-        if given.address is None
-        else [
-            f"From {payout.wallet_address} to {given.address}"
-            + (f" with the memo {given.extra_id}." if given.extra_id else ", without a memo.")
-        ]
-    )
+    sentences = [consequence]
+    if given.address is not None:
+        memo = f" with the memo {given.extra_id}." if given.extra_id else ", without a memo."
+        sentences.append(f"From {payout.wallet_address} to {given.address}{memo}")
     if given.verdict is Verdict.RETURNED:
-        where.append(f"By transaction {given.transaction}.")
-    return visit.page(
-        "check_change.html",
-        f"{label}?",
-        crumbs=[("Payouts", "/payouts"), (payout.unique_id, path)],
-        sentences=[consequence, *where],
-        amounts=seen.assessment.amounts,
-        because=seen.because,
-        document=None,
-        note=given.note,
-        action=f"{path}/decide",
-        back=path,
-        button="Ask a second person" if seen.because else label,
-        hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
-        danger=given.verdict in (Verdict.REJECT, Verdict.REFUND, Verdict.RETURNED, Verdict.WRITE_OFF, Verdict.UNPAID),
-    )
+        sentences.append(f"By transaction {given.transaction}.")
+    crumbs = [("Payouts", "/payouts"), (payout.unique_id, f"/payouts/{payout.id}")]
+    return Confirmation(f"{label}?", crumbs, sentences, label, FIELDS, danger=given.verdict in _FINAL)
 
 
 async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = None) -> Response:
