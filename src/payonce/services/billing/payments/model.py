@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -105,6 +105,49 @@ class Transaction:
     def about(self) -> str:
         """The correlation id of its messages: the subscription, if there is one."""
         return self.subscription_id or self.id
+
+
+NOT_RECORDED: Final = datetime.min.replace(tzinfo=UTC)
+"""The creation time of a transaction that is not recorded yet."""
+
+
+def pending_transaction(
+    transaction_id: str,
+    charge_key: str,
+    account_id: str,
+    action: Action,
+    amount: Amount,
+    *,
+    subscription_id: str | None = None,
+    invoice_id: str | None = None,
+    generation: int = 1,
+    payment_method_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    trace_id: str | None = None,
+) -> Transaction:
+    """A transaction before it is recorded."""
+    return Transaction(
+        id=transaction_id,
+        charge_key=charge_key,
+        account_id=account_id,
+        subscription_id=subscription_id,
+        invoice_id=invoice_id,
+        generation=generation,
+        action=action,
+        payment_method_id=payment_method_id,
+        amount=amount,
+        state=State.PENDING,
+        gateway_id=None,
+        decline_code=None,
+        hard=False,
+        reason=None,
+        refunded=Amount.zero(amount.asset),
+        refunding=Amount.zero(amount.asset),
+        metadata=metadata or {},
+        trace_id=trace_id,
+        created_at=NOT_RECORDED,
+        updated_at=NOT_RECORDED,
+    )
 
 
 @dataclass(frozen=True)

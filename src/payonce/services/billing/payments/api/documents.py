@@ -1,13 +1,14 @@
 """Request and response bodies of payments."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
 from pydantic import BaseModel, Field, StringConstraints
 
 from payonce.http.kit.values import NO_CONTROLS, Money, RequestBody
-from payonce.services.billing.payments.handlers.notifications import Delivery
 from payonce.services.billing.payments.model import PaymentMethod, Refund, RefundState, State, Transaction
+from payonce.services.billing.payments.store.queries import Attempt, Delivery
 from payonce.services.billing.wire import Action
 
 ID: Final = r"^[0-9a-zA-Z_-]{1,100}$"
@@ -195,15 +196,18 @@ class DeliveryDocument(BaseModel):
     attempts: list[AttemptDocument] = Field(description="Newest first, at most a hundred.")
 
     @classmethod
-    def of(cls, found: Delivery) -> "DeliveryDocument":
+    def of(cls, found: Delivery, attempts: Sequence[Attempt]) -> "DeliveryDocument":
         return cls(
             event_id=found.event_id,
-            action=found.action,
+            action=Action(found.action),
             transaction_id=found.transaction_id,
             refund_id=found.refund_id,
             delivered_at=found.delivered_at,
             created_at=found.created_at,
-            attempts=[AttemptDocument(**dict(each)) for each in found.attempts],
+            attempts=[
+                AttemptDocument(**{name: getattr(each, name) for name in AttemptDocument.model_fields})
+                for each in attempts
+            ],
         )
 
 

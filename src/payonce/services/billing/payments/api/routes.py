@@ -48,11 +48,9 @@ from payonce.services.billing.payments.api.documents import (
 from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
 from payonce.services.billing.payments.api.payment_completion import CompletionWaiter, preferred_s
 from payonce.services.billing.payments.decisions import RefundDecision
-from payonce.services.billing.payments.handlers import notifications
-from payonce.services.billing.payments.handlers.charges import NOT_RECORDED
 from payonce.services.billing.payments.handlers.notifications import NotificationSender
-from payonce.services.billing.payments.model import State, Transaction
-from payonce.services.billing.payments.store import payment_methods, transactions
+from payonce.services.billing.payments.model import State, Transaction, pending_transaction
+from payonce.services.billing.payments.store import payment_methods, queries, transactions
 from payonce.services.billing.payments.store import refunds as refund_store
 from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
@@ -63,6 +61,8 @@ TRANSACTIONS: Final = "/v1/transactions"
 METHODS: Final = "/v1/payment-methods"
 DECLINED: Final = "urn:payonce:problem:payment-failed:"
 """Followed by the gateway's code."""
+ATTEMPTS_SHOWN: Final = 100
+"""Per notification."""
 READS: Final = responses(400, 401, 403, 404, 422, 429, 503)
 CHANGES: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 PAYS: Final = responses(400, 401, 402, 403, 404, 409, 413, 422, 429, 503)
@@ -292,10 +292,10 @@ def _add_deliveries(routes: APIRouter) -> None:
         context: AppContextDep,
         caller: Annotated[BillingCaller, require_account_or_key(READ)],
     ) -> DeliveryDocument:
-        found = await notifications.delivery(context.read, event_id)
+        found = await queries.delivery(context.read, event_id)
         if found is None or not caller.may_see(found.account_id):
             raise not_found(f"notification {event_id!r}")
-        return DeliveryDocument.of(found)
+        return DeliveryDocument.of(found, await queries.attempts(context.read, event_id, ATTEMPTS_SHOWN))
 
 
 def _add_gateway(routes: APIRouter) -> None:
@@ -337,28 +337,16 @@ def _amount(text: str, asset: Asset) -> Amount:
 
 
 def _one_off(account_id: str, amount: Amount, body: PaymentOrder, trace_id: str | None) -> Transaction:
-    transaction_id, nothing = str(new_id()), Amount.zero(amount.asset)
-    return Transaction(
-        id=transaction_id,
-        charge_key=charge_key(transaction_id, 1),
-        account_id=account_id,
-        subscription_id=None,
-        invoice_id=None,
-        generation=1,
-        action=Action.PAYMENT,
+    transaction_id = str(new_id())
+    return pending_transaction(
+        transaction_id,
+        charge_key(transaction_id, 1),
+        account_id,
+        Action.PAYMENT,
+        amount,
         payment_method_id=body.payment_method_id,
-        amount=amount,
-        state=State.PENDING,
-        gateway_id=None,
-        decline_code=None,
-        hard=False,
-        reason=None,
-        refunded=nothing,
-        refunding=nothing,
         metadata={} if body.description is None else {"description": body.description},
         trace_id=trace_id,
-        created_at=NOT_RECORDED,
-        updated_at=NOT_RECORDED,
     )
 
 

@@ -1,12 +1,12 @@
 """Charges requested by subscriptions or by payments' own API, each executed once at the gateway."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
-from payonce.kit.money import Amount, asset_of
+from payonce.kit.money import asset_of
 from payonce.kit.outcomes import Invalid, Refused, Unprocessable
 from payonce.services.billing.messages import RecordedCharge
 from payonce.services.billing.payments import ledger
@@ -15,7 +15,7 @@ from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.handlers.refused_key import or_pause
 from payonce.services.billing.payments.metrics import count_charge
-from payonce.services.billing.payments.model import State, Transaction
+from payonce.services.billing.payments.model import State, Transaction, pending_transaction
 from payonce.services.billing.payments.store import notifications, transactions
 from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.services.billing.wire import Action, Charge
@@ -24,8 +24,6 @@ from payonce.vendors.gateway.port import AMOUNT_MAX, Gateway
 ID_MAX_CHARS: Final = 100
 ASKED_FOR: Final = frozenset({Action.INITIAL, Action.TRIAL, Action.RENEWAL, Action.UPGRADE, Action.DOWNGRADE})
 ALREADY_PAID: Final = "already_paid"
-NOT_RECORDED: Final = datetime.min.replace(tzinfo=UTC)
-"""The creation time of a transaction that is not recorded yet."""
 TRIAL_REASON: Final = "the trial price is refunded"
 
 log = get_logger(__name__)
@@ -113,27 +111,16 @@ async def _requested_transaction(work: Work) -> Transaction:
             raise Invalid(f"there is no transaction {asked.transaction_id[:ID_MAX_CHARS]!r} to charge")
         return found
     _check(asked)
-    return Transaction(
-        id=str(new_id()),
-        charge_key=asked.key,
-        account_id=asked.account_id,
+    return pending_transaction(
+        str(new_id()),
+        asked.key,
+        asked.account_id,
+        asked.action,
+        asked.amount,
         subscription_id=asked.subscription_id,
         invoice_id=asked.invoice_id,
         generation=asked.generation,
-        action=asked.action,
-        payment_method_id=None,
-        amount=asked.amount,
-        state=State.PENDING,
-        gateway_id=None,
-        decline_code=None,
-        hard=False,
-        reason=None,
-        refunded=Amount.zero(asked.amount.asset),
-        refunding=Amount.zero(asked.amount.asset),
-        metadata={},
         trace_id=work.message.trace,
-        created_at=NOT_RECORDED,
-        updated_at=NOT_RECORDED,
     )
 
 

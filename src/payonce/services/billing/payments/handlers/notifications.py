@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.model import clean_text
@@ -21,7 +21,7 @@ from payonce.kit.webhooks import Secret, signed_headers
 from payonce.services.billing.payments.metrics import count_delivery
 from payonce.services.billing.payments.store.notifications import Notice
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
-from payonce.services.billing.wire import Action, NotificationDelivery
+from payonce.services.billing.wire import NotificationDelivery
 
 if TYPE_CHECKING:
     from payonce.kit.http import Application, HttpClient
@@ -37,8 +37,6 @@ IN_ORDER_S: Final = 15.0
 """How long a notification waits for an earlier one of its transaction; waiting uses up no attempt."""
 ANSWER_MAX_BYTES: Final = 64 * 1024
 ERROR_MAX_CHARS: Final = 500
-ATTEMPTS_MAX: Final = 100
-"""Attempts shown per notification."""
 
 log = get_logger(__name__)
 
@@ -231,44 +229,6 @@ async def due_notification(read_from: Reader, event_id: str) -> DueNotification 
     if row is None:
         return None
     return DueNotification(row["event_id"], row["body"], row["now"], row["created_at"], row["delivered"], row["waits"])
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """A notification with its delivery attempts."""
-
-    event_id: str
-    account_id: str
-    action: Action
-    transaction_id: str | None
-    refund_id: str | None
-    delivered_at: datetime | None
-    created_at: datetime
-    attempts: Sequence[Any]
-
-
-async def delivery(read_from: Reader, event_id: str) -> Delivery | None:
-    row = await read_from.fetchrow("select * from payments.notifications where event_id = $1", event_id)
-    if row is None:
-        return None
-    attempts = await read_from.fetch(
-        """
-        select way, response_code, response_body, error, elapsed_ms, created_at
-        from payments.webhook_outbound_requests where event_id = $1 order by id desc limit $2
-        """,
-        event_id,
-        ATTEMPTS_MAX,
-    )
-    return Delivery(
-        row["event_id"],
-        row["account_id"],
-        Action(row["action"]),
-        row["transaction_id"],
-        row["refund_id"],
-        row["delivered_at"],
-        row["created_at"],
-        attempts,
-    )
 
 
 def _measured(attempt: DeliveryAttempt) -> DeliveryAttempt:

@@ -186,13 +186,12 @@ async def delivery(read: Reads, event_id: str) -> Delivery | None:
     return None if row is None else _delivery(row)
 
 
-async def attempts(read: Reads, event_id: str) -> list[Attempt]:
+async def attempts(read: Reads, event_id: str, limit: int = ATTEMPTS_MAX) -> list[Attempt]:
     """Newest first."""
     rows = await read.fetch(
-        f"""
-        select * from payments.webhook_outbound_requests where event_id = $1 order by id desc limit {ATTEMPTS_MAX}
-        """,
+        "select * from payments.webhook_outbound_requests where event_id = $1 order by id desc limit $2",
         event_id,
+        min(limit, ATTEMPTS_MAX),
     )
     return [
         Attempt(

@@ -1,5 +1,6 @@
 """Accounts of customers and operators: registration, login, passwords, roles and token revocation."""
 
+import hashlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -256,6 +257,11 @@ async def revoke_refresh_tokens(connection: Any, account_id: str) -> None:
         """,
         account_id,
     )
+
+
+def token_digest(token: str) -> bytes:
+    """The stored form of a refresh or password token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def guess_key(email: str) -> str:

@@ -1,6 +1,5 @@
 """Password tokens: a customer sets a password with one, for example after an invitation."""
 
-import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +21,7 @@ from payonce.services.billing.subscriptions.store.accounts import (
     account_from,
     guess_key,
     revoke_refresh_tokens,
+    token_digest,
 )
 
 LIFETIME_HOURS: Final = 72
@@ -51,7 +51,7 @@ async def create(tx: Tx, account_id: str, by: str) -> PasswordToken:
         """,
         account_id,
         CUSTOMER,
-        _digest(token),
+        token_digest(token),
         LIFETIME_HOURS,
         by,
     )
@@ -64,7 +64,7 @@ async def create(tx: Tx, account_id: str, by: str) -> PasswordToken:
 async def set_password(database: Database, begin: Begin, token: str, new: str) -> Account | None:
     """Uses up the token, sets the password and ends every login. None if the token is not valid."""
     check_password(new)
-    digest = _digest(token)
+    digest = token_digest(token)
     # Checked before hashing, which is more expensive than finding no token.
     if await database.work.fetchval(_GOOD, digest, CUSTOMER) is None:
         return None
@@ -99,7 +99,3 @@ _GOOD: Final = """
         select from subscriptions.customer_edits e
         where e.account_id = a.id and e.replaced_at >= t.created_at and e.email <> a.email)"""
 """Excludes tokens from before a correction of the e-mail address: the earlier address's owner may have the token."""
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

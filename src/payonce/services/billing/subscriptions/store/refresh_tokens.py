@@ -1,6 +1,5 @@
 """Refresh tokens, each valid for one use. Reusing a refresh token revokes its token family."""
 
-import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +10,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.operators.login_limits import count_action
 from payonce.kit.ids import new_id
 from payonce.services.billing.subscriptions.model import Account
-from payonce.services.billing.subscriptions.store.accounts import LOCATION, account_from
+from payonce.services.billing.subscriptions.store.accounts import LOCATION, account_from, token_digest
 
 REFRESH_DAYS: Final = 30
 TOKENS_MAX: Final = 200
@@ -35,7 +34,7 @@ async def begin_login(tx: Tx, account_id: str, days: int = REFRESH_DAYS) -> Issu
 async def rotate(tx: Tx, token: str, days: int = REFRESH_DAYS) -> tuple[Account, IssuedRefreshToken] | None:
     """The account and the next token; None if the token is not valid. Commit in either case, since a reuse is recorded
     here."""
-    digest = _digest(token)
+    digest = token_digest(token)
     # Locks the account first, in the order of a password change; another order could deadlock.
     owner = await tx.fetchrow(
         """
@@ -70,7 +69,7 @@ async def end_login(tx: Tx, token: str) -> None:
         where revoked_at is null
           and family = (select family from subscriptions.refresh_tokens where digest = $1)
         """,
-        _digest(token),
+        token_digest(token),
     )
 
 
@@ -82,7 +81,7 @@ async def _issue(tx: Tx, account_id: str, family: str, days: int) -> IssuedRefre
         insert into subscriptions.refresh_tokens (digest, account_id, family, expires_at)
         values ($1, $2, $3, payonce.due_now() + make_interval(days => $4)) returning expires_at
         """,
-        _digest(token),
+        token_digest(token),
         account_id,
         family,
         days,
@@ -100,7 +99,3 @@ async def _end_family(tx: Tx, family: str, account_id: str) -> None:
     )
     text = "a refresh token was reused: somebody else may have it, so that login was ended"
     await tx.audit(LOCATION, account_id, text, actor=account_id, severity=Severity.WARNING)
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
