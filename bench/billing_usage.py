@@ -18,7 +18,7 @@ from bench.cpu import cpu_seconds, postgres_pids
 from bench.failure import BenchFailed
 from bench.roles import until_up
 from payonce.kit.ports import reserved_ports
-from payonce.services.billing.tokens import Claims, Tokens
+from payonce.services.billing.api.tokens import Claims, Tokens
 from payonce.testing.processes import Child, Processes
 
 ROLE: Final = "billing.subscriptions"

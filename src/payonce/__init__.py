@@ -1,8 +1,9 @@
 """payonce: money moves once. Durable queues and recorded effects on PostgreSQL.
 
 Everything that a service is written with is imported from here: `from payonce import Policy, Service, Work, handles`.
-Routes are written with `payonce.http.kit`, console pages with `payonce.console.kit`, demonstrations with `payonce.demo`
-and tests with `payonce.testing`; `payonce.vendors` has the clients of vendors. All other modules are internal.
+Routes are written with `payonce.http.kit`, console pages with `payonce.console.kit`, demonstrations with
+`payonce.cli.demo.kit` and tests with `payonce.testing`; `payonce.vendors` has the clients of vendors. All other modules
+are internal.
 """
 
 import os

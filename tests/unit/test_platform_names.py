@@ -81,3 +81,76 @@ def test_a_planted_name_is_found(path: str, text: str) -> None:
 )
 def test_what_the_platform_may_say_passes(path: str, text: str) -> None:
     assert named_in(path, text) == []
+
+
+TREE = frozenset(
+    [
+        "__init__.py",
+        "__main__.py",
+        "py.typed",
+        "service.py",
+        "app",
+        "cli",
+        "console",
+        "embedded",
+        "engine",
+        "examples",
+        "http",
+        "kit",
+        "queues",
+        "services",
+        "settings",
+        "taskserver",
+        "testing",
+        "vendors",
+    ]
+)
+ROOMS = frozenset(
+    [
+        "__init__.py",
+        "README.md",
+        "settings.py",
+        "resources.py",
+        "model.py",
+        "policies.py",
+        "messages.py",
+        "messages",
+        "handlers",
+        "domain",
+        "store",
+        "effects.py",
+        "ledger.py",
+        "api",
+        "console",
+        "schedules.py",
+        "metrics.py",
+        "invariants.py",
+        "invariants",
+        "reconciliation.py",
+        "scopes.py",
+        "decisions.py",
+        "decisions",
+        "migrations",
+        "demo",
+        "crash",
+        "cli",
+    ]
+)
+SHARED_WIRE = frozenset({"wire.py", "signed_requests.py"})
+"""Of a service that is made of two deployables, which are rooms as well."""
+
+
+def entries(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.name != "__pycache__"}
+
+
+def test_the_package_has_the_agreed_rooms_and_no_other() -> None:
+    assert entries(SOURCE) == TREE
+
+
+@pytest.mark.parametrize("folder", [path for path in (SOURCE / "services").iterdir() if (path / "README.md").exists()])
+def test_a_service_has_only_the_rooms_of_a_service(folder: Path) -> None:
+    deployables = {path.name for path in folder.iterdir() if (path / "handlers").is_dir()}
+    assert entries(folder) - ROOMS - (deployables | SHARED_WIRE if deployables else set()) == set()
+    for part in deployables:
+        assert entries(folder / part) - ROOMS - {"pdf"} == set()

@@ -15,9 +15,11 @@ import pytest
 import payonce
 from tests.docs.documents import DOCUMENTS, ROOT, blocks, name_of
 
-LAZY = ("payonce", "payonce.http.kit", "payonce.console.kit", "payonce.demo", "payonce.testing")
+LAZY = ("payonce", "payonce.http.kit", "payonce.console.kit", "payonce.cli.demo.kit", "payonce.testing")
 """The public modules that export names of others."""
-PUBLIC = re.compile(r"payonce(\.(http\.kit|console\.kit|demo|testing(\.(crash|cluster|plugin))?|vendors(\.\w+)*))?")
+PUBLIC = re.compile(
+    r"payonce(\.(http\.kit|console\.kit|cli\.demo\.kit|testing(\.(crash|cluster|plugin))?|vendors(\.\w+)*))?"
+)
 ALLOWED_WHEN_IMPORTED = ("payonce", "payonce.kit", "payonce.kit.lazy", "payonce.kit.version")
 EXAMPLES = ROOT / "src" / "payonce" / "examples"
 GIFTCARDS = ROOT / "examples" / "giftcards"
@@ -89,13 +91,6 @@ def test_a_missing_package_is_named_with_its_extra() -> None:
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "payonce.console.kit.Page needs the package jinja2; run: pip install 'payonce[console]'" in ended.stderr
-
-
-def test_the_older_name_of_the_module_still_works() -> None:
-    sys.modules.pop("payonce.api", None)
-    with pytest.warns(DeprecationWarning, match="import its names from payonce"):
-        older = import_module("payonce.api")
-    assert {name for name in older.__all__ if getattr(older, name) is not getattr(payonce, name)} == set()
 
 
 def test_the_page_on_the_public_api_lists_every_name() -> None:

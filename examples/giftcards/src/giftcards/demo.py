@@ -12,7 +12,7 @@ from giftcards.mint.simulator import BLOCKED, CARDS, MintSimulator
 from giftcards.model import AT_MINT, State, ordered
 from giftcards.policies import ISSUE
 from payonce import Account, Amount, Reader, Settings, balance, well_known
-from payonce.demo import DisruptedRun, Workload, run_workload, scratch_app, table, too_few_kills
+from payonce.cli.demo.kit import DisruptedRun, Workload, run_workload, scratch_app, table, too_few_kills
 from payonce.testing import FaultPlan, Faulty, serving
 
 CARDS_DEFAULT: Final = 1_000

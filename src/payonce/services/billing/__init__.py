@@ -20,8 +20,8 @@ INVARIANTS = {**subscriptions.INVARIANTS, **payments.INVARIANTS, **payments.SHAR
 """Invariants of a database that both services share."""
 
 OPERATIONS = lazily("payonce.services.billing.api.operations:build_routes")
-IS_OPERATOR = lazily("payonce.services.billing.callers:is_operator")
-OPERATOR_SCHEME = lazily("payonce.services.billing.callers:operator_scheme")
+IS_OPERATOR = lazily("payonce.services.billing.api.callers:is_operator")
+OPERATOR_SCHEME = lazily("payonce.services.billing.api.callers:operator_scheme")
 SIMULATED_CARDS = lazily("payonce.services.billing.resources:simulated_cards")
 
 MODULES: Final = ("babel", "bidi", "jwt", "reportlab", "uharfbuzz")

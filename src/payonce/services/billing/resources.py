@@ -16,6 +16,7 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.service import Forwarding, Service
 from payonce.services.billing import payments, subscriptions
+from payonce.services.billing.api.tokens import Tokens
 from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
 from payonce.services.billing.payments.handlers.notifications import NotificationSender, open_notification_sender
 from payonce.services.billing.payments.store.token_versions import RemoteVersions
@@ -31,7 +32,6 @@ from payonce.services.billing.settings import (
 from payonce.services.billing.signed_requests import SharedSecrets, open_signed_client
 from payonce.services.billing.subscriptions.handlers.payments_relay import PaymentsRelay, waiting_for_payments
 from payonce.services.billing.subscriptions.resources import MINUTE_S, subscription_resources
-from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from starlette.types import ASGIApp
 
 from payonce.app.process import App
 from payonce.engine.operators.api_keys import make_key
+from payonce.services.billing.api.tokens import Claims, Tokens
 from payonce.services.billing.settings import BillingSettings
 from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
-from payonce.services.billing.tokens import Claims, Tokens
 from tests.http.client import Answer, WebClient, send_request
 from tests.services.billing.billing_stage import PAYS, Customer, Door, House
 from tests.services.billing.billing_stage import SECRET as SHARED

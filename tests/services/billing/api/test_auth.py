@@ -10,9 +10,9 @@ import pytest
 
 from payonce.engine.operators import Role, add_person, log_in, passwords
 from payonce.engine.operators.login_limits import ADDRESS_FAILURES_MAX, FAILURES_MAX, WINDOW_S
+from payonce.services.billing.api.token_versions import KNOWN_FOR_S, KNOWN_MAX
 from payonce.services.billing.subscriptions.store import refresh_tokens
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions, set_role
-from payonce.services.billing.token_versions import KNOWN_FOR_S, KNOWN_MAX
 from payonce.testing import Clock
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenCounter

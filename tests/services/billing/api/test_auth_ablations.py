@@ -6,7 +6,7 @@ import pytest
 
 from payonce.engine.operators import passwords
 from payonce.http.kit import attempts
-from payonce.services.billing import callers, tokens
+from payonce.services.billing.api import callers, tokens
 from payonce.services.billing.subscriptions.store import accounts, refresh_tokens
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.services.billing.api import test_auth, test_callers

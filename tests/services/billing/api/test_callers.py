@@ -18,7 +18,7 @@ from payonce.http.kit import attempts
 from payonce.http.kit.attempts import FAILURES_MAX
 from payonce.http.kit.idempotency import Once
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import (
+from payonce.services.billing.api.callers import (
     NO_BILLING_ROLE,
     BillingCaller,
     caller_of,
@@ -27,8 +27,8 @@ from payonce.services.billing.callers import (
     require_idempotent,
     require_operator,
 )
+from payonce.services.billing.api.tokens import ACCESS_S, AUDIENCE, SKEW_S, Claims, Expired, Tokens
 from payonce.services.billing.scopes import CHARGE, NO_TENANTS, OPERATE, READ, SCOPES
-from payonce.services.billing.tokens import ACCESS_S, AUDIENCE, SKEW_S, Claims, Expired, Tokens
 from tests.services.billing.api.conftest import OpenCounter
 from tests.services.billing.api.counter import SECRET, Counter, ProcessClock
 

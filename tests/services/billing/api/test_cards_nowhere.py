@@ -13,7 +13,7 @@ import pytest
 from payonce.app.process import App
 from payonce.embedded.redis import RedisServer
 from payonce.http.application import build_web
-from payonce.services.billing import card_numbers
+from payonce.services.billing.api import card_numbers
 from payonce.services.billing.subscriptions.model import State
 from payonce.settings import Settings
 from payonce.testing import OpenStage, ScratchDatabase

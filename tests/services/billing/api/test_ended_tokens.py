@@ -11,11 +11,11 @@ from payonce.app.process import App
 from payonce.engine.operators import passwords
 from payonce.http.application import build_web
 from payonce.http.server import listening
-from payonce.services.billing import callers
+from payonce.services.billing.api import callers
+from payonce.services.billing.api.token_versions import KNOWN_FOR_S
+from payonce.services.billing.api.tokens import ACCESS_S, Claims, Tokens
 from payonce.services.billing.payments.store.token_versions import RemoteVersions
 from payonce.services.billing.settings import PAYMENTS, SUBSCRIPTIONS
-from payonce.services.billing.token_versions import KNOWN_FOR_S
-from payonce.services.billing.tokens import ACCESS_S, Claims, Tokens
 from payonce.settings import Settings, load_settings
 from payonce.testing import ScratchDatabase, ScratchServer
 from tests.ablations import Ablations, cases, given, missed, patched

@@ -15,7 +15,7 @@ from payonce.engine.operators.login_limits import WINDOW_S
 from payonce.http.kit.auth import address_of
 from payonce.http.server import bound, served
 from payonce.kit.http import HttpClient
-from payonce.services.billing import callers
+from payonce.services.billing.api import callers
 from payonce.services.billing.subscriptions.resources import subscription_resources
 from payonce.services.billing.subscriptions.store import accounts, refresh_tokens
 from payonce.settings import load_settings

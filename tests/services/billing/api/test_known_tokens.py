@@ -2,8 +2,8 @@
 
 import pytest
 
-from payonce.services.billing import tokens as module
-from payonce.services.billing.tokens import ACCESS_S, SKEW_S, Claims, Expired, Tokens
+from payonce.services.billing.api import tokens as module
+from payonce.services.billing.api.tokens import ACCESS_S, SKEW_S, Claims, Expired, Tokens
 from tests.services.billing.api.counter import SECRET, ProcessClock
 
 ADA = Claims("ada", "customer", 0)

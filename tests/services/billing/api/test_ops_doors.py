@@ -8,8 +8,9 @@ import pytest
 
 from payonce.engine.operators import passwords
 from payonce.http.kit.scopes import PLATFORM_SCOPES, TENANT_SCOPES
-from payonce.services.billing import SCOPES, callers
-from payonce.services.billing.callers import CREDENTIALS_NEEDED
+from payonce.services.billing import SCOPES
+from payonce.services.billing.api import callers
+from payonce.services.billing.api.callers import CREDENTIALS_NEEDED
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenCounter

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from payonce.services.billing import SCOPES, callers
+from payonce.services.billing import SCOPES
+from payonce.services.billing.api import callers
 from payonce.services.billing.payments.api import payment_completion
 from payonce.services.billing.subscriptions.api import subscriptions
 from tests.ablations import patched

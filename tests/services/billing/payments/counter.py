@@ -18,10 +18,10 @@ from payonce.http.guard import Guard
 from payonce.http.kit.attempts import attempts_by_kind
 from payonce.http.kit.problems import exception_handlers
 from payonce.kit.webhooks import Secret
+from payonce.services.billing.api.tokens import Claims, Tokens
 from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
 from payonce.services.billing.payments.api.routes import build_routes
 from payonce.services.billing.payments.decisions import ACTION, refund_action
-from payonce.services.billing.tokens import Claims, Tokens
 from payonce.testing import OpenStage
 from tests.http.client import Answer, send_request
 from tests.services.billing.payments.till import Till, open_till

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from payonce.http.kit.problems import Problem
 from payonce.kit.redact import Luhn, could_be_card
-from payonce.services.billing.card_numbers import TEXT_MAX_CHARS, _is_suspect, refuse_in
+from payonce.services.billing.api.card_numbers import TEXT_MAX_CHARS, _is_suspect, refuse_in
 from payonce.testing import OpenStage
 from tests.ablations import patched
 from tests.services.billing.payments.counter import open_counter

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from payonce.app.process import App
+from payonce.services.billing.api.tokens import Tokens
 from payonce.services.billing.payments.api.gateway_events import GatewayEventReceiver
 from payonce.services.billing.payments.handlers.notifications import NotificationSender
 from payonce.services.billing.payments.reconciliation import statements
 from payonce.services.billing.resources import notify_this_process, open_payments
 from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
-from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings, load_settings
 from payonce.testing import OpenStage, ScratchDatabase
 from payonce.vendors.gateway.port import Gateway

@@ -11,7 +11,7 @@ from payonce.engine.effects import Happened
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work
 from payonce.kit.webhooks import Secret, signed_headers
-from payonce.services.billing import card_numbers
+from payonce.services.billing.api import card_numbers
 from payonce.services.billing.payments import effects
 from payonce.services.billing.payments.effects import GatewayResult
 from payonce.services.billing.payments.handlers import charges, notifications, refunds

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from payonce.engine.operators.login_limits import WINDOW_S
-from payonce.services.billing import callers
+from payonce.services.billing.api import callers
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, missed, patched
 from tests.services.billing.payments.counter import open_counter

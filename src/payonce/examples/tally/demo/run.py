@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.demo import Workload, run_workload, scratch_app, table, too_few_kills
+from payonce.cli.demo.kit import Workload, run_workload, scratch_app, table, too_few_kills
 
 if TYPE_CHECKING:
     from payonce import Reader, Settings
-    from payonce.demo import App
+    from payonce.cli.demo.kit import App
     from payonce.examples.tally.model import Change, Outcome
 
 MESSAGES: Final = 5_000

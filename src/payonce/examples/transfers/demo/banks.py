@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from payonce import Amount, Answer, Review, Stale, answer_review, reviews, well_known
-from payonce.demo import App
+from payonce.cli.demo.kit import App
 from payonce.examples.transfers import effects, model
 from payonce.testing import Fault, FaultPlan, Faulty, Odds, serving
 from payonce.vendors.northbank.port import TransferReceipt

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.demo import DisruptedRun, Workload, run_workload, scratch_app, table, too_few_kills
+from payonce.cli.demo.kit import DisruptedRun, Workload, run_workload, scratch_app, table, too_few_kills
 
 if TYPE_CHECKING:
     from payonce import Reader, Settings
-    from payonce.demo import App
+    from payonce.cli.demo.kit import App
     from payonce.examples.transfers.demo.banks import Banks
     from payonce.examples.transfers.demo.verdict import Verdict
     from payonce.examples.transfers.model import Order

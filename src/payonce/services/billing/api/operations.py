@@ -13,17 +13,17 @@ from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.values import Name
 from payonce.http.queues import Pause, Paused, Redriven, RedriveRequest, redrive_parked
-from payonce.services.billing.callers import (
+from payonce.services.billing.api.callers import (
     BillingCaller,
     caller_of,
     require_idempotent,
     require_operator,
     require_resource,
 )
-from payonce.services.billing.card_numbers import refuse_card_numbers
+from payonce.services.billing.api.card_numbers import refuse_card_numbers
+from payonce.services.billing.api.tokens import Tokens
 from payonce.services.billing.policies import QUEUES
 from payonce.services.billing.scopes import OPERATE, READ
-from payonce.services.billing.tokens import Tokens
 
 PREFIX: Final = "/v1/ops"
 LOOK: Final = responses(400, 401, 403, 404, 422, 429, 503)

@@ -2,11 +2,11 @@
 
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Reader
+from payonce.services.billing.api.tokens import Tokens
 from payonce.services.billing.settings import BillingSettings, files_of, jwt_keys, notification_secrets
 from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.pdf.glyphs import Fonts, check_fonts
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
-from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings
 
 MINUTE_S = 60

@@ -15,7 +15,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.context import context_of, trace_of
 from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import require_resource
+from payonce.services.billing.api.callers import require_resource
 from payonce.services.billing.policies import (
     CHARGE_INITIATION,
     CREDIT_HOLD,

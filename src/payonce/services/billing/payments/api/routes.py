@@ -18,7 +18,7 @@ from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid, NotSent, Retry
 from payonce.kit.webhooks import Refusal
-from payonce.services.billing.callers import (
+from payonce.services.billing.api.callers import (
     BillingCaller,
     account_of,
     caller_of,
@@ -27,7 +27,7 @@ from payonce.services.billing.callers import (
     require_idempotent,
     require_resource,
 )
-from payonce.services.billing.card_numbers import refuse_card_numbers
+from payonce.services.billing.api.card_numbers import refuse_card_numbers
 from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.api import gateway_events
 from payonce.services.billing.payments.api.documents import (

@@ -3,8 +3,8 @@
 import msgspec
 
 from payonce.kit.outcomes import NotSent, Retry, Unknown
+from payonce.services.billing.api.token_versions import KnownVersions
 from payonce.services.billing.signed_requests import TOKEN_VERSION_PATH, SignedClient
-from payonce.services.billing.token_versions import KnownVersions
 from payonce.services.billing.wire import TokenVersion, TokenVersionQuery
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Depends
 from starlette.routing import Route
 
-from payonce.services.billing.card_numbers import refuse_card_numbers
+from payonce.services.billing.api.card_numbers import refuse_card_numbers
 from payonce.services.billing.subscriptions.api.account_roles import account_role_routes
 from payonce.services.billing.subscriptions.api.auth import auth_routes
 from payonce.services.billing.subscriptions.api.clocks import clock_routes

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.problems import Problem
 from payonce.http.kit.values import RequestBody
-from payonce.services.billing.callers import BillingCaller, require_operator, require_resource
+from payonce.services.billing.api.callers import BillingCaller, require_operator, require_resource
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.auth import AccountDocument, account_document
 from payonce.services.billing.subscriptions.api.common_routes import CHANGES, Id

@@ -16,7 +16,8 @@ from payonce.http.kit.auth import address_of
 from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import Problem, responses
 from payonce.http.kit.values import NO_CONTROLS, RequestBody
-from payonce.services.billing.callers import BillingCaller, require_account, require_resource, too_many
+from payonce.services.billing.api.callers import BillingCaller, require_account, require_resource, too_many
+from payonce.services.billing.api.tokens import Claims, Tokens
 from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.subscriptions.store import accounts, password_tokens, refresh_tokens
@@ -28,7 +29,6 @@ from payonce.services.billing.subscriptions.store.accounts import (
     RegistrationRefused,
 )
 from payonce.services.billing.subscriptions.store.refresh_tokens import TOKEN_MAX_CHARS, IssuedRefreshToken
-from payonce.services.billing.tokens import Claims, Tokens
 
 PREFIX: Final = "/v1/auth"
 ENTER: Final = responses(400, 401, 404, 409, 413, 422, 429, 503)

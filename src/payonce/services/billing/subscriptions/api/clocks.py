@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from payonce.http.kit.context import AppContext, AppContextDep, Trace
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import Moment, Name, RequestBody
-from payonce.services.billing.callers import BillingCaller, account_of, require_account_or_key, require_resource
+from payonce.services.billing.api.callers import BillingCaller, account_of, require_account_or_key, require_resource
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import CHANGES, READS, ForAccount, Id, refusals
 from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig

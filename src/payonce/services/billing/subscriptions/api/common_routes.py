@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from payonce.engine.messages.transaction import Tx
 from payonce.http.kit.problems import Problem, responses
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import BillingCaller, require_account_or_key
+from payonce.services.billing.api.callers import BillingCaller, require_account_or_key
 from payonce.services.billing.scopes import READ
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 

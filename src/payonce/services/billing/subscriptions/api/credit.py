@@ -15,7 +15,7 @@ from payonce.http.kit.problems import Problem, not_found
 from payonce.http.kit.values import NO_CONTROLS, NUMBER_MAX, PAGE_DEFAULT, Limit, Money, RequestBody
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import BillingCaller, account_of, require_idempotent, require_resource
+from payonce.services.billing.api.callers import BillingCaller, account_of, require_idempotent, require_resource
 from payonce.services.billing.scopes import CHARGE
 from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,

@@ -13,7 +13,7 @@ from payonce.http.kit.context import AppContextDep, Trace
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import NO_CONTROLS, PAGE_DEFAULT, Limit, RequestBody
-from payonce.services.billing.callers import BillingCaller, require_idempotent, require_operator, require_resource
+from payonce.services.billing.api.callers import BillingCaller, require_idempotent, require_operator, require_resource
 from payonce.services.billing.scopes import OPERATE, READ
 from payonce.services.billing.subscriptions.api.auth import Email, Locale, PersonName, TimeZone
 from payonce.services.billing.subscriptions.api.common_routes import (

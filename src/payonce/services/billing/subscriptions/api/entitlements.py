@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.values import NO_CONTROLS
-from payonce.services.billing.callers import account_of, require_resource
+from payonce.services.billing.api.callers import account_of, require_resource
 from payonce.services.billing.subscriptions.api.common_routes import READS, OfAccount, Viewer
 from payonce.services.billing.subscriptions.domain.config import SubscriptionConfig
 from payonce.services.billing.subscriptions.model import State

@@ -10,7 +10,7 @@ from payonce.http.kit.context import AppContext, AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import PAGE_DEFAULT, Limit
-from payonce.services.billing.callers import (
+from payonce.services.billing.api.callers import (
     BillingCaller,
     account_of,
     caller_of,

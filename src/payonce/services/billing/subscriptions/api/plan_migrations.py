@@ -11,7 +11,7 @@ from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import PAGE_DEFAULT, Limit, Money, Note, RequestBody
-from payonce.services.billing.callers import (
+from payonce.services.billing.api.callers import (
     BillingCaller,
     caller_of,
     require_idempotent,

@@ -12,7 +12,7 @@ from payonce.http.kit.problems import not_found, responses
 from payonce.http.kit.values import NO_CONTROLS, RequestBody
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.callers import (
+from payonce.services.billing.api.callers import (
     BillingCaller,
     caller_of,
     require_idempotent,

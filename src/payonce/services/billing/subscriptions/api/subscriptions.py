@@ -12,7 +12,7 @@ from payonce.http.kit.context import AppContextDep
 from payonce.http.kit.idempotency import Once
 from payonce.http.kit.problems import not_found
 from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Limit, Note, RequestBody
-from payonce.services.billing.callers import account_of, caller_of, require_idempotent, require_resource
+from payonce.services.billing.api.callers import account_of, caller_of, require_idempotent, require_resource
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,

@@ -19,7 +19,7 @@ from payonce.http.kit.idempotency import REPLAYED, Once
 from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import MEDIA_TYPE, Problem, not_found, responses
 from payonce.http.kit.values import NO_CONTROLS, Limit, Note, RequestBody
-from payonce.services.billing.callers import (
+from payonce.services.billing.api.callers import (
     BillingCaller,
     account_of,
     identify_caller,
@@ -27,7 +27,7 @@ from payonce.services.billing.callers import (
     require_idempotent,
     require_resource,
 )
-from payonce.services.billing.card_numbers import refuse_in
+from payonce.services.billing.api.card_numbers import refuse_in
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,

@@ -18,7 +18,7 @@ from payonce.http.kit.json_bodies import refuse_repeated
 from payonce.http.kit.problems import Problem, not_found
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Refusal, Scheme
-from payonce.services.billing.callers import BillingCaller, require_operator, require_resource
+from payonce.services.billing.api.callers import BillingCaller, require_operator, require_resource
 from payonce.services.billing.scopes import READ
 from payonce.services.billing.signed_requests import TOKEN_VERSION_PATH, SharedSecrets, read_signed
 from payonce.services.billing.subscriptions.api.common_routes import READS

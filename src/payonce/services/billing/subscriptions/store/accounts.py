@@ -17,11 +17,11 @@ from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, asset_of, render
 from payonce.kit.networks import network_of
 from payonce.kit.outcomes import Invalid, PayonceError
+from payonce.services.billing.api.token_versions import KnownVersions
 from payonce.services.billing.subscriptions.domain.calendar import EARLIEST, local
 from payonce.services.billing.subscriptions.domain.refusals import NotFound
 from payonce.services.billing.subscriptions.handlers.merchant_events import announce_customer
 from payonce.services.billing.subscriptions.model import Account
-from payonce.services.billing.token_versions import KnownVersions
 
 EMAIL_MAX_CHARS: Final = 254
 EMAIL: Final = re.compile(r"[^\s@\x00-\x1f\x7f\"(),:;<>\[\]\\]{1,64}@[^\s@\x00-\x20\x7f]{1,189}")

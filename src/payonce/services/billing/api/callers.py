@@ -22,8 +22,8 @@ from payonce.http.kit.auth import Caller, attempts_of, authorize, check_attempt_
 from payonce.http.kit.context import AppContext, context_of
 from payonce.http.kit.idempotency import Once, once_for
 from payonce.http.kit.problems import Problem, not_found
+from payonce.services.billing.api.tokens import Claims, Expired, Tokens, is_token
 from payonce.services.billing.scopes import NO_TENANTS, OPERATE, READ
-from payonce.services.billing.tokens import Claims, Expired, Tokens, is_token
 
 BEARER: Final = HTTPBearer(
     scheme_name="AccessToken",
