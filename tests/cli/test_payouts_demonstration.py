@@ -41,7 +41,7 @@ from payonce.services.payouts.demo.run import (
     _moved_s,
 )
 from payonce.services.payouts.demo.verdict import Outcome, PayoutRecord, Verdict, find_discrepancies, undecided
-from payonce.services.payouts.domain.addresses import looks_like_an_address
+from payonce.services.payouts.domain.addresses import wrong_with
 from payonce.services.payouts.domain.config import PayoutConfig
 from payonce.services.payouts.model import ETH, Hold, State
 from payonce.vendors.changenow.books import Entry, ExchangeBooks, Fate
@@ -286,7 +286,7 @@ def test_an_order_that_needs_no_exchange_is_worth_its_gas() -> None:
 
 def test_a_bad_address_is_one_that_only_the_exchange_refuses() -> None:
     for order in seeded_orders(200, seed=1):
-        assert looks_like_an_address(order.network, order.address)
+        assert wrong_with(order.network, order.address) is None
         assert is_address(order.network, order.address) is (order.kind is not Kind.BAD_ADDRESS)
 
 

@@ -51,10 +51,6 @@ def is_memo(text: str) -> bool:
     return re.fullmatch(MEMO_SHAPE, text) is not None
 
 
-def looks_like_an_address(network: str, address: str) -> bool:
-    return wrong_with(network, address) is None
-
-
 def in_one_spelling(network: str, address: str) -> str:
     """The address in its canonical spelling. Bech32 may be in upper case, as in QR codes; in lower case it matches the
     client's other payouts."""
