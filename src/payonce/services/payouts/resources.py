@@ -1,4 +1,4 @@
-"""What payouts need from outside: the exchange, the wallet and what was agreed with their callers."""
+"""External resources of payouts: the exchange, the wallet and GCHostPay, with the configuration."""
 
 import asyncio
 import json
@@ -53,19 +53,19 @@ NEVER_MADE: Final = frozenset(
         "RESOURCE_EXHAUSTED",
     }
 )
-"""What the task service says of a task that it did not make."""
+"""Status codes that guarantee that the task service did not create the task."""
 CARRY_EVERY_S: Final = 2.0
-"""How often the simulated chain tells the simulated exchange of deposits, and brings refunds back."""
+"""How often deposits are passed from the simulated chain to the exchange, and refunds back."""
 
 log = get_logger(__name__)
 
 
 @asynccontextmanager
 async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """The exchange's client, the terms and the wallet. What has no address is simulated in this process.
+    """The exchange's client, the configuration and the wallet. Vendors without an address are simulated in the process.
 
-    At the real exchange a simulated wallet would promise deposits that never come: then there is none, and no role of
-    payouts starts (`PayoutsSettings.check`). Statements can be read all the same."""
+    A simulated wallet cannot pay the real exchange: then there is no wallet, and no role of payouts starts
+    (`PayoutsSettings.check`). Statements can still be read."""
     payouts = settings.of(PayoutsSettings)
     async with AsyncExitStack() as stack:
         changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
@@ -136,7 +136,7 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
 
 @contextmanager
 def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
-    """With the books that it left in the data folder."""
+    """The simulated exchange, with its journal in the data folder."""
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
 
     journal = settings.simulators_dir / "changenow.journal"
@@ -158,14 +158,14 @@ def _config(settings: Settings, host_wallet: str | None = None) -> PayoutConfig:
 
 
 async def _refuse_pending_payments(database: Database) -> None:
-    """What our own hostpay was told of is its to finish: nobody else knows how far it came."""
+    """Raises Invalid while our own hostpay has open messages: only it knows their state and can finish them."""
     left = await database.engine.fetchval(
         "select count(*) from payonce.live_messages where queue = any($1) and state <> 'parked'",
         [HOSTPAY.queue, FOLLOW.queue],
     )
     if left:
         raise Invalid(
-            f"PAYOUTS_HOSTPAY is external and {left:,} messages to our own hostpay are not at their end; run "
+            f"PAYOUTS_HOSTPAY is external and {left:,} messages to our own hostpay are open; run "
             "payouts.hostpay with PAYOUTS_HOSTPAY=internal until `payonce queues list` shows none"
         )
 
@@ -188,7 +188,7 @@ async def _external_hostpay(settings: Settings) -> AsyncIterator[ExternalHostPay
 
 
 def external_hostpay(service: "TaskService", queue: str, url: str, keys: "Sequence[Secret]") -> ExternalHostPay:
-    """Makes tasks for somebody's own GCHostPay: {"token": "…"}, of version 1, under the name that it is given."""
+    """Creates and deletes tasks for the operator's GCHostPay: `{"token": "…"}` of version 1, under given names."""
     from payonce.kit.crypto import to_base64url
     from payonce.queues.cloudtasks.client import ALREADY_EXISTS, OK, TaskRequest
     from payonce.services.payouts.messages.tokens import HOST_PAY, HostPay
@@ -253,8 +253,8 @@ async def _simulated_wallet(settings: Settings, changenow: "ChangeNowSimulator")
 
 @asynccontextmanager
 async def simulated_chain(settings: Settings, changenow: "ChangeNowSimulator") -> AsyncIterator["ChainSimulator"]:
-    """The node of a chain with the books that it left in the data folder. Its wallet has ether, and what is deposited
-    there reaches the exchange."""
+    """The node of a simulated chain with its journal in the data folder. Its wallet is funded, and its deposits reach
+    the exchange."""
     from payonce.kit.http import HttpClient
     from payonce.kit.money import Amount
     from payonce.vendors.evm.chain import Chain
@@ -282,7 +282,7 @@ async def simulated_chain(settings: Settings, changenow: "ChangeNowSimulator") -
 
 
 async def _carry(node: "ChainSimulator", bridge: "ExchangeBridge") -> None:
-    """What chain and exchange would do by themselves, for as long as the process lives."""
+    """Lets chain and exchange progress, for as long as the process lives."""
     while True:
         await asyncio.sleep(CARRY_EVERY_S)
         try:

@@ -22,11 +22,11 @@ from payonce.vendors.changenow.port import Pair, Status
 from payonce.vendors.changenow.prices import EXACT, both, listing, quote
 
 CHAIN: Final = "chain"
-"""Whatever is outside: where deposits come from and payouts go."""
+"""The outside world: source of deposits, destination of payouts."""
 DESK: Final = "desk"
-"""What was deposited and neither traded nor returned."""
+"""Deposits that are neither traded nor refunded."""
 STOCK: Final = "stock"
-"""What the exchange trades against; it may owe without end."""
+"""The counterparty of trades; its balance may go below zero."""
 FEES: Final = "fees"
 
 
@@ -37,7 +37,7 @@ class Fate(StrEnum):
     FAIL = "fail"
     REFUND = "refund"
     VERIFY = "verify"
-    """Waits for papers, until somebody decides otherwise."""
+    """Waits for verification until `decide` sets another fate."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Entry:
 
 @dataclass
 class ExchangeBooks:
-    """The state; whoever owns it keeps the record from which it can be made again."""
+    """The state of the exchange; its owner keeps the journal from which the state can be rebuilt."""
 
     pace: Pace = field(default_factory=Pace)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class ExchangeBooks:
         self.entries[exchange_id].fate = fate
 
     def held(self) -> Mapping[str, Decimal]:
-        """By asset, what was deposited and neither traded nor returned."""
+        """Deposits that are neither traded nor refunded, by asset."""
         return {each.asset.code: each.to_decimal() for each in self.money.balances(DESK) if each}
 
     def _trade(self, entry: Entry, at: datetime) -> None:
@@ -248,5 +248,5 @@ def _takes(entry: Entry, asset: Asset) -> bool:
 
 
 def _folded(address: str) -> str:
-    """Ethereum's addresses are the same in any case; others are told apart by it."""
+    """Lower-cases EVM addresses, which are case-insensitive; others stay as they are."""
     return address.lower() if address.startswith("0x") else address

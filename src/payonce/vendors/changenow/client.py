@@ -2,8 +2,8 @@
 
 | answer | a query (GET) | `create` (POST) |
 |---|---|---|
-| 200, about what was asked | the answer | it was created |
-| 429 | Retry after its Retry-After, which holds all processes back | NotSent, likewise |
+| 200 that matches the request | the answer | it was created |
+| 429 | Retry after its Retry-After, which all processes observe | NotSent, likewise |
 | no connection; no turn in the budget | Retry | NotSent |
 | 5xx, time-out, dropped connection, unusable 200; 400 and 422 in broken JSON | Retry | Unknown |
 | 401, 403 | ExchangeRefused NOT_ALLOWED | the same |
@@ -77,7 +77,7 @@ class ChangeNowClient:
         private_key: str | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """`private_key` is asked for by the list of exchanges alone, and only of partners who have one."""
+        """Only the list of exchanges needs `private_key`, and only for partners who have one."""
         self._http = http
         self._budget = budget or Unlimited()
         self._headers = {KEY_HEADER: key}

@@ -1,4 +1,4 @@
-"""What the simulated exchange says, in the vendor's own documents, and what it shows of its books to oracles."""
+"""Rendering of the simulated exchange's answers in the vendor's format, and of its books for test oracles."""
 
 from datetime import UTC, datetime
 from decimal import Context, Decimal

@@ -1,4 +1,4 @@
-"""What the simulated exchange trades: currencies, a fixed table of prices and fees, and quotes by exact arithmetic."""
+"""The simulated exchange's currencies, fixed prices and fees, and quotes by exact arithmetic."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from payonce.kit.money import Asset
 from payonce.vendors.changenow.port import Pair
 
 EXACT: Final = Context(prec=60, rounding=ROUND_DOWN)
-"""More digits than any product here has; a quotient is cut, never rounded up."""
+"""More digits than any product here has; quotients are truncated, never rounded up."""
 
 _EVM: Final = r"0x[0-9a-fA-F]{40}"
 _BASE58: Final = "[1-9A-HJ-NP-Za-km-z]"
@@ -27,7 +27,7 @@ ADDRESSES: Final[Mapping[str, str]] = {
     "xlm": r"G[A-Z2-7]{55}",
     "xmr": rf"[48]{_BASE58}{{94}}",
 }
-"""By network, the shape of an address; the vendor looks at checksums too, and pays to no Taproot address."""
+"""By network, the format of addresses; the vendor also verifies checksums, and pays no Taproot addresses."""
 
 
 @dataclass(frozen=True)

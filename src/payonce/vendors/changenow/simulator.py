@@ -1,6 +1,6 @@
-"""ChangeNOW as it answers over HTTP, with books of its own; it draws no faults (those are `payonce.testing.faults`).
+"""A simulator of ChangeNOW over HTTP, with its own books and without faults (those are in `payonce.testing.faults`).
 
-Below `/simulator` is what the vendor does not have: deposits told by the chain, the books for oracles, and switches.
+The endpoints below `/simulator` are not the vendor's: deposits from the chain, the books for test oracles, switches.
 """
 
 import hashlib
@@ -43,14 +43,14 @@ DOUBLE_DIGITS: Final = 16
 RETRY_AFTER_S: Final = 1
 ENDLESS: Final = datetime.max.replace(tzinfo=UTC)
 UNKNOWN_DECIMALS: Final = 18
-"""Of an asset that the exchange does not list and somebody sent all the same."""
+"""For deposits of unlisted assets."""
 OPEN_PATHS: Final = ("/v2/exchange/currencies", "/v2/validate/address")
-"""These the vendor answers to anybody."""
+"""Paths that need no key."""
 STATUS: Final = {"unauthorized": 401, "invalid_api_key": 403, "not_found": 404}
 
 
 class ChangeNowSimulator:
-    """An ASGI application. Its books outlive the process when it is given a journal."""
+    """An ASGI application. With a journal its books survive the process."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ChangeNowSimulator:
         return self._clock() + self._ahead
 
     def deposit(self, payin_address: str, asset: str, amount: Decimal, tx_hash: str, network: str = "eth") -> Deposit:
-        """A final payment on the chain. Told again, it is the same one; another one to the same address is a second."""
+        """Records a final payment on the chain, once per transaction; another transaction is a second deposit."""
         if (earlier := self.books.known(payin_address, tx_hash)) is not None:
             return earlier
         found = listing(asset, network)
@@ -128,7 +128,7 @@ class ChangeNowSimulator:
         return self.books.deposits[-1]
 
     def settle(self, entry: Entry) -> None:
-        """Carries out what has come due of an exchange, at the moments when it did."""
+        """Applies the exchange's due transitions, each at its own time."""
         now = self.now
         while (due := self.books.due(entry)) is not None and due[1] <= now:
             self._move(entry, due[0], due[1])
@@ -139,14 +139,14 @@ class ChangeNowSimulator:
         return self.books
 
     def step(self, exchange_id: str) -> Status:
-        """The next status now, whatever the clock says."""
+        """Advances to the next status now, regardless of the clock."""
         entry = self._entry(exchange_id)
         if (due := self.books.due(entry)) is not None:
             self._move(entry, due[0], self.now)
         return entry.status
 
     def decide(self, exchange_id: str, fate: Fate) -> Status:
-        """How it ends; also what releases one that is being verified or returns the money of one that failed."""
+        """Sets the outcome; also releases a verifying exchange or refunds a failed one."""
         entry = self._entry(exchange_id)
         self.settle(entry)
         self._record({"event": "decided", "id": exchange_id, "fate": fate.value})
@@ -194,7 +194,7 @@ class ChangeNowSimulator:
         self._apply(record)
 
     def _apply(self, record: Mapping[str, Any]) -> None:
-        """The only place where anything changes: what is on record makes the same exchange again."""
+        """The only place that changes the state, so that replaying the journal rebuilds the same exchange."""
         at = datetime.fromisoformat(record["at"])
         match record["event"]:
             case "created":

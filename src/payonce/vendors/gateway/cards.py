@@ -1,4 +1,4 @@
-"""The cards of the simulated gateway: which of them pay. No number is kept, only what is needed to behave like it."""
+"""The cards of the simulated gateway and their outcomes. No number is stored, only the card's behaviour."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from payonce.vendors.gateway.port import DeclineCode
 
 SUCCEEDS: Final = "succeeds"
 DRAWN: Final = "drawn"
-"""By seed, card and reference."""
+"""The outcome is drawn by seed, card and reference."""
 SHARE_THAT_PAYS: Final = 0.85
 NATURES: Final = {
     "4242424242424242": SUCCEEDS,
@@ -36,7 +36,7 @@ _NUMBER_MAX_CHARS: Final = 19
 
 @dataclass
 class Card:
-    """Behind a token."""
+    """The card of a token."""
 
     token: str
     brand: str
@@ -45,9 +45,9 @@ class Card:
     exp_year: int
     nature: str
     fingerprint: str
-    """Tells cards apart in what is drawn; the number cannot be read from it."""
+    """Distinguishes cards in random draws; it does not reveal the number."""
     script: list[str] = field(default_factory=list)
-    """How its next charges end, one by one; then it is as its nature is."""
+    """The outcomes of its next charges, in order; afterwards its nature decides."""
 
 
 def nature_of(number: str) -> str:
@@ -63,7 +63,7 @@ def fingerprint_of(number: str, seed: int) -> str:
 
 
 def check_number(number: object) -> str:
-    """What the gateway takes for a card. Never says the number back."""
+    """The digits of a valid card number; raises Denied, without repeating the number."""
     digits = number.replace(" ", "") if isinstance(number, str) else ""
     if not digits.isascii() or not digits.isdigit() or not _NUMBER_MIN_CHARS <= len(digits) <= _NUMBER_MAX_CHARS:
         raise Denied("invalid_number", "The card number is not valid.")
@@ -98,7 +98,7 @@ def decline_of(card: Card, reference: str, seed: int) -> str | None:
 
 
 def delay_ms(reference: str, seed: int) -> int:
-    """How long the gateway takes, in the time that it says it took: nobody waits for it."""
+    """The reported processing time; no call waits for it."""
     return DELAY_MIN_MS + int(_place(f"{seed} delay {reference}") * (DELAY_MAX_MS - DELAY_MIN_MS))
 
 

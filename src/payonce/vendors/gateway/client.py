@@ -2,14 +2,14 @@
 
 | answer | a query (GET) | `charge`, `refund` (POST) |
 |---|---|---|
-| 200, 201, about what was asked | the answer | it happened |
+| 200, 201 that matches the request | the answer | it happened |
 | 402 with a code of the gateway, to `charge` | | Declined: the card did not pay |
 | 400, 404, 422 with a code of the gateway | Retry; None to `token` | GatewayRefused: nothing moved |
 | 401, 403 in any form | NotAllowed | NotAllowed |
-| 429 | Retry after its Retry-After, which holds all processes back | NotSent, likewise |
+| 429 | Retry after its Retry-After, which all processes observe | NotSent, likewise |
 | no connection; no turn in the budget | Retry | NotSent |
 | 409: the key belongs to another order | | Unknown |
-| any other status, an answer that cannot be read or is about something else, no answer | Retry | Unknown |
+| any other status, an unreadable or mismatching answer, no answer | Retry | Unknown |
 """
 
 import re
@@ -190,7 +190,7 @@ def _ok(answer: Response) -> Response:
 
 @contextmanager
 def _usable(answer: Response) -> Iterator[None]:
-    """A question whose answer cannot be used is asked again."""
+    """Turns an unusable answer to a query into a Retry."""
     try:
         yield
     except Unknown as problem:
@@ -206,7 +206,7 @@ def _in_doubt(answer: Response) -> Iterator[None]:
 
 
 def _error(answer: Response) -> wire.WireError | None:
-    """What the gateway says it is; None in plain text, in others' JSON, and cut on its way."""
+    """The gateway's error; None for plain text, foreign JSON and truncated bodies."""
     try:
         error = wire.decoded(answer.body, wire.WireErrors).error
     except Unknown:
@@ -219,7 +219,7 @@ def _shown(message: str) -> str:
 
 
 def _check(order: ChargeOrder | RefundOrder) -> None:
-    """What could never be carried out is refused before it is sent, in every try alike."""
+    """Raises GatewayRefused for an impossible order before it is sent, in every attempt alike."""
     if type(order.amount) is not int or not 0 < order.amount <= AMOUNT_MAX:
         raise _bad(f"the amount {order.amount!r:.40} must be a whole number of minor units, from 1 to {AMOUNT_MAX}")
     for name, text in (("key", order.key), ("reference", order.reference)):

@@ -1,4 +1,4 @@
-"""What the simulated gateway says, in its wire format."""
+"""Rendering of the simulated gateway's answers in its wire format."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,7 @@
-"""What payonce asks of the card gateway, and the words it asks with.
+"""The port of the card gateway, and its types.
 
-Amounts are whole minor units with the code of a currency, as the gateway writes them. Nothing here has room for a card
-number: a customer's browser gives it to the gateway, and we know the token that comes of it.
+Amounts are whole minor units with a currency code, as the gateway writes them. No type has a field for a card number:
+the customer's browser sends it to the gateway, and payonce knows only the resulting token.
 """
 
 import re
@@ -18,22 +18,22 @@ from payonce.kit.outcomes import Invalid, NotSent, Refused
 KEYS_KEPT_S: Final = 24 * 3_600.0
 """How long the gateway remembers a key, by its own clock. Rely on it for less: its clock is not ours."""
 REQUESTS_PER_S: Final = 100.0
-"""What the gateway allows one key."""
+"""The gateway's limit per key."""
 BUDGET_PER_S: Final = REQUESTS_PER_S * 0.8
 BUDGET_BURST: Final = 8
 TURN_MAX_S: Final = 5.0
 ANSWER_MAX_S: Final = 14.0
 CALL_MAX_S: Final = 20.0
-"""A call is the wait for its turn, for the answer, and a second to tell others of a rest that the gateway asks for."""
+"""A call consists of the wait for its turn, the wait for the answer, and a second to record a requested pause."""
 PAGE_MAX: Final = 100
-"""Of the statement."""
+"""Maximum page size of the statement."""
 AMOUNT_MAX: Final = 2**53 - 1
-"""Beyond it some reader of JSON on the way would lose digits."""
+"""Above it some JSON parsers lose digits."""
 REFERENCE_MAX_CHARS: Final = 200
 METADATA_MAX: Final = 20
 METADATA_MAX_CHARS: Final = 200
 INVOICE: Final = "invoice"
-"""The field of `metadata` by which the gateway's books count the captures of one invoice, over all its tries."""
+"""The field of `metadata` by which the gateway's books count captures per invoice, over all attempts."""
 
 
 class ChargeStatus(StrEnum):
@@ -110,12 +110,12 @@ _DECLINED: Final = re.compile(
 
 
 class NotAllowed(NotSent):
-    """401 and 403: the gateway does not accept our key. It has done nothing, and this says nothing of an earlier try;
-    nothing helps but a person, so whoever meets it pauses the queue. Out of an effect it is the cause of the Retry."""
+    """401 and 403: the gateway refuses our key. It has done nothing, which proves nothing about earlier attempts. Only
+    an operator can resolve it, so handlers pause the queue. In an effect it is the cause of the Retry."""
 
 
 class ChargeOrder(msgspec.Struct, frozen=True):
-    """Takes money from a card. Sent again as it stands, it happens once."""
+    """A charge of a card. Sent again unchanged, it happens once."""
 
     key: str
     amount: int
@@ -124,7 +124,7 @@ class ChargeOrder(msgspec.Struct, frozen=True):
     payment_method: str
     """A token, `pm_…`."""
     reference: str
-    """By which it is found when the gateway has forgotten the key."""
+    """Finds the charge after the key has expired."""
     metadata: Mapping[str, str] = {}
 
     @property
@@ -136,7 +136,7 @@ class Charge(msgspec.Struct, frozen=True):
     id: str
     status: ChargeStatus
     amount: int
-    """What was asked for."""
+    """The ordered amount."""
     captured: int
     refunded: int
     currency: str
@@ -148,19 +148,19 @@ class Charge(msgspec.Struct, frozen=True):
 
     @property
     def money(self) -> Amount:
-        """What was captured."""
+        """The captured amount."""
         return Amount(self.captured, well_known(self.currency))
 
     @property
     def declined(self) -> Declined | None:
-        """What `charge` would have raised."""
+        """The error that `charge` would have raised; None if the charge succeeded."""
         if self.status is ChargeStatus.SUCCEEDED:
             return None
         return Declined(self.decline_code or DeclineCode.CARD_DECLINED, self.decline_message or "declined", self.id)
 
 
 class RefundOrder(msgspec.Struct, frozen=True):
-    """Gives back some or all of a charge. Sent again as it stands, it happens once."""
+    """A refund of part or all of a charge. Sent again unchanged, it happens once."""
 
     key: str
     charge: str

@@ -174,7 +174,7 @@ class GatewaySimulator:
         self._apply(record)
 
     def _apply(self, record: Mapping[str, Any]) -> None:
-        """The only place where anything changes: what is on record makes the same gateway again."""
+        """The only place that changes the state, so that replaying the journal rebuilds the same gateway."""
         match record["event"]:
             case "carded":
                 fields = {name: record[name] for name in record if name not in ("event", "at")}

@@ -223,5 +223,5 @@ def _moment(seconds: int) -> datetime:
 
 
 def _short(text: str | None) -> str | None:
-    """What is said for people, without secrets and bounded."""
+    """A message for operators, redacted and truncated."""
     return None if text is None else redact(" ".join(text.split()))[:TEXT_MAX_CHARS]

@@ -2,11 +2,11 @@
 
 | answer | means |
 |---|---|
-| 201, about what was asked | it happened |
+| 201 that matches the order | it happened |
 | 400, 402, 404, 409 with an error code of the bank | Refused: nothing moved, and nothing will under this key |
-| 429; no connection | NotSent: nothing was done; its Retry-After holds all processes back |
+| 429; no connection | NotSent: nothing was done; all processes observe its Retry-After |
 | 422 `key_reuse` | Unknown: something else happened under this key |
-| any other status, an answer that cannot be read or is about something else, no answer | Unknown |
+| any other status, an unreadable or mismatching answer, no answer | Unknown |
 """
 
 from datetime import datetime

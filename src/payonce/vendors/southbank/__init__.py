@@ -1,1 +1,1 @@
-"""Southbank: takes a reference and does not look at it twice; shows payments late; can be told to void a reference."""
+"""Southbank: does not deduplicate by reference, lists payments with a delay, and can void a reference."""

@@ -1,12 +1,12 @@
-"""The client: Southbank's wire format, and what each of its answers means for the one who asked.
+"""The client: Southbank's wire format, and the meaning of each answer for the caller.
 
 | answer | means |
 |---|---|
-| 200 `BOOKED`, about what was asked | it happened |
+| 200 `BOOKED` that matches the order | it happened |
 | 422 with a reason of the bank (AC01, AC04, AM04, AM12, FF01) | Refused: nothing moved |
 | 422 `CUST` | Unknown: the reference was voided, so nothing moves under it; the next generation has another |
-| 429; no connection | NotSent: nothing was done; its Retry-After holds all processes back |
-| any other status, an answer that cannot be read or is about something else, no answer | Unknown |
+| 429; no connection | NotSent: nothing was done; all processes observe its Retry-After |
+| any other status, an unreadable or mismatching answer, no answer | Unknown |
 """
 
 from datetime import datetime

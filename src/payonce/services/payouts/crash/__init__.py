@@ -1,8 +1,8 @@
 """Payouts in the crash explorer: over their task service, from the first message to the end.
 
-scenarios   what is explored, judged by the books of exchange and chain
-queues      the queues as they are in production: brought by a task service, with everything of it in one process
-ablations   safeguards taken out, each of which must be missed
+scenarios   the scenarios, judged by the books of exchange and chain
+queues      the queues as in production, delivered by a task service, with all roles in one process
+ablations   removed safeguards, each of which must be missed
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def scenarios() -> Sequence[Scenario]:
 
 
 def crash_backend(asked: str) -> Backend:
-    """Their own task service, whose tasks are in PostgreSQL like everything else then."""
+    """The backend of these scenarios: our task server, whose tasks are in PostgreSQL."""
     if asked != ON_POSTGRES.name:
         names = ", ".join(sorted(scenario.name for scenario in SCENARIOS))
         raise Invalid(f"{names} are explored over their task service; leave out --backend")

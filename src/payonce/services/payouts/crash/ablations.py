@@ -1,4 +1,4 @@
-"""Safeguards of payouts and of the queues that bring them, taken out one at a time: each must be missed."""
+"""Safeguards of payouts and of their queues, removed one at a time: each must be missed."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -33,7 +33,7 @@ STUCK: Final = frozenset({"stuck"})
 
 
 def no_inbox() -> None:
-    """What most do with a task service: the message is in the task alone, and nobody knows which have ended."""
+    """The common use of a task service: the message is only in the task, and ended messages are not remembered."""
     remembered = "id::text from gone\n"
     for name in ("SETTLE", "SETTLE_ONE"):
         statement: str = getattr(statements, name)
@@ -52,7 +52,7 @@ def no_inbox() -> None:
 
 
 def no_run_token() -> None:
-    """A run that was taken over begins effects and ends its message all the same, once more."""
+    """A run that was taken over still begins effects and ends its message once more."""
     settle_within = CloudTasksQueue.settle_within
 
     async def settled_anyway(queue: CloudTasksQueue, connection: Any, settlement: Settlement) -> bool:
@@ -68,13 +68,13 @@ def no_run_token() -> None:
 
 
 async def _end_again(connection: Any, settlement: Settlement) -> None:
-    """What the statement writes for a run whose token holds."""
+    """Writes what the statement writes for a run with a valid token."""
     message = settlement.claim.message
     await write_runs(connection, [EndedRun(message, settlement.ending.value, message.attempts + 1)])
 
 
 def sent_before_it_is_on_record() -> None:
-    """The payment leaves first, and its intent, nonce and bytes are written down behind it."""
+    """The payment is sent first, and its intent, nonce and bytes are recorded afterwards."""
     prepare = PayDeposit.prepare
 
     async def send_first(effect: PayDeposit) -> PayRequest:
@@ -87,7 +87,7 @@ def sent_before_it_is_on_record() -> None:
 
 
 def another_nonce_for_every_broadcast() -> None:
-    """What people write before they have paid twice: sign when it is sent."""
+    """The naive implementation: sign at each sending."""
 
     async def perform(effect: PayDeposit, request: PayRequest) -> Sent:
         wallet = effect.host.wallet
@@ -99,7 +99,7 @@ def another_nonce_for_every_broadcast() -> None:
 
 
 def replaced_although_hostpay_was_told() -> None:
-    """A swap whose payment is in doubt gives way to another one, which is paid; and nobody asks about the earlier."""
+    """A swap in doubt is replaced by another one, which is paid without checking the earlier one."""
     pay = hostpay._pay
 
     async def replace_what_is_in_doubt(work: Work, host: HostWallet, details: SwapDetails) -> None:

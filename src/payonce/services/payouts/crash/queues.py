@@ -1,4 +1,4 @@
-"""Where payouts are explored: the pushed queues at our own task server, the others in PostgreSQL."""
+"""The backend of the scenarios: the pushed queues at our own task server, the others in PostgreSQL."""
 
 from payonce.engine.messages.push import Target
 from payonce.kit.webhooks.secrets import Secret
@@ -16,7 +16,7 @@ def open_backend() -> OnCloudTasks:
 
 
 def _pushed(hop: Hop) -> PushedQueue:
-    """Each role at an address of its own, as in production; here all of them in one process."""
+    """A pushed queue with the address of its role, as in production; here all roles are in one process."""
     [policy] = [each.policy for each in HANDLERS if each.policy.queue == hop.queue]
     target = Target(hop.queue, hop.path, f"http://{hop.role}.test", TokenCodec(hop, KEYS))
     return PushedQueue(target, policy, "payouts", hop.role, here=True)

@@ -1,4 +1,4 @@
-"""Payouts as the crash explorer runs them, from the first message to the end, by the books of exchange and chain."""
+"""The crash scenarios of payouts, from the first message to the end, judged by the books of exchange and chain."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -49,9 +49,9 @@ OPENING: Final = Amount.from_decimal("100", ETH)
 PRICE: Final = Amount.from_decimal("100", USDT)
 TO_BTC: Final = Pair("eth", "eth", "btc", "btc")
 LEAST, MOST = Decimal("0.001"), Decimal("0.03")
-"""What the exchange takes at once, where it says so: a payout of the price takes two parts."""
+"""The exchange's range in scenarios with parts: a payout of the price takes two parts."""
 FOLLOWED: Final = FOLLOW.queue
-# The clock stands still: what is due runs at once. Ends are logged, so that they can be counted.
+# The clock is fixed, so due messages run at once. Ends are logged, so that they can be counted.
 HANDLERS: Final = tuple(
     replace(each, policy=replace(each.policy, rate=None, concurrency=None, log="all"))
     for each in (price_payout, value_payout, create_swap, record_swap, pay_swap, follow_payment, put_back_payouts)
@@ -62,23 +62,23 @@ Simulators = Mapping[str, Any]
 
 class OrderedPayout(NamedTuple):
     name: str
-    """Points are named for it: the same in every run."""
+    """Part of the crash points' names, the same in every run."""
     client: str
     price: Amount = PRICE
     parts: int = 1
-    """In which it goes through the exchange."""
+    """The number of exchanges that carry it."""
 
     @property
     def direct(self) -> bool:
-        """From the wallet to the client; the others go through the exchange."""
+        """Whether the wallet pays the client directly, without an exchange."""
         return self.client.startswith("0x")
 
 
 class PayoutsScenario:
     """One payout, from its order to the client's money.
 
-    `lost` has no message at the beginning, as after a purge, and its task service loses every task when a process is
-    struck: the service's own janitor and the refill have to bring it to its end."""
+    With `lost` it begins without a message, as after a purge, and the task service loses all tasks when a process
+    crashes: the service's janitor and the refill have to finish it."""
 
     components = (("cloudtasks", "payonce.taskserver"), ("payouts", "payonce.services.payouts"))
     handlers = HANDLERS
@@ -90,7 +90,7 @@ class PayoutsScenario:
         self._payouts = payouts
         self._lost = lost
         self._clients = sorted(each.client for each in payouts if not each.direct for _ in range(each.parts))
-        """Whom the exchange pays, one for each part."""
+        """The clients whom the exchange pays, one entry per part."""
         self._payments = sum(each.parts for each in payouts)
 
     def simulators(self, now: Callable[[], datetime]) -> Simulators:
@@ -143,12 +143,12 @@ class PayoutsScenario:
         return None
 
     def happened(self, simulators: Simulators) -> Counter[str]:
-        """Payments out of the wallet by where they went, and what clients got from the exchange."""
+        """Payments of the wallet by destination, and payments of the exchange to clients."""
         paid = Counter(f"{each.address} by the exchange" for each in simulators[EXCHANGE].settle_all().payouts)
         for each in _sent(simulators[NODE].chain):
             paid[f"{each.transaction.to} by the wallet"] += 1
         if sum(paid.values()) > self._payments + len(self._clients):
-            # Two deposits at two addresses pay one client twice as well.
+            # Two deposits at two addresses also pay one client twice.
             paid["the payout"] = 2
         for payout in self._payouts:
             paid[f"{payout.client} by the exchange"] -= payout.parts - 1

@@ -1,1 +1,1 @@
-"""Decisions of people about payouts and the wallet's limits."""
+"""Operators' decisions about payouts and the wallet's limits."""

@@ -266,8 +266,8 @@ ALONE: Final = """
             where running_alone or (state = 'alone' and ready_at <= payonce.due_now()))
         or exists (select from payonce.outbox where state <> 'parked' and (running_alone or run_crashes >= $1))
 """
-"""What was under way at two kills runs alone, to show whether it is its own fault. A kill just then would be taken for
-the proof, and a person would have the payout."""
+"""Messages that were running at two kills run isolated, to show whether they cause the crashes. A kill during such a
+run would look like the proof, and the payout would go to review."""
 WAITING: Final = """
     select count(*) filter (where state = 'ready' and ready_at <= payonce.due_now() and queue <> $2) as due,
         extract(epoch from payonce.due_now() - min(ready_at) filter (where state = 'ready' and queue = $2))::float8
