@@ -277,7 +277,7 @@ async def test_what_the_exchange_still_works_on_is_not_back_whatever_arrives(sta
         house.chain.arrive(house.wallet.address, eth("0.04"), "a top-up", transaction_hash=ONE_HASH.lower())
         await agree(house, payout, Verdict.RETURNED, transaction=ONE_HASH)
         await house.run()
-        await is_not_back(house, payout, f"exchange {swap.cn_api_id} is verifying: its deposit is not back")
+        await is_not_back(house, payout, f"exchange {swap.cn_api_id} is verifying: its deposit is not returned")
         house.changenow.decide(swap.cn_api_id, Fate.FINISH)
         await house.run()
         assert await house.state(payout) is State.FINISHED
