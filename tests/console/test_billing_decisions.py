@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from payonce.engine.controls import preview, set_threshold
+from payonce.engine.messages.transaction import Tx
 from payonce.engine.operators import Role
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.console import subscription as billing_subscription
@@ -367,7 +368,7 @@ ABLATIONS: Ablations = {
         [test_what_is_offered_is_what_would_be_carried_out],
     ),
     "a resend is on record": (
-        patched(at_payments, "note", no_audit),
+        patched(Tx, "audit", no_audit),
         [test_a_notification_is_sent_again_and_taken_once],
     ),
     "not while a charge is under way": (

@@ -1,34 +1,22 @@
 """The application on a database of its own, asked in process as customers, operators and strangers would."""
 
-import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from payonce.app.process import App
 from payonce.http.application import build_web
-from payonce.settings import Settings, load_settings
-from payonce.testing import OpenStage, ScratchDatabase, Servers
+from payonce.settings import Settings
+from payonce.testing import OpenStage, ScratchDatabase
+from tests.http.web_fixtures import servers, settings
 from tests.services.billing.api.counter import Counter, Shop, resources, through
 from tests.services.billing.billing_stage import open_house
 
+__all__ = ["servers", "settings"]
+
 OpenCounter = Callable[[], AbstractAsyncContextManager[Counter]]
 OpenShop = Callable[[], AbstractAsyncContextManager[Shop]]
-
-
-@pytest.fixture(scope="session")
-def servers(shared_servers: Servers) -> Servers:
-    return shared_servers
-
-
-@pytest.fixture
-def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setenv("DATABASE_URL", scratch.service_url)
-    monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("PAYONCE_KEYS", f"k1:{base64.b64encode(bytes(range(32))).decode()}")
-    return load_settings()
 
 
 @pytest.fixture
