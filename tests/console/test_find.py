@@ -66,11 +66,11 @@ async def test_of_many_payouts_to_an_address_the_newest_are_listed_and_one_is_to
         ]
         page = await visitor.get(f"/trace?id={last.wallet_address}")
         assert f"History of payout {last.unique_id}" in page.words
-        assert "At most" not in page.words
+        assert "Only the newest" not in page.words
         await multiply(house, 24)
         page = await visitor.get(f"/trace?id={last.wallet_address}")
         assert len(found(page)) == MATCHES_MAX
-        assert f"At most {MATCHES_MAX} of a kind are shown" in page.words
+        assert f"Only the newest {MATCHES_MAX} matches of each kind are shown" in page.words
 
 
 async def test_an_evm_address_is_found_in_any_spelling(stage: OpenStage) -> None:
@@ -132,7 +132,7 @@ async def test_what_nobody_knows_is_said_and_nothing_is_searched_where_no_servic
             "drop schema payouts cascade; drop schema subscriptions cascade; drop schema payments cascade"
         )
         page = await visitor.get("/trace?id=nobody@example.com")
-        assert (page.status, "Nothing is known of nobody@example.com." in page.words) == (200, True)
+        assert (page.status, "Nothing was found for nobody@example.com." in page.words) == (200, True)
 
 
 async def test_a_service_that_is_slow_is_passed_over_and_named(

@@ -260,7 +260,7 @@ async def test_a_finished_payout_shows_its_whole_way_with_exact_amounts(stage: O
             assert text in page.words, text
         assert offered(page) == set()
         words = page.words
-        steps = ["paid for channel", "is worth", "hostpay is told", "nonce 0, attempt 1", "in block"]
+        steps = ["paid for channel", "is worth", "hostpay is triggered", "nonce 0, attempt 1", "in block"]
         assert sorted(steps, key=words.index) == steps, "in time order"
         assert "Follow the trace" in words
         assert "trace-1" in (await visitor.get("/trace?id=trace-1")).words
