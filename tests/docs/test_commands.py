@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import typer.main
 
+from payonce.app import SERVICE_MODULES
 from payonce.app.registry import SERVICES
 from payonce.cli.application import app
 from payonce.cli.demo.command import demonstrations
@@ -36,6 +37,12 @@ QUEUES: Final = {policy.queue for policies in messages_page.SECTIONS.values() fo
 
 class Unknown(AssertionError):
     pass
+
+
+@pytest.fixture(autouse=True)
+def no_service_is_named_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing `--service` sets the variable for child processes."""
+    monkeypatch.setenv(SERVICE_MODULES, "")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
