@@ -144,7 +144,7 @@ async def test_a_short_password_does_not_use_the_token_up(counter: OpenCounter) 
         shop, account_id = await opened(ask)
         given = await token(shop, account_id)
         refused = await set_password(ask, given, "short")
-        assert (refused.status, "give it 12 to 1,000" in refused.problem["detail"]) == (400, True)
+        assert (refused.status, "it needs 12 to 1,000" in refused.problem["detail"]) == (400, True)
         assert (await set_password(ask, given)).status == 200
 
 

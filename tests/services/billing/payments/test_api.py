@@ -320,7 +320,7 @@ async def test_only_the_gateway_is_heard(stage: OpenStage) -> None:
         assert (await posted(counter, "evt_2", b'{"type":"charge.succeeded"}')).status == 400
         assert (await posted(counter, "evt_3", b"no json")).status == 400
         twice = await posted(counter, "evt_4", body.replace(b'{"type"', b'{"type":"charge.failed","type"'))
-        assert (twice.status, "twice" in twice.problem["detail"]) == (400, True)
+        assert (twice.status, "duplicate name" in twice.problem["detail"]) == (400, True)
 
 
 async def test_no_more_than_so_many_requests_wait(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
