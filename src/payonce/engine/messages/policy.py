@@ -15,6 +15,9 @@ from payonce.engine.messages.contract import Contract, struct_of
 from payonce.engine.messages.model import ATTEMPTS_MAX, DELAY_MAX_S, NAME_MAX_LENGTH, Ending, Message
 from payonce.kit.outcomes import Invalid
 
+DATABASE_RETRY_S: Final = 1.0
+"""Delay after which a give-up is repeated that the database could not record. An answer given meanwhile cannot wake a
+message in another store."""
 RELEASE_DELAY_S: Final = 5.0
 """How long a message unknown to this worker waits before any worker sees it again."""
 RELEASED_MAX_S: Final = 86_400.0

@@ -15,7 +15,7 @@ from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.messages.admission import admit
 from payonce.engine.messages.model import Claim, Ending, Message, SettleAnswer, Settlement
-from payonce.engine.messages.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
+from payonce.engine.messages.policy import DATABASE_RETRY_S, RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.messages.ports import POLL_S, Exchange, PullQueue
 from payonce.engine.messages.runs import Gate, Run, describe_error
 from payonce.engine.messages.transaction import NotifyingFeed, Reader
@@ -45,8 +45,6 @@ would cost the store more than the runs do."""
 RETRY_CONNECTION_S: Final = 0.2
 RETRY_CONNECTION_MAX_S: Final = 2.0
 FLUSH_LOOK_S: Final = 0.01
-DATABASE_RETRY_S: Final = 1.0
-"""The rest of a message whose run could not be given up because the database was away."""
 SUCCEEDED: Final = Ended(Ending.SUCCESS)
 DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, Unavailable)
 HOPELESS: Final = {KeyReused: "effect_key_reused", Unprocessable: "message_unprocessable"}
@@ -318,9 +316,7 @@ class QueueServer:
         except Exception as error:
             if isinstance(error, DATABASE_ERRORS) and is_transient(error) and work.settled_as is None:
                 # Its effects are not in review: parked now, it would wait for an answer that nobody is asked for.
-                # Soon: a backend with a store of its own cannot be told of an answer that is given meanwhile.
-                reason = redact(f"{reason}; but database: {error}")
-                return Settlement(claim, Ending.RELEASED, reason, DATABASE_RETRY_S)
+                return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but database: {error}"), DATABASE_RETRY_S)
             reason = redact(f"{reason}; and giving up failed: {describe_error(error)}")
         return None if work.settled_as is not None else Settlement(claim, ending, reason)
 
