@@ -20,9 +20,19 @@ def test_help_comes_before_anything_heavy_is_imported(private_payonce: Payonce) 
     assert ended.code == 0
     assert "payonce demo" in ended.stdout
     assert private_payonce("--version").stdout == f"payonce {__version__}\n"
-    heavy = {"asyncpg", "pydantic", "starlette", "structlog", "uvicorn", "msgspec"}
+    heavy = {"aiohttp", "asyncpg", "pydantic", "starlette", "structlog", "uvicorn", "msgspec"}
     script = f"import sys, payonce.cli; print(sorted(set(sys.modules) & {heavy}))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_simulated_vendor_does_not_load_the_client_of_sockets() -> None:
+    script = (
+        "import sys; from payonce.kit.http import HttpClient, parse_url\n"
+        "HttpClient('vendor', 'https://vendor.example', transport=lambda scope, receive, send: None)\n"
+        "print('aiohttp' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

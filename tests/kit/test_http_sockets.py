@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from payonce.kit.http import HttpClient, Unsendable, sockets
-from payonce.kit.http.sockets import SocketTransport
 from payonce.kit.outcomes import NotSent, Unknown
 from tests.kit.conftest import Vendor, patient, serving
 
@@ -204,14 +203,14 @@ class Sockets:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.places: list[str] = []
-        genuine = SocketTransport._guarded_socket
+        genuine = sockets._guarded_socket
 
-        def noted(transport: SocketTransport, info: tuple[Any, ...]) -> socket.socket:
-            genuine(transport, info).close()
+        def noted(allow_private: bool, info: tuple[Any, ...]) -> socket.socket:
+            genuine(allow_private, info).close()
             self.places.append(info[4][0])
             raise OSError(errno.ECONNREFUSED, "Connection refused")
 
-        monkeypatch.setattr(SocketTransport, "_guarded_socket", noted)
+        monkeypatch.setattr(sockets, "_guarded_socket", noted)
 
 
 async def test_a_name_that_changes_its_answer_does_not_get_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +254,7 @@ async def test_an_address_in_the_url_is_connected_to_as_it_is(monkeypatch: pytes
     assert not names.asked
 
 
-async def test_a_proxy_in_the_environment_is_not_used(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_for_plain_http_are_not_used(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with serving(vendor) as port, client_of(port) as client:
@@ -274,7 +273,10 @@ def self_signed(folder: Path) -> ssl.SSLContext:
         .serial_number(x509.random_serial_number())
         .not_valid_before(today - datetime.timedelta(days=1))
         .not_valid_after(today + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("vendor.example")]),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
     )
     (folder / "certificate.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

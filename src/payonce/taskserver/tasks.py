@@ -11,7 +11,7 @@ from asyncpg import Record
 from google.cloud import tasks_v2
 from yarl import URL
 
-from payonce.kit.http.connection import is_name
+from payonce.kit.http.headers import is_name
 from payonce.taskserver import names
 from payonce.taskserver.queues import retrying_of, write_time
 from payonce.taskserver.refusals import Refusal, invalid, unimplemented

@@ -19,11 +19,10 @@ from typing import Any, Final, Self
 import msgspec
 from multidict import CIMultiDict
 
-from payonce.kit.http.connection import is_name
 from payonce.kit.http.failures import BodyTooLarge, Broken, Unsendable
+from payonce.kit.http.headers import is_name
 from payonce.kit.http.inprocess import Application, InProcessTransport
 from payonce.kit.http.response import Attempt, Response
-from payonce.kit.http.sockets import SocketTransport
 from payonce.kit.http.target import Query, Target, parse_url
 from payonce.kit.http.transport import Outgoing, Resolve, Transport
 from payonce.kit.log import get_logger
@@ -87,6 +86,9 @@ class HttpClient:
         elif transport is not None:
             self._transport = InProcessTransport(transport, allow_private=allow_private, resolve=resolve)
         else:
+            # aiohttp takes as long to import as all the rest, and simulators do without it.
+            from payonce.kit.http.sockets import SocketTransport
+
             self._transport = SocketTransport(
                 connect_timeout_s=_positive(connect_timeout_s, "connect_timeout_s"),
                 connections_max=connections_max,

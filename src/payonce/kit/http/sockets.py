@@ -1,28 +1,34 @@
-"""The transport of production: kept connections, to addresses resolved once, judged, and judged again at the socket."""
+"""The transport of production: aiohttp, with addresses resolved once, judged, and judged again at the socket."""
 
 import asyncio
+import io
 import os
 import socket
 import ssl
-import time
-from functools import cache
+from collections.abc import Sequence
+from functools import partial
 from ipaddress import IPv4Address, ip_address
 from typing import Any, Final
 
-from aiohappyeyeballs import start_connection
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
-from payonce.kit.http.connection import Connection, written
+from payonce.kit.http.connection import CUT, DROPPED, HEAD_MAX_BYTES, NO_HTTP, SWITCHING_PROTOCOLS, Connection
 from payonce.kit.http.failures import Broken
+from payonce.kit.http.headers import check_lines, is_name
+from payonce.kit.http.proxies import Proxies, judge_name
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.target import Target, judge
 from payonce.kit.http.transport import Outgoing, Resolve, resolve_once
 
 IDLE_MAX_S: Final = 4.0
 """Node and uvicorn hang up on a connection idle for 5 s; writing to one at that moment ends as unknown."""
-NEXT_ADDRESS_S: Final = 0.25
-"""After so long without a connection the next address of the host is tried beside it, as RFC 8305 has it."""
-
-Place = tuple[str, str, int]
+FILE_FROM_BYTES: Final = 1024 * 1024
+"""From here on aiohttp wants a file: it writes one in parts and so does not hold up the loop."""
+OURS_ALONE: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that aiohttp would add."""
+CLOSED: Final = "the client was closed"
 
 
 class SocketTransport:
@@ -37,141 +43,185 @@ class SocketTransport:
         idle_max_s: float = IDLE_MAX_S,
     ) -> None:
         self._connect_timeout_s = connect_timeout_s
+        self._connections_max = connections_max
         self._allow_private = allow_private
         self._resolve = resolve or _resolve_by_system
         self._tls = tls
         self._idle_max_s = idle_max_s
-        self._free = asyncio.Semaphore(connections_max)
-        self._kept: dict[Place, list[Connection]] = {}
-        """Idle ones; the one that was used last stands last."""
-        self._busy: set[Connection] = set()
+        self._proxies = Proxies.of_environment()
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        """By whether they speak to a proxy."""
         self._is_closed = False
-        self._sweep: asyncio.TimerHandle | None = None
 
     async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
-        request, target = written(outgoing), outgoing.target
-        place = (target.scheme, target.host, target.port)
-        if not self._free.locked() and (connection := self._take(place)) is not None:
-            await self._free.acquire()
-        else:
-            connection = await self._waited_for(target, place)
-        if self._is_closed:
-            self._free.release()
-            connection.abort()
-            raise Broken("the client was closed")
-        attempt.may_have_left = True
-        self._busy.add(connection)
+        check_lines(outgoing)
         try:
-            # Never a second time on another connection, whatever becomes of this one.
-            await connection.exchange(request, outgoing.method, attempt)
-        finally:
-            self._busy.discard(connection)
-            self._free.release()
-            if connection.is_reusable and not self._is_closed:
-                self._keep(connection, place)
-            else:
-                connection.abort()
+            response = await self._sent(outgoing, attempt)
+            try:
+                await _take_in(response, attempt)
+            finally:
+                response.close()
+        except (aiohttp.ClientError, OSError) as problem:
+            # Without the cause: aiohttp's texts quote the URL, whose query may hold a secret.
+            raise Broken(_in_words(problem)) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_closed and task is not None and not task.cancelling():
+                # aiohttp cancels what waits for a connection when it closes; nobody has cancelled the caller.
+                raise Broken(CLOSED) from None
+            raise
 
     async def close(self) -> None:
-        """Also for those who wait for a connection: what has not been sent is not sent any more."""
+        """What waits for a connection is not sent any more."""
         self._is_closed = True
-        if self._sweep is not None:
-            self._sweep.cancel()
-        for connection in [*self._busy, *(each for kept in self._kept.values() for each in kept)]:
-            connection.abort()
-        self._kept.clear()
-        # Sockets are closed when the loop comes round.
-        await asyncio.sleep(0)
+        for session in self._sessions.values():
+            await session.close()
 
-    async def _waited_for(self, target: Target, place: Place) -> Connection:
-        """One that stands, counted among those in use."""
-        try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                await self._free.acquire()
-                try:
-                    return self._take(place) or await self._connect(target)
-                except BaseException:
-                    self._free.release()
-                    raise
-        except TimeoutError:
-            raise Broken("no connection in time") from None
-        except OSError as problem:
-            raise Broken(_in_words(problem)) from None
-
-    def _take(self, place: Place) -> Connection | None:
-        kept = self._kept.get(place, [])
-        while kept:
-            connection = kept.pop()
-            if connection.is_open and time.monotonic() - connection.idle_since < self._idle_max_s:
-                return connection
-            connection.abort()
-        return None
-
-    def _keep(self, connection: Connection, place: Place) -> None:
-        connection.idle_since = time.monotonic()
-        self._kept.setdefault(place, []).append(connection)
-        if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(self._idle_max_s, self._close_idle)
-
-    def _close_idle(self) -> None:
-        self._sweep = None
-        before = time.monotonic() - self._idle_max_s
-        for place, kept in list(self._kept.items()):
-            for connection in [each for each in kept if each.idle_since <= before or not each.is_open]:
-                kept.remove(connection)
-                connection.abort()
-            if not kept:
-                del self._kept[place]
-        if self._kept:
-            self._sweep = asyncio.get_running_loop().call_later(self._idle_max_s, self._close_idle)
-
-    async def _connect(self, target: Target) -> Connection:
-        """To the addresses that were judged and to nothing else."""
-        addresses = (
-            [target.address]
-            if target.address is not None
-            else await resolve_once(self._resolve, target.host, target.port, allow_private=self._allow_private)
+    async def _sent(self, outgoing: Outgoing, attempt: Attempt) -> aiohttp.ClientResponse:
+        target, body = outgoing.target, outgoing.body
+        proxy = self._proxies.of(target)
+        if proxy is not None and not self._allow_private:
+            judge_name(target)
+        return await self._session(is_proxied=proxy is not None).request(
+            outgoing.method,
+            _url(target),
+            headers=_spelled_alike(outgoing.headers),
+            data=io.BytesIO(body) if body is not None and len(body) >= FILE_FROM_BYTES else body,
+            allow_redirects=False,
+            proxy=None if proxy is None else proxy.url,
+            proxy_headers=None if proxy is None else proxy.headers,
+            middlewares=(partial(self._send_once, attempt),),
         )
-        loop = asyncio.get_running_loop()
-        connected = await start_connection(
-            [_info(str(each), target.port, each) for each in addresses],
-            happy_eyeballs_delay=NEXT_ADDRESS_S,
-            interleave=1,
-            loop=loop,
-            socket_factory=self._guarded_socket,
-        )
-        tls = (self._tls or _usual_tls()) if target.scheme == "https" else None
+
+    async def _send_once(
+        self, attempt: Attempt, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """aiohttp sends a GET, PUT or DELETE again after its own exceptions for a dropped connection: none passes."""
+        assert isinstance(request, _Request)
+        request.attempt = attempt
         try:
-            _, connection = await loop.create_connection(
-                Connection, sock=connected, ssl=tls, server_hostname=target.host if tls else None
+            return await handler(request)
+        except (aiohttp.ClientError, OSError) as problem:
+            is_late = self._is_closed and not attempt.may_have_left
+            raise Broken(CLOSED if is_late else _in_words(problem)) from None
+
+    def _session(self, *, is_proxied: bool) -> aiohttp.ClientSession:
+        if self._is_closed:
+            raise Broken(CLOSED)
+        session = self._sessions.get(is_proxied)
+        if session is None:
+            # A proxy is named by the operator and may have a private address.
+            session = self._sessions[is_proxied] = self._open(allow_private=self._allow_private or is_proxied)
+        return session
+
+    def _open(self, *, allow_private: bool) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=_Connector(
+                limit=self._connections_max,
+                keepalive_timeout=self._idle_max_s,
+                resolver=_PinnedResolver(self._resolve, allow_private),
+                use_dns_cache=False,
+                socket_factory=partial(_guarded_socket, allow_private),
+                ssl=self._tls or True,
+            ),
+            request_class=_Request,
+            # The whole is timed by the client, alike for every transport.
+            timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=OURS_ALONE,
+            # The connection bounds the head as a whole.
+            max_line_size=HEAD_MAX_BYTES,
+            max_field_size=HEAD_MAX_BYTES,
+            max_headers=HEAD_MAX_BYTES,
+        )
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory: Any = partial(Connection, loop=self._loop)
+
+
+class _Request(aiohttp.ClientRequest):
+    attempt: Attempt
+
+    async def send(self, conn: Any) -> aiohttp.ClientResponse:
+        """Called by aiohttp with an open connection: here the request begins to leave, and never twice."""
+        if self.attempt.may_have_left:
+            raise Broken(DROPPED)
+        self.attempt.may_have_left = True
+        return await super().send(conn)
+
+    def update_expect_continue(self, expect: bool = False) -> None:
+        """The body does not wait for the server's consent, also if a header asks for it."""
+
+
+async def _take_in(response: aiohttp.ClientResponse, attempt: Attempt) -> None:
+    encodings = response.headers.getall("Transfer-Encoding", [])
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers]
+    if (
+        response.status == SWITCHING_PROTOCOLS
+        or [each.lower() for each in encodings] not in ([], ["chunked"])
+        or not all(is_name(name) for name, _ in headers)
+    ):
+        raise Broken(NO_HTTP)
+    attempt.begin(response.status, headers)
+    while chunk := await response.content.readany():
+        attempt.feed(chunk)
+        if not attempt.wants_body:
+            return
+
+
+class _PinnedResolver(AbstractResolver):
+    """aiohttp connects to the addresses that this returns and to no others."""
+
+    def __init__(self, resolve: Resolve, allow_private: bool) -> None:
+        self._resolve = resolve
+        self._allow_private = allow_private
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        addresses = await resolve_once(self._resolve, host, port, allow_private=self._allow_private)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address),
+                port=port,
+                family=socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6,
+                proto=0,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
             )
-        except BaseException:
-            connected.close()
-            raise
-        return connection
+            for address in addresses
+        ]
 
-    def _guarded_socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """The second look, at the very address to be connected to, whichever way it came here."""
-        family, kind, protocol, _, place = info
-        if not self._allow_private:
-            judge(place[0], [ip_address(place[0])])
-        made = socket.socket(family, kind, protocol)
-        made.setblocking(False)
-        return made
+    async def close(self) -> None:
+        return
 
 
-@cache
-def _usual_tls() -> ssl.SSLContext:
-    """Reading the certificates of the system takes a while."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+def _guarded_socket(allow_private: bool, info: tuple[Any, ...]) -> socket.socket:
+    """The second look, at the very address to be connected to, whichever way it came here."""
+    family, kind, protocol, _, place = info
+    if not allow_private:
+        judge(place[0], [ip_address(place[0])])
+    opened = socket.socket(family, kind, protocol)
+    opened.setblocking(False)
+    return opened
 
 
-def _info(address: str, port: int, of: object) -> tuple[int, int, int, str, tuple[Any, ...]]:
-    if isinstance(of, IPv4Address):
-        return socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port)
-    return socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port, 0, 0)
+def _spelled_alike(headers: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """aiohttp drops the first of two headers whose names differ in case alone."""
+    if len({name.lower() for name, _ in headers}) == len(headers):
+        return headers
+    return [(name.lower(), value) for name, value in headers]
+
+
+def _url(target: Target) -> URL:
+    url = URL(f"{target.origin}{target.path}{'?' if target.query else ''}{target.query}", encoded=True)
+    # What was checked is what is connected to, or nothing is.
+    assert (url.scheme, url.raw_host, url.port) == (target.scheme, target.host, target.port)
+    return url
 
 
 async def _resolve_by_system(host: str, port: int) -> list[str]:
@@ -179,13 +229,30 @@ async def _resolve_by_system(host: str, port: int) -> list[str]:
     return [str(place[0]) for *_, place in found]
 
 
-def _in_words(problem: OSError) -> str:
-    """Why no connection came to stand."""
+def _in_words(problem: Exception) -> str:
     match problem:
-        case ssl.SSLCertVerificationError():
-            return f"the certificate was not accepted: {problem.verify_message or 'not valid for this host'}"
-        case ssl.SSLError():
+        case aiohttp.ClientConnectorCertificateError():
+            detail = getattr(problem.certificate_error, "verify_message", "")
+            return f"the certificate was not accepted: {detail or 'not valid for this host'}"
+        case aiohttp.ClientConnectorSSLError():
             return "TLS could not be agreed"
+        case aiohttp.ConnectionTimeoutError():
+            return "no connection in time"
+        case aiohttp.ClientProxyConnectionError():
+            return f"no connection to the proxy of HTTPS_PROXY: {_reason(problem.os_error)}"
+        case aiohttp.ClientConnectorError():
+            return f"no connection: {_reason(problem.os_error)}"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy of HTTPS_PROXY answered {problem.status}"
+        case aiohttp.ClientPayloadError():
+            return CUT
+        case aiohttp.ClientResponseError():
+            return NO_HTTP
+        case aiohttp.ServerDisconnectedError() | ConnectionError():
+            return DROPPED
         case _:
-            number = problem.errno
-            return f"no connection: {os.strerror(number) if number else 'no address of the host could be reached'}"
+            return f"the connection failed ({type(problem).__name__})"
+
+
+def _reason(problem: OSError) -> str:
+    return os.strerror(problem.errno) if problem.errno else "no address of the host could be reached"
