@@ -1,7 +1,6 @@
 """`up` and `run`: worker processes, which run until a signal."""
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
@@ -200,6 +199,8 @@ def first_signal() -> "asyncio.Future[signal.Signals]":
 
 def exit_with_parent(parent: int) -> None:
     """Lets the kernel kill this process when its parent dies, so that a killed demonstration leaves no workers."""
+    import ctypes
+
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         # The parent died before the request to the kernel.

@@ -62,7 +62,7 @@ async def resume(visit: Visit) -> Response:
 
 async def redrive(visit: Visit) -> Response:
     """Redrives the selected entries, or with `all` every parked one. Shows the consequences first."""
-    relay, ids = await _relay(visit), _ticked(visit)
+    relay, ids = await _relay(visit), _selected(visit)
     everyone, as_new = text_of(visit.form, "all") == "yes", text_of(visit.form, "as_new") == "yes"
     if not ids and not everyone:
         raise Invalid("no entry is selected; select entries, or redrive all")
@@ -86,7 +86,7 @@ async def redrive(visit: Visit) -> Response:
 
 async def discard(visit: Visit) -> Response:
     """Discards the selected entries, for a reason. Shows the consequences first."""
-    relay, ids = await _relay(visit), _ticked(visit)
+    relay, ids = await _relay(visit), _selected(visit)
     if not ids:
         raise Invalid("no entry is selected; select those that must never be delivered")
     if text_of(visit.form, "sure") != "yes":
@@ -152,7 +152,7 @@ async def _relay(visit: Visit) -> Lag:
     return known[name]
 
 
-def _ticked(visit: Visit) -> Sequence[UUID]:
+def _selected(visit: Visit) -> Sequence[UUID]:
     """The selected ids: checkboxes of the list, or a field of the confirmation page."""
     given = [str(each) for each in visit.form.getlist("id")] + text_of(visit.form, "ids").split()
     if len(given) > CHOSEN_MAX:

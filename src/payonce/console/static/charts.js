@@ -1,4 +1,4 @@
-// Draws the charts of a page from the data beside them, and again with every sample of the stream.
+// Draws the charts of a page from the data in their elements, and updates them with every sample of the stream.
 "use strict";
 if (window.uPlot) document.querySelectorAll("[data-charts]").forEach((box) => {
   const HEIGHT_PX = 150;
@@ -13,8 +13,8 @@ if (window.uPlot) document.querySelectorAll("[data-charts]").forEach((box) => {
 
   const daily = box.dataset.step === "day";
   const monthly = box.dataset.step === "month";
-  const told = (at) => monthly ? moment(at).slice(0, 7) : daily ? moment(at).slice(5, 10) : moment(at).slice(11, 16);
-  // Months are not of one length: their own first days are where they are written, as many as have room.
+  const label = (at) => monthly ? moment(at).slice(0, 7) : daily ? moment(at).slice(5, 10) : moment(at).slice(11, 16);
+  // Months differ in length: ticks are at their first days, as many as fit.
   const firsts = (plot) => {
     const every = Math.ceil(plot.data[0].length * 70 / Math.max(plot.width, 1));
     return plot.data[0].filter((_, index) => index % every === 0);
@@ -35,7 +35,7 @@ if (window.uPlot) document.querySelectorAll("[data-charts]").forEach((box) => {
         label: key.textContent, stroke: colour(key.dataset.tone), width: 1.5, spanGaps: false, points: { show: false },
       }))],
       axes: [
-        { ...axis(), space: 70, size: 26, values: (_, ticks) => ticks.map(told),
+        { ...axis(), space: 70, size: 26, values: (_, ticks) => ticks.map(label),
           ...(monthly ? { splits: firsts } : daily ? { incrs: [1, 2, 5, 7, 14, 30].map((days) => days * 86400) } : {}) },
         { ...axis(), size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15],
           values: (_, ticks) => ticks.map((value) => short(value / units)) },
@@ -53,7 +53,7 @@ if (window.uPlot) document.querySelectorAll("[data-charts]").forEach((box) => {
 
   const data = JSON.parse(box.dataset.charts);
   box.querySelectorAll("[data-chart]").forEach((figure) => draw(figure, data));
-  // The stream tells of minutes; days and months stand as they were when the page was loaded.
+  // The stream has minutes only; daily and monthly charts stay as loaded.
   if (!daily && !monthly) document.body.addEventListener("sample", (event) => {
     const found = JSON.parse(event.detail);
     plots.forEach(({ plot, rows }) => plot.setData(rows(found)));

@@ -1,4 +1,4 @@
-// Makes pages live: a stream says when to look again, htmx looks. Without this file everything still works.
+// Refreshes open pages: a stream sends ticks, and htmx reloads the live parts. Pages work without this file.
 "use strict";
 (() => {
   const REFRESH_MS = 2000;
@@ -62,19 +62,19 @@
   // The click follows in the same turn.
   const release = () => setTimeout(() => { pressed = false; });
   for (const name of ["pointerup", "pointercancel", "dragend"]) document.addEventListener(name, release, true);
-  // Asked again here: somebody may have begun while the answer was on its way. The next tick brings it.
+  // Checked again: an interaction may have begun while the response was in transit. The next tick refreshes the part.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (busy()) event.detail.shouldSwap = false;
     else remember();
   });
   for (const name of ["htmx:afterSwap", "htmx:oobAfterSwap", "htmx:afterSettle"]) document.addEventListener(name, restore);
-  // Somebody moved on by themselves.
+  // The user moved the focus.
   document.addEventListener("focusin", (event) => { if (focus && event.target !== document.body) focus = null; });
   document.addEventListener("keydown", (event) => { if (event.key === " " || event.key === "Enter") pressed = true; }, true);
   document.addEventListener("keyup", release, true);
   window.addEventListener("blur", release);
 
-  // A click on an id copies it whole.
+  // A click on an id copies all of it.
   document.addEventListener("click", (event) => {
     const id = event.target.closest("code.id");
     if (!id || !navigator.clipboard) return;

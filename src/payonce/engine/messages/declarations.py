@@ -2,18 +2,20 @@
 messages are stored."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import msgspec
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.database.connections import Connection
-from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.model import clean_text
 from payonce.engine.messages.policy import Policy, policy_as_described
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.engine.ledger.model import Reads
 
 log = get_logger(__name__)
 
@@ -30,7 +32,7 @@ class QueueDeclaration:
     paused_reason: str | None
 
 
-async def queue_declaration(read: Reads, queue: str) -> QueueDeclaration | None:
+async def queue_declaration(read: "Reads", queue: str) -> QueueDeclaration | None:
     """The queue's declaration; None when no service has declared it in this database."""
     row = await read.fetchrow("select policy, paused_reason from payonce.queues where name = $1", queue)
     if row is None:
