@@ -144,6 +144,6 @@ async def test_a_filter_that_is_unknown_or_comes_twice_is_refused_and_a_list_is_
         twice = await viewer.get("/v1/invoices?state=open&state=paid")
         assert (twice.status, twice.problem["detail"]) == (
             422,
-            "query.state: it is there more than once; give one value",
+            "query.state: it is given more than once; give one value",
         )
         assert (await viewer.get("/v1/effects?state=performed&state=review")).status == 200
