@@ -105,7 +105,7 @@ def demonstrated(theirs: Installed) -> None:
     for seed in SEEDS:
         ended = theirs.run("payonce", "demo", "giftcards", "--cards", CARDS, "--seed", str(seed), "--json")
         complaints = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
-        if not complaints or not all(line.endswith("the work was over too soon") for line in complaints):
+        if not complaints or not all(line.endswith("the work ended too early") for line in complaints):
             break
     assert ended.returncode == 0, ended.stderr
     figures = json.loads(ended.stdout.splitlines()[-1])
