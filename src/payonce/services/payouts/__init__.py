@@ -48,7 +48,7 @@ SERVICE = Service(
     INVARIANTS,
     SCHEDULES,
     settings=PayoutsSettings,
-    requires=("grpc",),
+    requires=("grpc", "Crypto"),
     distribution="payonce[payouts]",
     resources=lazily("payonce.services.payouts.resources:open_payouts"),
     references=REFERENCES,
