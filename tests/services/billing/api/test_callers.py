@@ -142,6 +142,7 @@ FORGED = {
     "no end": made(HS256, {name: value for name, value in BODY.items() if name != "exp"}),
     "no account": made(HS256, {**BODY, "sub": None}),
     "an account that is no text": made(HS256, {**BODY, "sub": 7}),
+    "an account that cannot be an id": made(HS256, {**BODY, "sub": "x'\0"}),
     "a version that is true": made(HS256, {**BODY, "ver": True}),
     "an end that is a text": made(HS256, {**BODY, "exp": "never"}),
     "an end that is no number": made(HS256, {**BODY, "exp": float("nan")}),

@@ -1,5 +1,6 @@
 """Access tokens of logged-in accounts: JWTs that both services verify independently with a shared secret."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ KEY_MIN_BYTES: Final = 32
 ACCESS_S: Final = 15 * 60
 SKEW_S: Final = 30
 """How far the clocks of two services may differ."""
+_ACCOUNT_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,100}")
 TOKEN_MAX_CHARS: Final = 2_000
 KNOWN_MAX: Final = 10_000
 """Tokens whose signature is cached as verified until they expire."""
@@ -136,5 +138,7 @@ def _claims(body: dict[str, Any]) -> Claims | None:
     account_id, role = body["sub"], body["role"]
     numbers = body["ver"], body["iat"], body["exp"]
     if not (isinstance(account_id, str) and isinstance(role, str) and all(type(each) is int for each in numbers)):
+        return None
+    if not _ACCOUNT_ID.fullmatch(account_id):
         return None
     return Claims(account_id, role, body["ver"])
