@@ -14,6 +14,7 @@ from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, NotSent, Retry
 from payonce.services.payouts.resources import open_changenow
+from payonce.services.payouts.settings import PayoutsSettings
 from payonce.settings import Settings
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
@@ -112,15 +113,17 @@ async def test_without_key_and_address_it_is_simulated_in_the_process_and_its_ca
 @pytest.mark.parametrize("version", ["", "/", "/v2", "/v2/"])
 async def test_a_key_and_an_address_lead_to_the_vendor(stage: OpenStage, tmp_path: Path, version: str) -> None:
     async with stage() as s, serving(ChangeNowSimulator(api_key="k-1")) as url:
-        named = {"CHANGENOW_API_KEY": "k-1", "CHANGENOW_URL": f"{url}{version}", "PAYONCE_DATA_DIR": str(tmp_path)}
-        async with open_changenow(Settings.model_validate(named), s.database) as [client]:
+        named = {"CHANGENOW_API_KEY": "k-1", "CHANGENOW_URL": f"{url}{version}"}
+        settings = Settings.model_validate({"PAYONCE_DATA_DIR": str(tmp_path)})
+        async with open_changenow(settings.having(PayoutsSettings.model_validate(named)), s.database) as [client]:
             assert isinstance(client, ChangeNow)
             assert (await client.estimate(USDT_ETH, Decimal(97))).to_amount > 0
 
 
 async def test_an_address_without_a_key_is_refused(stage: OpenStage) -> None:
     async with stage() as s:
-        settings = Settings.model_validate({"CHANGENOW_URL": "https://changenow.example"})
+        named = PayoutsSettings.model_validate({"CHANGENOW_URL": "https://changenow.example"})
+        settings = Settings.model_validate({}).having(named)
         with pytest.raises(Invalid, match="CHANGENOW_URL is set and CHANGENOW_API_KEY is not; set both, or neither"):
             async with open_changenow(settings, s.database):
                 pass
