@@ -149,7 +149,7 @@ async def _carry(world: DemoSimulators) -> None:
     while True:
         await asyncio.sleep(BLOCK_S)
         world.chain.catch_up()
-        await world.node.tell()
+        await world.node.notify()
 
 
 @contextmanager

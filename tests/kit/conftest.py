@@ -19,7 +19,7 @@ BOMB_BYTES = 5_000_000
 
 
 class Vendor:
-    """Answers by path; remembers what it was asked."""
+    """Answers by path and records the requests."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -135,7 +135,7 @@ async def serving(application: Application) -> AsyncIterator[int]:
 
 
 async def patient(attempt: Callable[[float], Awaitable[None]]) -> None:
-    """With a time limit that lets a busy machine connect and be heard before it ends: longer if it was too short."""
+    """Calls `attempt` with longer and longer time limits, for a busy machine may need more time to connect."""
     for limit_s in (0.05, 0.5):
         with suppress(NotSent, TimeoutError):
             await attempt(limit_s)

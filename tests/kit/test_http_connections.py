@@ -1,4 +1,4 @@
-"""Answers in every form that HTTP/1.1 gives them, and when a connection may serve the next request."""
+"""Answers in every form of HTTP/1.1, and when a connection may serve the next request."""
 
 import asyncio
 import re
@@ -17,13 +17,13 @@ OK = b"HTTP/1.1 200 OK\r\n"
 PLAIN = OK + b"Content-Length: 5\r\n\r\nhello"
 BETWEEN_PARTS_S = 0.001
 NOTICED_S = 0.05
-"""Within it a client on the same machine hears that a connection is gone."""
+"""Within this time a client on the same machine notices a closed connection."""
 CUT = "the answer was cut short"
 NO_HTTP = "the answer was not HTTP"
 
 
 class Speaker:
-    """Answers every request with the same bytes, in the given parts; hangs up after them if it is told to."""
+    """Answers every request with the same bytes in the given parts, then hangs up if `hangs_up`."""
 
     def __init__(self, *parts: bytes, hangs_up: bool = False) -> None:
         self.parts = parts
@@ -123,13 +123,13 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
         (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * HEAD_MAX_BYTES, NO_HTTP),
     ],
 )
-async def test_half_an_answer_and_what_is_none_is_unknown(answer: bytes, why: str) -> None:
+async def test_a_partial_or_malformed_answer_is_unknown(answer: bytes, why: str) -> None:
     async with spoken_to(Speaker(answer, hangs_up=True)) as client:
         with pytest.raises(Unknown, match=why):
             await client.request("POST", "/x")
 
 
-async def test_the_length_that_head_tells_of_is_not_waited_for() -> None:
+async def test_the_answer_to_head_has_no_body_whatever_its_length_says() -> None:
     speaker = Speaker(OK + b"Content-Length: 5\r\n\r\n")
     async with spoken_to(speaker, timeout_s=5) as client:
         for _ in range(2):
@@ -149,7 +149,7 @@ async def test_an_answer_that_can_have_no_body_has_none(status: int, after: byte
     assert speaker.connections == connections
 
 
-async def test_the_length_of_what_is_sent_is_said_where_a_body_could_be() -> None:
+async def test_requests_that_can_have_a_body_state_its_length() -> None:
     speaker = Speaker(PLAIN)
     async with spoken_to(speaker) as client:
         for method in ("GET", "POST", "DELETE"):
@@ -163,8 +163,8 @@ async def test_the_length_of_what_is_sent_is_said_where_a_body_could_be() -> Non
 
 
 @pytest.mark.parametrize("unasked", [b"", PLAIN])
-async def test_a_kept_connection_that_stirs_is_not_used_again(unasked: bytes) -> None:
-    """The server hangs up, or says what nobody asked for: the next request goes out on another connection."""
+async def test_an_idle_connection_with_activity_is_not_reused(unasked: bytes) -> None:
+    """The server hangs up or sends unsolicited bytes: the next request uses another connection."""
     speaker = Speaker(PLAIN)
     async with spoken_to(speaker) as client:
         await client.request("POST", "/x")
@@ -193,7 +193,7 @@ async def test_an_idle_connection_is_closed_in_time() -> None:
 
 
 @pytest.mark.parametrize("part", [b"", OK, OK + b"Content-Length: 5\r\n\r\nhel"])
-async def test_who_gives_up_on_an_answer_does_not_leave_it_to_the_next_request(part: bytes) -> None:
+async def test_an_abandoned_answer_is_not_read_by_the_next_request(part: bytes) -> None:
     speaker = Speaker(part)
     async with spoken_to(speaker) as client:
         with pytest.raises(Unknown, match=r"no answer within 0\.2 s"):
@@ -210,7 +210,7 @@ async def test_who_gives_up_on_an_answer_does_not_leave_it_to_the_next_request(p
     assert speaker.connections == 3
 
 
-async def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
+async def test_closing_a_client_ends_its_requests() -> None:
     speaker = Speaker(b"")
     async with spoken_to(speaker) as client:
         waiting = asyncio.create_task(client.request("POST", "/x"))
@@ -220,7 +220,7 @@ async def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
             await waiting
 
 
-async def test_what_waits_for_a_connection_is_not_sent_by_a_client_that_is_closed() -> None:
+async def test_a_closed_client_sends_no_request_that_waits_for_a_connection() -> None:
     looked_up, go_on = asyncio.Event(), asyncio.Event()
 
     async def slowly(host: str, port: int) -> Sequence[str]:
@@ -275,7 +275,7 @@ async def test_more_requests_than_connections_take_turns() -> None:
 
 async def test_the_next_address_is_tried_when_one_refuses() -> None:
     async def two(host: str, port: int) -> Sequence[str]:
-        # Nobody listens on the first one.
+        # The first one refuses connections.
         return ["127.0.0.2", "127.0.0.1"]
 
     speaker = Speaker(PLAIN)

@@ -1,4 +1,4 @@
-"""What the client promises over any transport: these tests run against a real server and in process."""
+"""The client's guarantees over every transport: these tests run against a real server and in process."""
 
 import asyncio
 import gzip

@@ -22,7 +22,7 @@ PUBLIC, PRIVATE = "93.184.215.14", "127.0.0.1"
 
 
 class Exchange:
-    """A simulator with books, written with a framework as the real ones are."""
+    """A simulator with state, written with a framework as the real ones are."""
 
     def __init__(self, *, wrapped: bool = False) -> None:
         self.books: list[str] = []
@@ -79,7 +79,7 @@ async def test_a_simulator_answers_the_production_client() -> None:
     ("fault", "outcome", "booked"),
     [(ConnectionRefused(), NotSent, []), (AnswerLost(), Unknown, ["a"]), (TimedOut(), Unknown, ["a"])],
 )
-async def test_a_fault_is_what_a_socket_would_have_made_of_it(
+async def test_a_fault_has_the_outcome_of_a_socket_failure(
     fault: Fault, outcome: type[Exception], booked: list[str], wrapped: bool
 ) -> None:
     exchange = Exchange(wrapped=wrapped)
@@ -99,8 +99,8 @@ async def test_a_fault_in_a_task_group_is_found() -> None:
             await client.request("POST", "/x")
 
 
-async def test_the_application_goes_on_when_the_client_has_given_up() -> None:
-    """As behind a real server: the charge that is made after the time-out is the one that matters."""
+async def test_the_application_continues_after_the_client_gave_up() -> None:
+    """As behind a real server: a charge made after the time-out must be found."""
     exchange = Exchange()
     exchange.go_on.clear()
     async with client_of(exchange, timeout_s=0.05) as client:
@@ -111,7 +111,7 @@ async def test_the_application_goes_on_when_the_client_has_given_up() -> None:
         await eventually(lambda: exchange.books == ["late"])
 
 
-async def test_closing_ends_what_still_runs() -> None:
+async def test_closing_cancels_running_applications() -> None:
     exchange = Exchange()
     exchange.go_on.clear()
     async with client_of(exchange, timeout_s=0.05) as client:
@@ -185,23 +185,23 @@ async def test_an_answer_without_an_end_is_unknown() -> None:
             await client.request("POST", "/x")
 
 
-async def test_after_the_answer_the_application_hears_that_it_is_over() -> None:
-    heard: list[str] = []
+async def test_the_application_is_notified_of_the_disconnect_after_its_answer() -> None:
+    received: list[str] = []
 
     async def listens(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await answer(send, b"done")
-        heard.append((await receive())["type"])
+        received.append((await receive())["type"])
         with pytest.raises(RuntimeError, match="after the answer was complete"):
             await send({"type": "http.response.body", "body": b"more"})
-        heard.append("refused")
+        received.append("refused")
 
     async with HttpClient("exchange", "https://exchange.example", transport=listens) as client:
         assert (await client.request("GET", "/x")).body == b"done"
-    assert heard == ["http.disconnect", "refused"]
+    assert received == ["http.disconnect", "refused"]
 
 
-async def test_names_are_judged_when_a_resolver_is_given() -> None:
+async def test_names_are_checked_if_a_resolver_is_given() -> None:
     answers = [[PUBLIC], [PRIVATE]]
     reached: list[tuple[str, int]] = []
 
@@ -220,7 +220,7 @@ async def test_names_are_judged_when_a_resolver_is_given() -> None:
     assert answers == []
 
 
-async def test_whatever_carries_requests_can_take_the_place_of_the_network() -> None:
+async def test_another_transport_can_replace_the_network() -> None:
     class Carrier:
         def __init__(self) -> None:
             self.carried: list[str] = []

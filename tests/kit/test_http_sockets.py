@@ -1,4 +1,4 @@
-"""What only real sockets do: refused and dropped connections, TLS, names and kept connections."""
+"""Behaviour of real sockets: refused and dropped connections, TLS, names and connection reuse."""
 
 import asyncio
 import datetime
@@ -25,7 +25,7 @@ PUBLIC = "93.184.215.14"
 
 
 class Names:
-    """Answers one after the other; the last one for ever."""
+    """Returns the answers one after the other, and repeats the last."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
@@ -45,7 +45,7 @@ async def nobody_answers(host: str, port: int) -> Sequence[str]:
 
 
 class Dropper:
-    """Answers as many requests on each connection as it is told, then reads one more and hangs up."""
+    """Answers `answered` requests on each connection, then reads one more and hangs up."""
 
     def __init__(self, answered: int) -> None:
         self.answered = answered
@@ -82,7 +82,7 @@ def client_of(port: int, scheme: str = "http", **options: Any) -> HttpClient:
 
 
 async def test_a_refused_connection_is_not_sent() -> None:
-    # Kept and not listened on: a port that was let go may be somebody else's by now.
+    # Bound and not listening: a released port might belong to another process by now.
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         async with client_of(taken.getsockname()[1]) as client:
@@ -136,7 +136,7 @@ async def test_a_server_without_tls_is_not_sent_to() -> None:
             await client.request("POST", "/x")
 
 
-async def test_a_certificate_of_strangers_is_not_sent_to_and_a_known_one_is(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_is_refused_and_a_trusted_one_accepted(tmp_path: Path) -> None:
     seen = Dropper(answered=1)
     made = self_signed(tmp_path)
     async with listening(seen, made) as port:
@@ -147,7 +147,7 @@ async def test_a_certificate_of_strangers_is_not_sent_to_and_a_known_one_is(tmp_
         trusting = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
         async with client_of(port, "https", tls=trusting) as client:
             assert (await client.request("POST", "/x")).status == 200
-        # It is good for the address, and this is a name.
+        # The certificate is valid for the address and vendor.example, not for this name.
         url = f"https://other.example:{port}"
         async with HttpClient("vendor", url, allow_private=True, tls=trusting, resolve=Names(["127.0.0.1"])) as client:
             with pytest.raises(NotSent, match="certificate was not accepted: Hostname mismatch"):
@@ -158,7 +158,7 @@ async def test_a_certificate_of_strangers_is_not_sent_to_and_a_known_one_is(tmp_
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST", "PATCH"])
 @pytest.mark.parametrize("answered", [0, 1])
 async def test_a_dropped_connection_is_unknown_and_nothing_is_sent_again(method: str, answered: int) -> None:
-    """Also on a kept connection, where many clients send most methods a second time."""
+    """Also on a reused connection, where many clients repeat most methods."""
     dropper = Dropper(answered)
     async with listening(dropper) as port, client_of(port) as client:
         for _ in range(answered):
@@ -168,7 +168,7 @@ async def test_a_dropped_connection_is_unknown_and_nothing_is_sent_again(method:
     assert dropper.requests == [method] * (answered + 1)
 
 
-async def test_what_is_no_http_is_unknown() -> None:
+async def test_an_answer_that_is_not_http_is_unknown() -> None:
     async def babbles(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"220 smtp.example ESMTP\r\n")
@@ -199,7 +199,7 @@ async def test_a_name_is_resolved_once_per_connection_and_the_answer_is_pinned(v
 
 
 class Sockets:
-    """Notes where a connection would have gone, and refuses it."""
+    """Records the addresses of connection attempts, and refuses them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.places: list[str] = []

@@ -23,7 +23,7 @@ from payonce.services.payouts.handlers.payment_follow import follow_payment
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.evm.client import EvmClient
-from payonce.vendors.evm.port import Market, Signed, Taken
+from payonce.vendors.evm.port import BroadcastResult, Market, Signed
 from payonce.vendors.evm.simulated_key import SimulatedKey
 
 
@@ -58,7 +58,7 @@ class MortalWallet(EvmClient):
         self.crossings.begun = True
         return await super().market(asset)
 
-    async def broadcast(self, signed: Signed) -> Taken:
+    async def broadcast(self, signed: Signed) -> BroadcastResult:
         self.crossings.cross("before the broadcast")
         taken = await super().broadcast(signed)
         self.crossings.cross("after the broadcast")

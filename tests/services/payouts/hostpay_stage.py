@@ -41,7 +41,7 @@ from payonce.vendors.changenow.books import Deposit
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.port import Code, Exchange, ExchangeRefused
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
-from payonce.vendors.evm.chain import OUTSIDE, Chain, Mined
+from payonce.vendors.evm.chain import OUTSIDE, Chain, MinedTransaction
 from payonce.vendors.evm.client import EvmClient
 from payonce.vendors.evm.exchange_bridge import ExchangeBridge
 from payonce.vendors.evm.simulated_key import SimulatedKey
@@ -172,7 +172,7 @@ class House:
         async with self.s.begin() as tx:
             return await controls.grant(tx, {action.name: action for action in known}, approval_id, by)
 
-    def transfers(self, *, final: bool = True) -> list[Mined]:
+    def transfers(self, *, final: bool = True) -> list[MinedTransaction]:
         """Out of the wallet."""
         return [each for each in self.chain.transfers(final=final) if each.sender != OUTSIDE]
 
@@ -255,7 +255,7 @@ async def open_house(
         changenow = ChangeNowSimulator(clock=clock, seed=1, limit_per_s=None, **exchange)
         async with HttpClient("exchange", "https://exchange.example", transport=changenow) as behind:
             bridge = ExchangeBridge(made, behind)
-            simulator = ChainSimulator(made, watcher=bridge.tell_deposit)
+            simulator = ChainSimulator(made, watcher=bridge.notify_deposit)
             node, context = Faulty(simulator, at_node or Script([])), Faulty(changenow, at_exchange or Script([]))
             async with (
                 HttpClient("node", "https://node.example", transport=node) as to_node,

@@ -299,7 +299,7 @@ async def test_a_deposit_that_the_exchange_does_not_see_goes_before_a_person(sta
         async def nobody_tells() -> None:
             return None
 
-        house.simulator.tell = nobody_tells  # type: ignore[method-assign]
+        house.simulator.notify = nobody_tells  # type: ignore[method-assign]
         [entry] = house.changenow.books.entries.values()
         entry.valid_until = entry.valid_until.replace(year=2100)
         await house.run(900.0)

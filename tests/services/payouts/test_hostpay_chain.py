@@ -18,7 +18,7 @@ from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, FaultPlan, Odds, Script
 from payonce.vendors.changenow.port import Pair
 from payonce.vendors.evm.chain import Conditions, Fate
-from payonce.vendors.evm.port import Payment, Standing
+from payonce.vendors.evm.port import ChainStatus, Payment
 from tests.services.payouts.hostpay_stage import ETH_CLIENT, PATIENCE_S, House, eth, open_house
 
 QUIET = Odds(share=0)
@@ -159,16 +159,16 @@ async def test_a_nonce_that_somebody_else_used_is_not_given_out_again(stage: Ope
 
 def hiding_receipts(house: House, times: int) -> list[datetime]:
     """So many looks at final receipts go to a node that does not have them yet. Answers when they were made."""
-    real, hidden = house.wallet.standing, list[datetime]()
+    real, hidden = house.wallet.status, list[datetime]()
 
-    async def standing(hashes: Sequence[str]) -> Standing:
+    async def status(hashes: Sequence[str]) -> ChainStatus:
         found = await real(hashes)
         if len(hidden) >= times or not found.receipts or not found.receipts[0].final:
             return found
         hidden.append(house.clock.now)
-        return Standing((), found.next_nonce, found.final_nonce)
+        return ChainStatus((), found.next_nonce, found.final_nonce)
 
-    house.wallet.standing = standing  # type: ignore[method-assign]
+    house.wallet.status = status  # type: ignore[method-assign]
     return hidden
 
 

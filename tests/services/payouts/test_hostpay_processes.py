@@ -61,7 +61,7 @@ class Street:
             return
         house.clock.now = await house.s.clock.advance(STEP_S)
         house.chain.catch_up()
-        await house.simulator.tell()
+        await house.simulator.notify()
 
     async def take_over(self) -> None:
         """Whatever the dead held has ended."""

@@ -19,7 +19,7 @@ from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.vendors.evm.chain import Fate
 from payonce.vendors.evm.client import EvmClient
-from payonce.vendors.evm.port import ETH, Payment, Signed, Taken
+from payonce.vendors.evm.port import ETH, BroadcastResult, Payment, Signed
 from tests.services.payouts.hostpay_stage import ETH_CLIENT, House, eth, open_house
 
 
@@ -98,7 +98,7 @@ async def test_row_nonce_and_bytes_are_on_record_before_the_first_byte_leaves(st
         seen: list[tuple[Any, ...]] = []
         send = EvmClient.broadcast
 
-        async def look_and_send(wallet: EvmClient, signed: Signed) -> Taken:
+        async def look_and_send(wallet: EvmClient, signed: Signed) -> BroadcastResult:
             rows = await house.s.owner.fetch(
                 """
                 select h.tx_hash, a.raw, p.nonce, e.state from payouts.split_payout_hostpay h
@@ -170,7 +170,7 @@ async def test_a_late_run_does_not_take_a_final_payment_back_to_sent(stage: Open
             while (await house.swap(payout)).state is SwapState.PAYING:
                 house.clock.now = await house.s.clock.advance(1.0)
                 house.chain.mine(3)
-                await house.simulator.tell()
+                await house.simulator.notify()
                 while await follower.step():
                     pass
             return found

@@ -1,4 +1,4 @@
-"""The simulated chain keeps its books whatever befalls it, and tells of every final transfer once it is final."""
+"""The simulated chain keeps its balances through crashes, forks and faults, and reports every final transfer."""
 
 import asyncio
 from pathlib import Path
@@ -8,20 +8,20 @@ import pytest
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Unavailable
 from payonce.testing.server import serving
-from payonce.vendors.evm.chain import Chain, Conditions, Fate, Mined
+from payonce.vendors.evm.chain import Chain, Conditions, Fate, MinedTransaction
 from payonce.vendors.evm.client import EvmClient
-from payonce.vendors.evm.port import ETH, Payment, Taken
+from payonce.vendors.evm.port import ETH, BroadcastResult, Payment
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
 from tests.vendors.banks import BankClock
 from tests.vendors.evm.wallets import CLIENT, ether, on_chain
 
 
-async def test_the_books_the_pool_and_the_forks_outlive_the_process(tmp_path: Path) -> None:
+async def test_balances_pool_and_forks_survive_a_restart(tmp_path: Path) -> None:
     journal = tmp_path / "chain.journal"
     key = SimulatedKey("host", 31_337)
 
-    async def hand_over(chain: Chain, nonce: int) -> Taken:
+    async def hand_over(chain: Chain, nonce: int) -> BroadcastResult:
         async with HttpClient("node", "https://node.example", transport=ChainSimulator(chain)) as http:
             wallet = EvmClient(http, key)
             return await wallet.broadcast(
@@ -30,28 +30,28 @@ async def test_the_books_the_pool_and_the_forks_outlive_the_process(tmp_path: Pa
 
     chain = Chain(journal)
     chain.fund(key.address, ether("10"))
-    assert await hand_over(chain, 0) is Taken.ACCEPTED
+    assert await hand_over(chain, 0) is BroadcastResult.ACCEPTED
     chain.mine()
     chain.reorganise(1)
     chain.mine()
-    assert await hand_over(chain, 1) is Taken.ACCEPTED
+    assert await hand_over(chain, 1) is BroadcastResult.ACCEPTED
     with pytest.raises(Unavailable, match="another process"):
         Chain(journal)
-    told, balances = chain.block_hash(1), chain.balances()
+    block_hash, balances = chain.block_hash(1), chain.balances()
     chain.close()
     with journal.open("ab") as torn:
         torn.write(b'{"event":"mined","blo')
 
     again = Chain(journal)
     again.fund(key.address, ether("10"))
-    assert (again.block_hash(1), again.balances(), again.height) == (told, balances, 1)
-    assert await hand_over(again, 1) is Taken.KNOWN
+    assert (again.block_hash(1), again.balances(), again.height) == (block_hash, balances, 1)
+    assert await hand_over(again, 1) is BroadcastResult.KNOWN
     again.mine(4)
     assert [each.transaction.nonce for each in again.transfers()] == [0, 1]
     again.close()
 
 
-async def test_blocks_come_by_the_clock_where_they_do() -> None:
+async def test_a_chain_with_a_block_time_mines_by_its_clock() -> None:
     async with on_chain(False, block_s=12.0) as at:
         signed = await at.signed()
         await at.wallet.broadcast(signed)
@@ -67,15 +67,15 @@ async def test_blocks_come_by_the_clock_where_they_do() -> None:
         assert receipt.final
 
 
-async def test_whoever_watches_hears_of_a_final_transfer_once_and_again_after_a_failure(tmp_path: Path) -> None:
-    heard: list[Mined] = []
-    away = [True]
+async def test_a_watcher_is_notified_of_a_final_transfer_once_and_again_after_a_failure(tmp_path: Path) -> None:
+    received: list[MinedTransaction] = []
+    failures = [True]
 
-    async def watch(mined: Mined) -> None:
-        if away.pop():
-            raise ConnectionError("nobody there")
-        away.append(False)
-        heard.append(mined)
+    async def watch(mined: MinedTransaction) -> None:
+        if failures.pop():
+            raise ConnectionError("the watcher is down")
+        failures.append(False)
+        received.append(mined)
 
     chain = Chain(tmp_path / "chain.journal")
     key = SimulatedKey("host", chain.chain_id)
@@ -86,24 +86,24 @@ async def test_whoever_watches_hears_of_a_final_transfer_once_and_again_after_a_
         signed = wallet.sign(Payment.of(CLIENT, ether("1")), 0, (await wallet.market(ETH)).fees)
         await wallet.broadcast(signed)
         chain.mine(1 + chain.finality_blocks)
-        await simulator.tell()
-        assert not heard
-        away.append(False)
-        await asyncio.gather(simulator.tell(), simulator.tell(), wallet.standing([signed.hash]))
-        assert [each.hash for each in heard] == [signed.hash]
+        await simulator.notify()
+        assert not received
+        failures.append(False)
+        await asyncio.gather(simulator.notify(), simulator.notify(), wallet.status([signed.hash]))
+        assert [each.hash for each in received] == [signed.hash]
     chain.close()
     again = Chain(tmp_path / "chain.journal")
-    assert not again.untold()
+    assert not again.not_notified()
     again.close()
 
 
-async def test_what_has_only_just_been_mined_is_told_to_nobody() -> None:
+async def test_a_transfer_in_a_new_block_is_not_notified() -> None:
     async with on_chain(False) as at:
         await at.wallet.broadcast(await at.signed())
         at.chain.mine()
-        assert not at.chain.untold()
+        assert not at.chain.not_notified()
         at.chain.mine(at.chain.finality_blocks)
-        assert len(at.chain.untold()) == 1
+        assert len(at.chain.not_notified()) == 1
 
 
 async def test_under_bad_conditions_every_payment_is_made_once_by_sending_and_bumping() -> None:
@@ -159,7 +159,7 @@ async def test_the_chain_is_served_with_its_books_over_a_port() -> None:
         (b'{"id":1,"method":"eth_call","params":[{}]}', -32000),
     ],
 )
-async def test_a_bad_request_is_answered_in_the_words_of_json_rpc(body: bytes, code: int) -> None:
+async def test_a_bad_request_gets_a_json_rpc_error(body: bytes, code: int) -> None:
     async with HttpClient("node", "https://node.example", transport=ChainSimulator(Chain())) as http:
         answer = (await http.request("POST", "/", body=body)).json()
         assert answer["error"]["code"] == code
@@ -172,24 +172,24 @@ async def test_a_batch_is_answered_one_by_one() -> None:
         assert [(each["id"], each["result"]) for each in answers] == [(1, "0x7a69"), (2, "0x7a69")]
 
 
-def test_what_a_reorganisation_puts_into_an_old_block_is_told_too() -> None:
+def test_a_transfer_that_a_reorganisation_puts_into_an_old_block_is_notified_too() -> None:
     chain = Chain()
     chain.mine(6)
-    assert not chain.untold()
-    # Twice in a row: deeper than what was final before.
+    assert not chain.not_notified()
+    # Two in a row reach below the height that was final before.
     chain.reorganise(3)
     chain.reorganise(2)
     chain.arrive(CLIENT, ether("1"), "late")
     chain.mine(3)
-    assert not chain.untold()
+    assert not chain.not_notified()
     chain.mine()
-    (late,) = chain.untold()
-    assert chain.untold() == [late]
-    chain.tell(late.hash)
-    assert not chain.untold()
+    (late,) = chain.not_notified()
+    assert chain.not_notified() == [late]
+    chain.mark_notified(late.hash)
+    assert not chain.not_notified()
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 405), ("POST", "/v2", 404), ("HEAD", "/", 405)])
-async def test_a_node_says_no_to_other_paths_and_methods(method: str, path: str, status: int) -> None:
+async def test_a_node_refuses_other_paths_and_methods(method: str, path: str, status: int) -> None:
     async with serving(ChainSimulator(Chain())) as url, HttpClient("node", url, allow_private=True) as http:
         assert (await http.request(method, path)).status == status

@@ -1,4 +1,4 @@
-"""The wallet's client against the simulated chain: each answer and each fault has the outcome that is stated."""
+"""The wallet's client against the simulated chain: the outcome of each answer and each fault."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.testing.faults import Fault
 from payonce.vendors.evm.chain import OUTSIDE, Fate
-from payonce.vendors.evm.port import ETH, Fees, OutOfFunds, Payment, Taken, Wallet
+from payonce.vendors.evm.port import ETH, BroadcastResult, Fees, OutOfFunds, Payment, Wallet
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from tests.vendors.evm.wallets import CLIENT, OTHER, USDT, OpenChain, ether
 from tests.vendors.outcomes import outcomes, seen
 
-OUTCOMES = outcomes(Taken.ACCEPTED, of_a_duplicate=1)
-"""What the client says, and how many transactions wait for a block by then."""
+OUTCOMES = outcomes(BroadcastResult.ACCEPTED, of_a_duplicate=1)
+"""The client's outcome, and how many transactions are pending then."""
 
 
 @pytest.mark.parametrize("fault", Fault)
@@ -23,21 +23,21 @@ async def test_each_fault_has_its_outcome_and_the_same_bytes_again_pay_once(
     async with open_chain(fault) as at:
         signed = await at.signed()
         try:
-            said: type[Exception] | Taken = await at.wallet.broadcast(signed)
-        except (NotSent, Unknown) as outcome:
-            said = type(outcome)
-        assert (said, len(at.chain.pool)) == (seen(wanted, fault, over_sockets), waiting)
-        assert await at.wallet.broadcast(signed) is (Taken.KNOWN if waiting else Taken.ACCEPTED)
+            outcome: type[Exception] | BroadcastResult = await at.wallet.broadcast(signed)
+        except (NotSent, Unknown) as error:
+            outcome = type(error)
+        assert (outcome, len(at.chain.pool)) == (seen(wanted, fault, over_sockets), waiting)
+        assert await at.wallet.broadcast(signed) is (BroadcastResult.KNOWN if waiting else BroadcastResult.ACCEPTED)
         await at.faulty.deliver()
         at.chain.mine()
-        assert await at.wallet.broadcast(signed) is Taken.NONCE_PAST
+        assert await at.wallet.broadcast(signed) is BroadcastResult.NONCE_PAST
         at.chain.mine(at.chain.finality_blocks)
         [transfer] = at.chain.transfers()
         assert (transfer.hash, at.paid()) == (signed.hash, ether("1.5"))
         at.adds_up()
 
 
-async def test_a_receipt_is_final_so_many_blocks_later_and_tells_the_gas(open_chain: OpenChain) -> None:
+async def test_a_receipt_becomes_final_and_has_the_cost_of_the_gas(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         signed = await at.signed()
         await at.wallet.broadcast(signed)
@@ -67,7 +67,7 @@ async def test_a_token_is_paid_through_its_contract_and_its_gas_in_ether(open_ch
         at.adds_up()
 
 
-async def test_nonces_count_what_waits_and_what_is_final(open_chain: OpenChain) -> None:
+async def test_nonces_count_pending_and_final_transactions(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         for nonce in range(2):
             await at.wallet.broadcast(await at.signed(nonce))
@@ -76,7 +76,7 @@ async def test_nonces_count_what_waits_and_what_is_final(open_chain: OpenChain) 
         assert (await at.nonces()) == (2, 2)
 
 
-async def test_a_gap_holds_up_what_stands_behind_it(open_chain: OpenChain) -> None:
+async def test_a_gap_blocks_the_nonces_after_it(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         await at.wallet.broadcast(await at.signed(1))
         at.chain.mine(2)
@@ -86,17 +86,17 @@ async def test_a_gap_holds_up_what_stands_behind_it(open_chain: OpenChain) -> No
         assert [each.transaction.nonce for each in at.chain.transfers(final=False)] == [0, 1]
 
 
-async def test_what_the_wallet_cannot_pay_for_is_not_sent_and_may_be_taken_later(open_chain: OpenChain) -> None:
+async def test_a_payment_beyond_the_balance_is_not_sent_and_can_be_accepted_later(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         signed = await at.signed(value="25")
         with pytest.raises(OutOfFunds, match="insufficient funds"):
             await at.wallet.broadcast(signed)
         at.chain.arrive(at.wallet.address, ether("20"), "top-up")
         at.chain.mine()
-        assert await at.wallet.broadcast(signed) is Taken.ACCEPTED
+        assert await at.wallet.broadcast(signed) is BroadcastResult.ACCEPTED
 
 
-async def test_a_stuck_payment_is_replaced_by_one_that_offers_enough_more(open_chain: OpenChain) -> None:
+async def test_a_stuck_payment_is_replaced_by_one_with_higher_fees(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         at.chain.fates.append(Fate.STUCK)
         first = await at.signed()
@@ -105,14 +105,14 @@ async def test_a_stuck_payment_is_replaced_by_one_that_offers_enough_more(open_c
         assert await at.receipt(first.hash) is None
         payment, market = Payment.of(CLIENT, ether("1.5")), (await at.wallet.market(ETH)).fees
         shy = at.wallet.sign(payment, 0, Fees(first.fees.max_fee + 1, first.fees.priority_fee + 1, 21_000))
-        assert await at.wallet.broadcast(shy) is Taken.UNDERPRICED
+        assert await at.wallet.broadcast(shy) is BroadcastResult.UNDERPRICED
         bumped = first.fees.bumped(market, 10**12)
         assert bumped is not None
         second = at.wallet.sign(payment, 0, bumped)
-        assert await at.wallet.broadcast(second) is Taken.ACCEPTED
+        assert await at.wallet.broadcast(second) is BroadcastResult.ACCEPTED
         at.chain.mine()
         assert await at.receipt(second.hash) is not None
-        assert await at.wallet.broadcast(first) is Taken.NONCE_PAST
+        assert await at.wallet.broadcast(first) is BroadcastResult.NONCE_PAST
         assert at.paid() == ether("1.5")
 
 
@@ -124,13 +124,13 @@ async def test_of_two_attempts_the_older_may_win(open_chain: OpenChain) -> None:
         bumped = first.fees.bumped(first.fees, 10**12)
         assert bumped is not None
         second = at.wallet.sign(Payment.of(CLIENT, ether("1.5")), 0, bumped)
-        assert await at.wallet.broadcast(second) is Taken.ACCEPTED
+        assert await at.wallet.broadcast(second) is BroadcastResult.ACCEPTED
         at.chain.mine()
         assert await at.receipt(second.hash) is None
         assert await at.receipt(first.hash) is not None
 
 
-async def test_what_offers_less_than_the_base_fee_waits(open_chain: OpenChain) -> None:
+async def test_a_payment_below_the_base_fee_stays_pending(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         signed = await at.signed()
         await at.wallet.broadcast(signed)
@@ -143,7 +143,7 @@ async def test_what_offers_less_than_the_base_fee_waits(open_chain: OpenChain) -
 
 
 @pytest.mark.parametrize("forget", [False, True])
-async def test_a_reorganisation_takes_a_receipt_back_and_the_same_bytes_pay_once(
+async def test_a_reorganisation_removes_a_receipt_and_the_same_bytes_pay_once(
     open_chain: OpenChain, forget: bool
 ) -> None:
     async with open_chain() as at:
@@ -154,7 +154,7 @@ async def test_a_reorganisation_takes_a_receipt_back_and_the_same_bytes_pay_once
         at.chain.reorganise(1, forget=forget)
         assert await at.receipt(signed.hash) is None
         assert at.paid() == ether("0")
-        assert await at.wallet.broadcast(signed) is (Taken.ACCEPTED if forget else Taken.KNOWN)
+        assert await at.wallet.broadcast(signed) is (BroadcastResult.ACCEPTED if forget else BroadcastResult.KNOWN)
         at.chain.mine()
         after = await at.receipt(signed.hash)
         assert before is not None
@@ -167,7 +167,7 @@ async def test_a_reorganisation_takes_a_receipt_back_and_the_same_bytes_pay_once
 async def test_a_final_block_cannot_be_dropped(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         at.chain.mine(5)
-        with pytest.raises(Invalid, match="3 deep a block is final"):
+        with pytest.raises(Invalid, match="a block 3 deep is final"):
             at.chain.reorganise(4)
 
 
@@ -185,7 +185,7 @@ async def test_a_reverted_payment_costs_gas_and_transfers_nothing(open_chain: Op
 
 
 @pytest.mark.parametrize(("asset", "value"), [(ETH, "0.4"), (USDT, "7")])
-async def test_what_others_send_here_is_seen_by_its_hash(open_chain: OpenChain, asset: Asset, value: str) -> None:
+async def test_an_incoming_transfer_is_found_by_its_hash(open_chain: OpenChain, asset: Asset, value: str) -> None:
     async with open_chain() as at:
         amount = Amount.from_decimal(value, asset)
         arriving = at.chain.arrive(at.wallet.address, amount, "refund-1")
@@ -202,7 +202,7 @@ async def test_what_others_send_here_is_seen_by_its_hash(open_chain: OpenChain, 
 
 
 @pytest.mark.parametrize("fault", [Fault.WRONG_ANSWER, Fault.MALFORMED_ANSWER, Fault.ERROR_BEFORE])
-async def test_a_question_that_is_answered_badly_proves_nothing(open_chain: OpenChain, fault: Fault) -> None:
+async def test_a_bad_answer_to_a_query_proves_nothing(open_chain: OpenChain, fault: Fault) -> None:
     async with open_chain(None, fault) as at:
         signed = await at.signed()
         await at.wallet.broadcast(signed)
@@ -210,7 +210,7 @@ async def test_a_question_that_is_answered_badly_proves_nothing(open_chain: Open
             await at.receipt(signed.hash)
 
 
-async def test_bytes_that_nobody_signed_are_taken_by_no_node(open_chain: OpenChain) -> None:
+async def test_a_node_refuses_bytes_without_a_valid_signature(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         assert isinstance(at.wallet, Wallet)
         signed = await at.signed()
@@ -222,7 +222,7 @@ async def test_bytes_that_nobody_signed_are_taken_by_no_node(open_chain: OpenCha
             await at.wallet.broadcast(elsewhere)
 
 
-def test_the_same_payment_and_nonce_are_the_same_bytes() -> None:
+def test_equal_payments_and_nonces_give_equal_bytes() -> None:
     key, fees = SimulatedKey("host", 1), Fees(20, 2, 21_000)
     payment = Payment.of(CLIENT, ether("1"))
     assert key.sign(payment, 7, fees) == SimulatedKey("host", 1).sign(payment, 7, fees)
@@ -231,7 +231,7 @@ def test_the_same_payment_and_nonce_are_the_same_bytes() -> None:
         key.sign(Payment.of("bob", ether("1")), 7, fees)
 
 
-async def test_an_asset_without_a_contract_is_refused_by_name(open_chain: OpenChain) -> None:
+async def test_an_asset_without_a_contract_is_refused(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         with pytest.raises(Invalid, match="no contract of DAI"):
             await at.wallet.market(Asset("DAI", 18))

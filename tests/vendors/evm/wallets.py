@@ -1,4 +1,4 @@
-"""A wallet on the simulated chain with the production client, in process and over a socket, faults in a given order."""
+"""A wallet on the simulated chain with the production client, in process or over a socket, with scripted faults."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -38,12 +38,12 @@ class OnChain:
         return self.wallet.sign(payment, nonce, (await self.wallet.market(asset)).fees)
 
     async def receipt(self, transaction_hash: str) -> Receipt | None:
-        found = (await self.wallet.standing([transaction_hash])).receipts
+        found = (await self.wallet.status([transaction_hash])).receipts
         return found[0] if found else None
 
     async def nonces(self) -> tuple[int, int]:
-        """What counts as pending, and as final."""
-        return (await self.wallet.market(ETH)).pending_nonce, (await self.wallet.standing([])).final_nonce
+        """The pending and the final nonce."""
+        return (await self.wallet.market(ETH)).pending_nonce, (await self.wallet.status([])).final_nonce
 
     def paid(self, to: str = CLIENT, asset: Asset = ETH) -> Amount:
         return self.chain.balance(to, asset)
@@ -66,7 +66,7 @@ async def on_chain(over_sockets: bool, *faults: Fault | None, **options: Any) ->
     chain.fund(key.address, ether("10"))
     chain.fund(key.address, Amount.from_decimal("500", USDT))
     simulator = ChainSimulator(chain, tokens={CONTRACT: USDT})
-    # Fees are asked for first; what is tested are faults of the calls behind them.
+    # The first call reads the fees; the faults are for the calls after it.
     faulty = Faulty(simulator, Script([None, *faults]), over_sockets=over_sockets, slow_s=0.0)
     async with reached(faulty, over_sockets, "node") as http:
         yield OnChain(chain, simulator, EvmClient(http, key, {USDT: CONTRACT}), faulty, clock)

@@ -1,11 +1,11 @@
-"""Which addresses a request from strangers' input may never reach."""
+"""Addresses that a request to a customer's URL must not reach."""
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
 Address = IPv4Address | IPv6Address
 
-# Spelled out rather than asked of `ipaddress`, whose answers change between patch releases of Python.
+# Listed here because the answers of `ipaddress` change between patch releases of Python.
 # Source: the IANA special-purpose address registries.
 _IPV4: Final = {
     IPv4Network("0.0.0.0/8"): "unspecified",
@@ -38,7 +38,7 @@ _IPV6: Final = {
     IPv6Network("ff00::/8"): "multicast",
 }
 _IPV6_PUBLIC: Final = IPv6Network("2000::/3")
-# The IPv4 address inside, by how many bits stand to its right.
+# Networks whose addresses contain an IPv4 address, with the number of bits after it.
 _IPV4_INSIDE: Final = {
     IPv6Network("::ffff:0:0/96"): 0,
     IPv6Network("64:ff9b::/96"): 0,
@@ -47,7 +47,7 @@ _IPV4_INSIDE: Final = {
 
 
 def why_not(address: Address) -> str | None:
-    """What kind of address this is, if it is not one of the open internet."""
+    """The kind of the address; None for a public one."""
     if isinstance(address, IPv4Address):
         return next((kind for network, kind in _IPV4.items() if address in network), None)
     for network, bits_after in _IPV4_INSIDE.items():

@@ -1,4 +1,4 @@
-"""A request within a vendor's budget, whose rests are told to everybody who shares it."""
+"""A request within a vendor's budget. A vendor's Retry-After holds for everyone who shares the budget."""
 
 import time
 from collections.abc import Callable
@@ -9,20 +9,20 @@ from payonce.kit.http.client import HttpClient
 from payonce.kit.http.response import Response
 
 RESTING: Final = (429, 503)
-"""Too many requests, and out of service: both may say in Retry-After when to come again."""
+"""Too many requests, and out of service: both may have a Retry-After."""
 NO_ANSWER: Final = "no_answer"
 
 Observe = Callable[[str, float], None]
-"""Told how a request was answered (ok, refused, resting, error, no_answer) and how long that took, its turn aside."""
+"""Receives the kind of answer (ok, refused, resting, error, no_answer) and its seconds, without the wait for a turn."""
 
 Watch = Callable[[str, str, float], None]
-"""The same with the name of the call before it."""
+"""The same, with the name of the call first."""
 
 
 async def request_within(
     budget: Budget, http: HttpClient, method: str, path: str, *, observe: Observe | None = None, **options: Any
 ) -> Response:
-    """Waits for a turn and asks. A vendor that says when to come again is left alone until then, by all processes."""
+    """Waits for a turn and sends. After a Retry-After no process calls the vendor until then."""
     await budget.wait_turn()
     began_at, answered = time.monotonic(), NO_ANSWER
     try:

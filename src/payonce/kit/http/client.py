@@ -1,9 +1,9 @@
-"""The client: every request once, timed, bounded and guarded; every failure told apart as not sent or unknown.
+"""The client. Every request is sent once, within bounds of time and size; every failure is not sent or unknown.
 
-    NotSent   nothing left this machine, provably: trying again is safe
+    NotSent   provably nothing left this machine: a retry is safe
     Unknown   it may have happened: find out before acting again
 
-An answer of any status is returned, 429 and redirects included: what they mean is the vendor's matter.
+An answer of any status is returned, including 429 and redirects: its meaning depends on the vendor.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ REQUEST_MAX_BYTES: Final = 16 * 1024 * 1024
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
-# A caller who sets these describes another message than the one sent, or another host than the one checked.
+# With these a caller would describe another message than the one sent, or another host than the one checked.
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
 _STANDARD: Final = {"User-Agent": f"payonce/{__version__}", "Accept": "*/*", "Accept-Encoding": "gzip"}
 
@@ -49,10 +49,9 @@ log = get_logger(__name__)
 
 
 class HttpClient:
-    """One vendor's door to the outside, or with `base_url=None` a door to URLs given per request (webhooks).
+    """A client of one vendor, or with `base_url=None` of URLs given per request (webhooks).
 
-    `transport` is an ASGI application to speak to in this process in place of the network, or what carries requests
-    in some other way.
+    `transport` replaces the network: an ASGI application in this process, or another Transport.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class HttpClient:
         query: Query | None = None,
         timeout_s: float | None = None,
     ) -> Response:
-        """Sends once. `path` is appended to the base URL; without one it is the whole URL."""
+        """Sends once. `path` is appended to the base URL; without a base URL it is the whole URL."""
         outgoing = self._prepare(method, path, json, body, headers or {}, query)
         source = f"{self.name}: {self._shown(outgoing)}"
         limit_s = self._timeout_s if timeout_s is None else _positive(timeout_s, "timeout_s")
@@ -164,13 +163,13 @@ class HttpClient:
         return Outgoing(method, target, tuple(merged.items()), body)
 
     def _checked(self, target: Target) -> Target:
-        """An address in the URL itself is never looked up, so it is judged here."""
+        """An address in the URL is never resolved, so it is checked here."""
         if not self._allow_private:
             target.must_be_public()
         return target
 
     def _shown(self, outgoing: Outgoing) -> str:
-        """Never the query; and of a URL given by a customer never the path: it is where receivers keep their secret."""
+        """Without the query, and without the path of a customer's URL: receivers keep secrets there."""
         place = _redacted_path(outgoing.target.path) if self._root else outgoing.target.origin
         return f"{outgoing.method} {place}"
 
@@ -182,10 +181,10 @@ class HttpClient:
 
 
 def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Errors name the header and never show its value."""
+    """Errors name the header without its value."""
     for name, value in headers.items():
         if not is_name(name):
-            raise Unsendable("a header's name holds characters that no header has")
+            raise Unsendable("a header's name has characters that are not allowed in header names")
         if name.lower() in _OURS:
             raise Unsendable(f"the header {name} is set by the client itself")
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):

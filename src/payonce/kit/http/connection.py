@@ -39,7 +39,7 @@ class Connection(ResponseHandler):
 
     @property
     def _is_complete(self) -> bool:
-        """Whether all that was asked for has arrived."""
+        """Whether the answer is complete, or no request is under way."""
         return not self._is_asked or (self._body is not None and self._body.is_eof())
 
     @property
@@ -61,7 +61,7 @@ class Connection(ResponseHandler):
             self.abort()
             return
         rest = data
-        # A head is parsed apart from what follows it: the parser drops an answer with unreadable bytes behind it.
+        # Head and body are parsed separately: the parser drops an answer with unreadable bytes after it.
         while rest and self._body is None and self.exception() is None:
             length = self._length_of_head(rest)
             self._parse(rest[:length])

@@ -1,8 +1,8 @@
 """The transport of tests and demos: an ASGI application in this process, without sockets.
 
-A vendor's simulator runs under the production client this way. It behaves as behind a real server: it goes on when
-the client has given up, and what it raises becomes a 500. Raising a `Fault` brings about what sockets do badly on
-demand. An answer counts once the application has returned, for frameworks answer 500 before they pass on a `Fault`.
+A vendor's simulator runs under the production client this way, as behind a real server: it continues after the
+client has given up, and its exceptions become a 500. A `Fault` simulates a network failure. An answer counts once the
+application has returned, for frameworks answer 500 before they raise a `Fault` further.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 class InProcessTransport:
     def __init__(self, application: Application, *, allow_private: bool, resolve: Resolve | None) -> None:
-        """Names are looked up, and judged, only by a given `resolve`: without sockets there is nowhere to go."""
+        """Names are resolved and checked only if `resolve` is given: there are no sockets to connect."""
         self._application = application
         self._allow_private = allow_private
         self._resolve = resolve
@@ -53,7 +53,7 @@ class InProcessTransport:
         _conclude(task, conversation, attempt)
 
     async def close(self) -> None:
-        """Ends what still runs for clients that gave up."""
+        """Cancels the applications that still run for clients that gave up."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -62,7 +62,7 @@ class InProcessTransport:
         async def run() -> None:
             await self._application(scope, conversation.receive, conversation.send)
 
-        # A context of its own: a server knows nothing of its caller's variables.
+        # A context of its own: a server does not see its caller's context variables.
         task = asyncio.create_task(run(), context=Context())
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -71,16 +71,16 @@ class InProcessTransport:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            # Looked at, or asyncio complains of it when the client has gone.
+            # Retrieved, or asyncio logs it when the client has gone.
             task.exception()
 
 
 class _ClientGone(OSError):
-    """What ASGI has `send` raise when nobody listens any more."""
+    """Raised by `send` after the client has disconnected, as ASGI defines it."""
 
 
 class _Conversation:
-    """The two channels of one request."""
+    """`receive` and `send` of one request."""
 
     def __init__(self, outgoing: Outgoing, attempt: Attempt) -> None:
         body = outgoing.body or b""
@@ -92,7 +92,7 @@ class _Conversation:
         self.is_started = False
         self.is_complete = False
         self.refused: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        """Why the client takes no more of this answer."""
+        """Why the client stopped reading this answer."""
 
     def hang_up(self) -> None:
         self._over.set()
@@ -105,7 +105,7 @@ class _Conversation:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Event) -> None:
-        # An application that only sends would otherwise keep everybody else from running.
+        # Otherwise an application that only sends would block the event loop.
         await asyncio.sleep(0)
         if self.is_complete:
             raise RuntimeError(f"{message['type']} after the answer was complete")
@@ -162,7 +162,7 @@ def _conclude(task: asyncio.Task[None], conversation: _Conversation, attempt: At
 
 
 def _fault_in(problem: BaseException | None) -> BaseException | None:
-    """Task groups of frameworks wrap what their children raise."""
+    """Task groups of frameworks wrap the exceptions of their children."""
     if isinstance(problem, BaseExceptionGroup):
         return next((fault for each in problem.exceptions if isinstance(fault := _fault_in(each), Fault)), problem)
     return problem

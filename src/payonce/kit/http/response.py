@@ -1,4 +1,4 @@
-"""What came back: one request on its way, its body taken in within a bound, and the finished answer."""
+"""One attempt at a request, which reads the body within a bound, and the finished answer."""
 
 import zlib
 from collections.abc import Iterable
@@ -16,21 +16,21 @@ from payonce.kit.redact import redact
 
 EXCERPT_MAX_CHARS: Final = 200
 RETRY_AFTER_MAX_S: Final = 86_400
-"""A vendor that asks for more than a day is not obeyed for more."""
+"""Longer waits are cut to one day."""
 
 Shape = TypeVar("Shape")
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer of any status. Headers and body stay out of its repr: either may hold a secret."""
+    """An answer of any status. Its repr omits headers and body, which may contain secrets."""
 
     status: int
     headers: CIMultiDictProxy[str] = field(repr=False)
     body: bytes = field(repr=False)
     elapsed_s: float
     source: str = ""
-    """Who answered what, for error texts."""
+    """Client, method and path, for error messages."""
 
     @property
     def is_success(self) -> bool:
@@ -38,7 +38,7 @@ class Response:
 
     @property
     def retry_after_s(self) -> int | None:
-        """Retry-After in seconds; a date in it is counted from the answer's own date, by the vendor's clock."""
+        """Retry-After in seconds. A date is relative to the Date of the answer, that is, to the vendor's clock."""
         text = self.headers.get("Retry-After", "").strip()
         if text.isascii() and text.isdigit():
             return min(int(text[:9]), RETRY_AFTER_MAX_S)
@@ -49,15 +49,15 @@ class Response:
             return None
 
     def json(self) -> Any:
-        """With exact numbers. What cannot be read says nothing of what happened: hence `Unknown`."""
+        """The body with exact numbers. Raises Unknown for unreadable JSON, which proves nothing."""
         try:
             return loads_exact(self.body)
         except Invalid as problem:
             raise Unknown(f"{self.source} answered {self.status}, and {problem}: {self.excerpt()}") from None
 
     def decode(self, shape: type[Shape]) -> Shape:
-        """The body as a vendor's document of that shape. Unknown when it is anything else: a call that was answered so
-        may have done what it was to do."""
+        """The body as a vendor's document of that shape. Raises Unknown for anything else: the call may have
+        succeeded."""
         try:
             return msgspec.json.decode(self.body, type=shape)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -67,22 +67,22 @@ class Response:
         return self.body.decode("utf-8", "replace")
 
     def excerpt(self) -> str:
-        """The beginning of the body without secrets; the only part of it that belongs in a log or an error."""
-        # Redacted before it is cut, or half a secret would go unrecognised; cut before that, as bodies are long.
+        """The beginning of the body without secrets; the only part for logs and errors."""
+        # Redacted before the final cut, or half a secret would stay unrecognised; cut first because bodies are long.
         beginning = self.body[: EXCERPT_MAX_CHARS * 10].decode("utf-8", "replace")
         text = redact(" ".join(beginning.split()), max_chars=EXCERPT_MAX_CHARS * 8)
         return text if len(text) <= EXCERPT_MAX_CHARS else f"{text[:EXCERPT_MAX_CHARS]}…"
 
 
 class Attempt:
-    """One request on its way: a transport tells it what happens, the client judges by what it was told."""
+    """One request. The transport records its progress here; the client derives the outcome from it."""
 
     wants_body: ClassVar = True
-    """Without it nobody waits for the rest of a body that has begun."""
+    """False to ignore the rest of a body that has begun."""
 
     def __init__(self, body_max_bytes: int) -> None:
         self.may_have_left = False
-        """True from the moment a connection stands: what is written to it can no longer be taken back."""
+        """True from just before the first byte is written: from then on a failure is unknown."""
         self.status = 0
         self.headers: CIMultiDict[str] = CIMultiDict()
         self._body_max_bytes = body_max_bytes
@@ -100,7 +100,7 @@ class Attempt:
             raise Broken("answered in an encoding that was not asked for")
 
     def feed(self, chunk: bytes) -> None:
-        """Bounded as sent and as unpacked: a kilobyte of gzip can hold a megabyte."""
+        """Bounds the size before and after decompression: a kilobyte of gzip can contain a megabyte."""
         self._raw_bytes += len(chunk)
         room = self._body_max_bytes - len(self._body)
         if self._gzip is not None and chunk:
@@ -109,7 +109,7 @@ class Attempt:
             except zlib.error:
                 raise Broken("answered with damaged gzip") from None
             if self._gzip.unused_data:
-                # Readers differ in whether they take it: what the body is, nobody can know.
+                # Readers differ in how they treat it, so the body is ambiguous.
                 raise Broken("answered with more after the end of its gzip")
         if len(chunk) > room or self._raw_bytes > self._body_max_bytes:
             raise BodyTooLarge(f"answered {self.status} with a body over {self._body_max_bytes} bytes", self.status)

@@ -1,4 +1,4 @@
-"""The transport of production: aiohttp, with addresses resolved once, judged, and judged again at the socket."""
+"""The production transport: aiohttp, with addresses resolved once, checked, and checked again at the socket."""
 
 import asyncio
 import io
@@ -23,9 +23,9 @@ from payonce.kit.http.target import Target, judge
 from payonce.kit.http.transport import Outgoing, Resolve, resolve_once
 
 IDLE_MAX_S: Final = 4.0
-"""Node and uvicorn hang up on a connection idle for 5 s; writing to one at that moment ends as unknown."""
+"""Node and uvicorn close a connection after 5 idle seconds; a request written at that moment ends as unknown."""
 FILE_FROM_BYTES: Final = 1024 * 1024
-"""From here on aiohttp wants a file: it writes one in parts and so does not hold up the loop."""
+"""From this size on aiohttp expects a file: it writes a file in parts and does not block the loop."""
 OURS_ALONE: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add."""
 CLOSED: Final = "the client was closed"
@@ -50,7 +50,7 @@ class SocketTransport:
         self._idle_max_s = idle_max_s
         self._proxies = Proxies.of_environment()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
-        """By whether they speak to a proxy."""
+        """By whether they use a proxy."""
         self._is_closed = False
 
     async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
@@ -67,12 +67,12 @@ class SocketTransport:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed and task is not None and not task.cancelling():
-                # aiohttp cancels what waits for a connection when it closes; nobody has cancelled the caller.
+                # A closing aiohttp cancels requests that wait for a connection, although their tasks are not cancelled.
                 raise Broken(CLOSED) from None
             raise
 
     async def close(self) -> None:
-        """What waits for a connection is not sent any more."""
+        """Requests that wait for a connection end as not sent."""
         self._is_closed = True
         for session in self._sessions.values():
             await session.close()
@@ -96,7 +96,7 @@ class SocketTransport:
     async def _send_once(
         self, attempt: Attempt, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """aiohttp sends a GET, PUT or DELETE again after its own exceptions for a dropped connection: none passes."""
+        """aiohttp repeats a GET, PUT or DELETE after its own exception for a dropped connection, so none may pass."""
         assert isinstance(request, _Request)
         request.attempt = attempt
         try:
@@ -125,7 +125,7 @@ class SocketTransport:
                 ssl=self._tls or True,
             ),
             request_class=_Request,
-            # The whole is timed by the client, alike for every transport.
+            # The client limits the total time, for all transports alike.
             timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -147,14 +147,14 @@ class _Request(aiohttp.ClientRequest):
     attempt: Attempt
 
     async def send(self, conn: Any) -> aiohttp.ClientResponse:
-        """Called by aiohttp with an open connection: here the request begins to leave, and never twice."""
+        """Called by aiohttp with an open connection. Here the request begins to leave; a second call is refused."""
         if self.attempt.may_have_left:
             raise Broken(DROPPED)
         self.attempt.may_have_left = True
         return await super().send(conn)
 
     def update_expect_continue(self, expect: bool = False) -> None:
-        """The body does not wait for the server's consent, also if a header asks for it."""
+        """The body never waits for `100 Continue`, whatever a header says."""
 
 
 async def _take_in(response: aiohttp.ClientResponse, attempt: Attempt) -> None:
@@ -201,7 +201,7 @@ class _PinnedResolver(AbstractResolver):
 
 
 def _guarded_socket(allow_private: bool, info: tuple[Any, ...]) -> socket.socket:
-    """The second look, at the very address to be connected to, whichever way it came here."""
+    """The second check, of the very address that is connected to."""
     family, kind, protocol, _, place = info
     if not allow_private:
         judge(place[0], [ip_address(place[0])])
@@ -219,7 +219,7 @@ def _spelled_alike(headers: Sequence[tuple[str, str]]) -> Sequence[tuple[str, st
 
 def _url(target: Target) -> URL:
     url = URL(f"{target.origin}{target.path}{'?' if target.query else ''}{target.query}", encoded=True)
-    # What was checked is what is connected to, or nothing is.
+    # aiohttp must connect to the host that was checked.
     assert (url.scheme, url.raw_host, url.port) == (target.scheme, target.host, target.port)
     return url
 

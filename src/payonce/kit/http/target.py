@@ -1,4 +1,4 @@
-"""Where a request goes: URLs read in one strict way, so that what was checked is what is connected to."""
+"""Targets of requests. URLs are parsed strictly, so that the checked host is the one that is connected to."""
 
 import ipaddress
 import re
@@ -44,7 +44,7 @@ class Target:
     """As sent: percent-encoded."""
     query: str = ""
     address: Address | None = None
-    """Where the host is an address itself."""
+    """The host, if it is an address."""
 
     def __repr__(self) -> str:
         # Paths and queries of webhooks are secrets to many receivers.
@@ -60,16 +60,16 @@ class Target:
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def at(self, path: str, query: Query | None) -> "Target":
-        """The same place with `path` appended, which can lead neither to another host nor up out of this one's path."""
+        """This target with `path` appended, which can neither name another host nor leave this target's path."""
         if path and not path.startswith("/"):
             raise Unsendable("the path of a request begins with / and names no host")
         if "?" in path or "#" in path:
-            raise Unsendable("the path of a request holds no ? or #: pass query=, and quote what is a name")
+            raise Unsendable("the path of a request holds no ? or #: pass query=, and quote names")
         whole, asked = _vendors_path(self.path.rstrip("/") + path) or "/", self._with(query)
         return Target(self.scheme, self.host, self.port, whole, asked, self.address)
 
     def asking(self, query: Query | None) -> "Target":
-        """With these parameters after those it has."""
+        """This target with further parameters."""
         return self if query is None else replace(self, query=self._with(query))
 
     def _with(self, query: Query | None) -> str:
@@ -86,7 +86,7 @@ class Target:
 
 
 def parse_url(url: str) -> Target:
-    """Reads an http or https URL, or raises `Unsendable`; what is odd is refused, for others may read it otherwise."""
+    """Parses an http or https URL. Raises Unsendable also for odd URLs, which other parsers may read differently."""
     if len(url) > URL_MAX_CHARS or _UNWANTED.search(url):
         raise Unsendable(f"a URL has at most {URL_MAX_CHARS} characters and no spaces, controls or backslashes")
     match = _URL.fullmatch(url)
@@ -107,7 +107,7 @@ def parse_url(url: str) -> Target:
 
 
 def judge(host: str, addresses: Iterable[Address]) -> None:
-    """Refuses a name when any of its addresses is not public: a mixed answer is a trick, not a choice."""
+    """Raises NotPublic if any address of the name is not public: a mixed answer is an attack."""
     for address in addresses:
         kind = why_not(address)
         if kind is not None:
@@ -130,7 +130,7 @@ def _host_of(ipv6: str | None, name: str | None) -> tuple[str, Address | None]:
 
 
 def _ascii(name: str) -> str:
-    """Normalised before it is looked at: ①②⑦.⓪.⓪.① is an address too."""
+    """The host in ASCII. Normalised before the check, for ①②⑦.⓪.⓪.① is an address too."""
     host = name.lower()
     if not host.isascii():
         try:
@@ -151,11 +151,11 @@ def _checked_path(path: str) -> str:
 
 
 _vendors_path = lru_cache(maxsize=PATHS_KEPT)(_checked_path)
-"""A vendor is asked at the same few paths again and again."""
+"""Cached, because a vendor has few paths."""
 
 
 def _quoted(text: str) -> str:
-    # Most parameters are plain words and numbers, and quoting looks at every letter.
+    # Most parameters need no quoting, and quoting is slow.
     return text if _PLAIN.fullmatch(text) else quote_plus(text)
 
 

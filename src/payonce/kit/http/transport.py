@@ -1,4 +1,4 @@
-"""The seam below the client: one request handed to whatever carries it."""
+"""The interface between the client and the transports below it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
@@ -10,11 +10,11 @@ from payonce.kit.http.response import Attempt
 from payonce.kit.http.target import Target, judge
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""From a host name and a port to its addresses; OSError when there are none."""
+"""Returns the addresses of a host name and port; raises OSError if there are none."""
 
 
 class Outgoing(NamedTuple):
-    """A request whose every part has been checked. No repr of headers or body: they hold the credentials."""
+    """A checked request. Its repr omits headers and body, which contain credentials."""
 
     method: str
     target: Target
@@ -28,14 +28,14 @@ class Outgoing(NamedTuple):
 @runtime_checkable
 class Transport(Protocol):
     async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
-        """Sends once and tells `attempt` what happens; raises `Broken` when the connection fails."""
+        """Sends once and records the progress in `attempt`. Raises Broken if the connection fails."""
         ...
 
     async def close(self) -> None: ...
 
 
 async def resolve_once(resolve: Resolve, host: str, port: int, *, allow_private: bool) -> list[Address]:
-    """The addresses to connect to, judged. Nobody asks for the name again: a second answer could be another."""
+    """The addresses to connect to, checked. The name is not resolved again, for a second answer could differ."""
     try:
         addresses = [ip_address(text) for text in await resolve(host, port)]
     except OSError:

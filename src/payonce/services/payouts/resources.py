@@ -270,7 +270,7 @@ async def simulated_chain(settings: Settings, changenow: "ChangeNowSimulator") -
     try:
         async with HttpClient("exchange", "https://changenow.example", transport=changenow) as behind:
             bridge = ExchangeBridge(chain, behind)
-            node = ChainSimulator(chain, watcher=bridge.tell_deposit)
+            node = ChainSimulator(chain, watcher=bridge.notify_deposit)
             carrying = asyncio.create_task(_carry(node, bridge), name="simulated chain")
             try:
                 yield node

@@ -1,1 +1,1 @@
-"""Chains that speak Ethereum's language."""
+"""Ethereum-compatible chains."""

@@ -17,7 +17,7 @@ from payonce.vendors.evm.simulated_key import Transaction, read_raw
 from payonce.vendors.journal import Journal
 
 OUTSIDE: Final = "0x" + "e" * 40
-"""Everybody else: where opening balances and incoming transfers come from. It may owe."""
+"""The account of everyone else: it pays opening balances and incoming transfers, and may go below zero."""
 MINERS: Final = "0x" + "f" * 40
 GAS_OF_ETH, GAS_OF_TOKEN = 21_000, 52_000
 BASE_FEE_WEI: Final = 10_000_000_000
@@ -27,26 +27,26 @@ CHAIN_ID: Final = 31_337
 
 
 class Fate(StrEnum):
-    """What becomes of bytes that the node says it took."""
+    """What happens to bytes that the node has accepted."""
 
     FORGOTTEN = "forgotten"
-    """Kept by nobody: never in a block unless they are sent again."""
+    """Dropped: mined only if they are sent again."""
     STUCK = "stuck"
-    """No miner takes them before they are replaced."""
+    """Never mined; only a replacement is."""
     OLD_WINS = "old_wins"
-    """As a replacement: taken, and a miner has the older one all the same."""
+    """A replacement is accepted, but the older transaction is mined."""
     REVERTED = "reverted"
-    """In a block, gas spent, nothing transferred."""
+    """Mined; the gas is spent and nothing is transferred."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How often fates and reorganisations come; drawn from the seed and the hash or block, so a run can be repeated."""
+    """How often fates and reorganisations occur. They depend on the seed and the hash or block: runs are repeatable."""
 
     seed: int = 0
     shares: Mapping[Fate, float] = field(default_factory=dict)
     reorg_share: float = 0.0
-    """Of the blocks with transactions, those that are dropped once; half of the time their transactions are, too."""
+    """Share of the blocks with transactions that are dropped once; half of them lose their transactions too."""
 
     def fate(self, transaction_hash: str) -> Fate | None:
         roll = self.roll(transaction_hash)
@@ -56,13 +56,13 @@ class Conditions:
             roll -= share
         return None
 
-    def roll(self, what: str) -> float:
-        digest = hashlib.blake2b(f"{self.seed}:{what}".encode(), digest_size=8).digest()
+    def roll(self, subject: str) -> float:
+        digest = hashlib.blake2b(f"{self.seed}:{subject}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2**64
 
 
 @dataclass
-class Waiting:
+class PooledTransaction:
     hash: str
     sender: str
     transaction: Transaction
@@ -71,7 +71,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Mined:
+class MinedTransaction:
     """One transaction of a block."""
 
     hash: str
@@ -93,7 +93,7 @@ class Mined:
 
 
 class Chain:
-    """Everything changes through the journal: what is on record makes the same chain again."""
+    """Every change goes through the journal, and replaying the journal restores the same chain."""
 
     def __init__(
         self,
@@ -109,19 +109,19 @@ class Chain:
         self.chain_id = chain_id
         self.height = 0
         self.base_fee = BASE_FEE_WEI
-        self.blocks: dict[int, list[Mined]] = {}
+        self.blocks: dict[int, list[MinedTransaction]] = {}
         """Only those with transactions."""
-        self.pool: dict[tuple[str, int], Waiting] = {}
+        self.pool: dict[tuple[str, int], PooledTransaction] = {}
         self.fates: deque[Fate | None] = deque()
-        """Of the next transactions, before the conditions are asked."""
-        self.told: set[str] = set()
-        """Final transfers that whoever watches has heard of."""
-        self._told_to = 0
-        """Up to this block whoever watches has heard of everything."""
+        """Fates of the next transactions; they take precedence over the conditions."""
+        self.notified: set[str] = set()
+        """Hashes of the final transfers of which the watcher has been notified."""
+        self._notified_to = 0
+        """The watcher has been notified of all transfers up to this block."""
         self._balances: dict[tuple[str, Asset], int] = {}
         self._nonces: dict[str, int] = {}
         self._forks: dict[int, int] = {}
-        self._mined: dict[str, Mined] = {}
+        self._mined: dict[str, MinedTransaction] = {}
         self._clock = clock
         self._block_s = block_s
         self._conditions = conditions or Conditions()
@@ -134,7 +134,7 @@ class Chain:
         self._journal.close()
 
     def fund(self, address: str, amount: Amount) -> None:
-        """An opening balance; one who has any keeps what they have."""
+        """Sets an opening balance, unless the address already has a balance of this asset."""
         address = address.lower()
         if (address, amount.asset) not in self._balances:
             self._record({"event": "funded", "address": address, **_plain(amount)})
@@ -143,7 +143,7 @@ class Chain:
         self._record({"event": "fee", "base_fee": wei})
 
     def take(self, raw: str) -> str:
-        """The node's answer to bytes: their hash, or Denied in the words of real nodes."""
+        """Returns the hash of the bytes, or raises Denied with the message of a real node."""
         self.catch_up()
         try:
             transaction_hash, sender, transaction = read_raw(raw)
@@ -167,27 +167,27 @@ class Chain:
         return transaction_hash
 
     def arrive(self, to: str, amount: Amount, reference: str, *, transaction_hash: str | None = None) -> str:
-        """A transfer from outside, in the next block; the same reference again is the same transfer. Whoever has named
-        its hash already names it here."""
+        """Adds a transfer from outside to the next block. A repeated reference is the same transfer.
+        `transaction_hash` is for a sender that has already announced its hash."""
         transaction_hash = transaction_hash or f"0x{hashlib.sha256(f'incoming:{reference}'.encode()).hexdigest()}"
         if transaction_hash not in self._mined and all(each.hash != transaction_hash for each in self.pool.values()):
             self._record({"event": "arriving", "hash": transaction_hash, "to": to.lower(), **_plain(amount)})
         return transaction_hash
 
     def mine(self, blocks: int = 1) -> None:
-        """The next block with what can be in it, and empty ones behind it."""
+        """Mines a block with all transactions that can be in it, then empty blocks."""
         self._perhaps_reorganise()
         hashes = [each.hash for each in self._includable()]
         self._record({"event": "mined", "blocks": blocks, "hashes": hashes})
 
     def reorganise(self, blocks: int = 1, *, forget: bool = False) -> None:
-        """Drops the newest blocks, which are not final; with `forget` their transactions are in no pool either."""
+        """Drops the newest blocks. Their transactions return to the pool, or are lost with `forget`."""
         if not 0 < blocks <= min(self.finality_blocks, self.height):
-            raise Invalid(f"{blocks} blocks cannot be dropped: {self.finality_blocks} deep a block is final")
+            raise Invalid(f"{blocks} blocks cannot be dropped: a block {self.finality_blocks} deep is final")
         self._record({"event": "reorganised", "blocks": blocks, "forget": forget})
 
     def catch_up(self) -> None:
-        """Mines what has fallen due by the clock, if blocks come by the clock."""
+        """Mines the blocks that are due, if the chain has a block time."""
         if self._block_s is None:
             return
         now = self._clock()
@@ -196,8 +196,8 @@ class Chain:
         elif (due := int((now - self._mined_at) / timedelta(seconds=self._block_s))) > 0:
             self.mine(due)
 
-    def tell(self, transaction_hash: str) -> None:
-        """Notes that whoever watches has heard of a final transfer."""
+    def mark_notified(self, transaction_hash: str) -> None:
+        """Records that the watcher has been notified of a final transfer."""
         self._record({"event": "told", "hash": transaction_hash})
 
     def nonce(self, address: str, *, final: bool = False) -> int:
@@ -221,30 +221,30 @@ class Chain:
         return Amount(self._balances.get((address.lower(), asset), 0), asset)
 
     def balances(self) -> dict[tuple[str, Asset], int]:
-        """Of everybody; in every asset they add up to zero."""
+        """All balances; those of one asset add up to zero."""
         return dict(self._balances)
 
-    def mined(self, transaction_hash: str) -> Mined | None:
+    def mined(self, transaction_hash: str) -> MinedTransaction | None:
         return self._mined.get(transaction_hash)
 
     def block_hash(self, number: int) -> str:
         return f"0x{hashlib.sha256(f'{number}:{self._forks.get(number, 0)}'.encode()).hexdigest()}"
 
-    def transfers(self, *, final: bool = True) -> list[Mined]:
-        """Every transfer that moved money, in order: what a double payment shows in."""
+    def transfers(self, *, final: bool = True) -> list[MinedTransaction]:
+        """Every transfer that moved money, in order. A double payment is in it twice."""
         numbers = sorted(number for number in self.blocks if not final or number <= self.final_height)
         return [each for number in numbers for each in self.blocks[number] if each.succeeded]
 
-    def untold(self) -> list[Mined]:
+    def not_notified(self) -> list[MinedTransaction]:
         found = [
             each
-            for number in range(self._told_to + 1, self.final_height + 1)
+            for number in range(self._notified_to + 1, self.final_height + 1)
             for each in self.blocks.get(number, ())
-            if each.succeeded and each.hash not in self.told
+            if each.succeeded and each.hash not in self.notified
         ]
         if not found:
-            # It grows with every block: what is behind is not looked at again.
-            self._told_to = max(self._told_to, self.final_height)
+            # The number of blocks grows; those before this one need no second look.
+            self._notified_to = max(self._notified_to, self.final_height)
         return found
 
     def _not_final(self) -> range:
@@ -258,9 +258,9 @@ class Chain:
         if held < cost:
             raise Denied("-32000", f"insufficient funds for gas * price + value: balance {held}, tx cost {cost}")
 
-    def _includable(self) -> list[Waiting]:
-        """In the order of nonces: a gap or a stuck one holds up what stands behind it."""
-        found: list[Waiting] = []
+    def _includable(self) -> list[PooledTransaction]:
+        """In the order of nonces: a gap or a stuck transaction blocks those after it."""
+        found: list[PooledTransaction] = []
         left: dict[str, int] = {}
         for sender in sorted({sender for sender, _ in self.pool}):
             nonce = self.nonce(sender)
@@ -275,7 +275,7 @@ class Chain:
                 nonce += 1
         return found
 
-    def _acceptable(self, waiting: Waiting) -> bool:
+    def _acceptable(self, waiting: PooledTransaction) -> bool:
         return not waiting.stuck and (waiting.sender == OUTSIDE or waiting.transaction.max_fee >= self.base_fee)
 
     def _perhaps_reorganise(self) -> None:
@@ -297,7 +297,7 @@ class Chain:
                 self.base_fee = record["base_fee"]
             case "taken":
                 transaction_hash, sender, transaction = read_raw(record["raw"])
-                self.pool[sender, transaction.nonce] = Waiting(
+                self.pool[sender, transaction.nonce] = PooledTransaction(
                     transaction_hash,
                     sender,
                     transaction,
@@ -311,7 +311,7 @@ class Chain:
                 transaction = Transaction(
                     self.chain_id, nonce, record["to"], record["minor"], record["asset"], record["exponent"], 0, 0, 0
                 )
-                self.pool[OUTSIDE, nonce] = Waiting(record["hash"], OUTSIDE, transaction)
+                self.pool[OUTSIDE, nonce] = PooledTransaction(record["hash"], OUTSIDE, transaction)
             case "mined":
                 self._include(record["hashes"])
                 self.height += record["blocks"] - 1
@@ -319,7 +319,7 @@ class Chain:
             case "reorganised":
                 self._drop(record["blocks"], record["forget"])
             case "told":
-                self.told.add(record["hash"])
+                self.notified.add(record["hash"])
 
     def _include(self, hashes: list[str]) -> None:
         self.height += 1
@@ -331,7 +331,7 @@ class Chain:
             gas_price = min(transaction.max_fee, self.base_fee + transaction.priority_fee)
             held = self.balance(each.sender, transaction.payment.amount.asset)
             succeeded = outside or (not each.reverts and transaction.payment.amount <= held)
-            mined = Mined(
+            mined = MinedTransaction(
                 each.hash, each.sender, transaction, self.height, succeeded, gas_used, gas_price, each.reverts
             )
             self._execute(mined, 1)
@@ -345,14 +345,14 @@ class Chain:
                 self._execute(mined, -1)
                 del self._mined[mined.hash]
                 if not forget or mined.sender == OUTSIDE:
-                    waiting = Waiting(mined.hash, mined.sender, mined.transaction, reverts=mined.reverts)
+                    waiting = PooledTransaction(mined.hash, mined.sender, mined.transaction, reverts=mined.reverts)
                     self.pool.setdefault((mined.sender, mined.transaction.nonce), waiting)
             self._forks[self.height] = self._forks.get(self.height, 0) + 1
             self.height -= 1
-        self._told_to = min(self._told_to, self.height)
+        self._notified_to = min(self._notified_to, self.height)
 
-    def _execute(self, mined: Mined, sign: int) -> None:
-        """With -1 it is undone."""
+    def _execute(self, mined: MinedTransaction, sign: int) -> None:
+        """Applies a transaction with `sign` 1 and reverts it with -1."""
         sender = mined.sender
         self._nonces[sender] = self._nonces.get(sender, 0) + sign
         self._move(sender, MINERS, Amount(sign * mined.fee_minor, ETH))

@@ -1,12 +1,12 @@
-"""The client of one node: JSON-RPC, and what each answer means for the one who asked. The key is handed in.
+"""The client of one node: JSON-RPC, and the outcome of each answer.
 
 | answer to eth_sendRawTransaction | means |
 |---|---|
-| the hash of what was sent | accepted |
-| `already known` | known: it has these bytes |
+| the hash of the bytes | accepted |
+| `already known` | known: the node has these bytes |
 | `nonce too low` | nonce_past: these bytes or others of this nonce are in a block |
 | `… underpriced`, `fee cap less than block base fee`, `tip … below minimum` | underpriced |
-| `insufficient funds …` | OutOfFunds: this node does not keep them; the same bytes may be taken later |
+| `insufficient funds …` | OutOfFunds: the node dropped the bytes; it may accept them later |
 | 429; no connection | NotSent |
 | any other answer or status, no answer, another hash | Unknown: the bytes may be on their way |
 """
@@ -24,29 +24,29 @@ from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.vendors.evm.port import (
     ETH,
+    BroadcastResult,
+    ChainStatus,
     Fees,
-    Incoming,
+    IncomingTransfer,
     Market,
     OutOfFunds,
     Payment,
     Receipt,
     Signed,
-    Standing,
-    Taken,
 )
 
 BALANCE_OF: Final = "0x70a08231"
 TRANSFERRED: Final = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 GAS_OF_ETH, GAS_OF_TOKEN = 21_000, 100_000
-"""Limits, not prices: what is not used is not paid."""
+"""Limits: unused gas costs nothing."""
 HEADROOM: Final = 2
-"""The base fee may rise by an eighth a block: twice of it lasts six blocks."""
+"""The base fee rises by at most an eighth per block, so twice the fee suffices for five blocks."""
 ANSWERS: Final = (
-    ("already known", Taken.KNOWN),
-    ("nonce too low", Taken.NONCE_PAST),
-    ("underpriced", Taken.UNDERPRICED),
-    ("less than block base fee", Taken.UNDERPRICED),
-    ("below minimum", Taken.UNDERPRICED),
+    ("already known", BroadcastResult.KNOWN),
+    ("nonce too low", BroadcastResult.NONCE_PAST),
+    ("underpriced", BroadcastResult.UNDERPRICED),
+    ("less than block base fee", BroadcastResult.UNDERPRICED),
+    ("below minimum", BroadcastResult.UNDERPRICED),
 )
 NO_FUNDS: Final = "insufficient funds"
 
@@ -54,7 +54,7 @@ Call = tuple[str, list[Any]]
 
 
 class Key(Protocol):
-    """Signs; knows nothing of the network."""
+    """Signs without network access."""
 
     @property
     def address(self) -> str: ...
@@ -65,19 +65,19 @@ class Key(Protocol):
     def sign(self, payment: Payment, nonce: int, fees: Fees) -> Signed: ...
 
 
-class Problem(msgspec.Struct, frozen=True):
+class RpcError(msgspec.Struct, frozen=True):
     code: int
     message: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RpcAnswer(msgspec.Struct, frozen=True):
     id: int
     result: Any = None
-    error: Problem | None = None
+    error: RpcError | None = None
 
 
 class EvmClient:
-    """One address at one node, within a budget of calls. `tokens` are the contracts of the assets that are not ETH."""
+    """One address at one node, within a budget of calls. `tokens` are the contracts of the assets other than ETH."""
 
     def __init__(
         self,
@@ -106,12 +106,12 @@ class EvmClient:
         self._contract(payment.amount.asset)
         return self._key.sign(payment, nonce, fees)
 
-    async def broadcast(self, signed: Signed) -> Taken:
+    async def broadcast(self, signed: Signed) -> BroadcastResult:
         answer, source = await self._ask("eth_sendRawTransaction", [signed.raw])
         if answer.error is None:
             if answer.result != signed.hash:
-                raise Unknown(f"{source} took other bytes than those of {signed.hash}")
-            return Taken.ACCEPTED
+                raise Unknown(f"{source} accepted other bytes than those of {signed.hash}")
+            return BroadcastResult.ACCEPTED
         text = answer.error.message
         if NO_FUNDS in text:
             raise OutOfFunds(f"{self.address} cannot pay for nonce {signed.nonce}: {text}")
@@ -120,8 +120,8 @@ class EvmClient:
                 return taken
         raise Unknown(f"{source} answered {answer.error.code}: {text[:200]}")
 
-    async def standing(self, hashes: Sequence[str]) -> Standing:
-        # The final height first: a receipt that is read later and lies no higher cannot be taken back.
+    async def status(self, hashes: Sequence[str]) -> ChainStatus:
+        # The final height is read first: a receipt read later whose block is no higher is final.
         final, used, latest, *found = await self._results(
             ("eth_getBlockByNumber", ["finalized", False]),
             ("eth_getTransactionCount", [self.address, "finalized"]),
@@ -130,9 +130,9 @@ class EvmClient:
         )
         height = _number(_field(final, "number"))
         receipts = [_receipt(name, each, height) for name, each in zip(hashes, found, strict=True) if each is not None]
-        return Standing(tuple(receipts), _number(latest), _number(used))
+        return ChainStatus(tuple(receipts), _number(latest), _number(used))
 
-    async def incoming(self, transaction_hash: str, asset: Asset) -> Incoming | None:
+    async def incoming(self, transaction_hash: str, asset: Asset) -> IncomingTransfer | None:
         contract = self._contract(asset)
         final, found, sent = await self._results(
             ("eth_getBlockByNumber", ["finalized", False]),
@@ -146,7 +146,7 @@ class EvmClient:
         if not receipt.succeeded or minor == 0:
             return None
         sender = str(_field(sent, "from")).lower()
-        return Incoming(
+        return IncomingTransfer(
             transaction_hash, str(minor), asset.code, asset.exponent, sender, receipt.block_number, receipt.final
         )
 
@@ -201,10 +201,10 @@ class EvmClient:
         return self._tokens[asset]
 
     async def _results(self, *calls: Call) -> list[Any]:
-        """The answers to questions, in one request. A no to a question proves nothing."""
+        """The results of several calls in one request. Raises Unknown for an error: a failed query proves nothing."""
         bodies = [_body(*call) for call in calls]
         answered = await self._send(calls[0][0], bodies)
-        answers = {each.id: each for each in answered.decode(list[Answer])}
+        answers = {each.id: each for each in answered.decode(list[RpcAnswer])}
         found = []
         for (method, _), body in zip(calls, bodies, strict=True):
             answer = answers.get(body["id"])
@@ -215,27 +215,27 @@ class EvmClient:
             found.append(answer.result)
         return found
 
-    async def _ask(self, method: str, parameters: list[Any]) -> tuple[Answer, str]:
+    async def _ask(self, method: str, parameters: list[Any]) -> tuple[RpcAnswer, str]:
         body = _body(method, parameters)
         answered = await self._send(method, body)
-        answer = answered.decode(Answer)
+        answer = answered.decode(RpcAnswer)
         if answer.id != body["id"]:
             raise Unknown(f"{answered.source} {method} answered another request")
         return answer, f"{answered.source} {method}"
 
     async def _send(self, call: str, body: Any) -> Response:
-        """Several questions in one request count as one call, by the name of the first."""
+        """Calls in one request count as one, under the name of the first."""
         observe = None if self._watch is None else partial(self._watch, call)
         answered = await request_within(self._budget, self._http, "POST", "/", observe=observe, json=body)
         if answered.status == 429:
-            raise NotSent(f"{answered.source} was turned away: too many requests")
+            raise NotSent(f"{answered.source} was refused: too many requests")
         if answered.status != 200:
             raise Unknown(f"{answered.source} answered {answered.status}: {answered.excerpt()}")
         return answered
 
 
 def _body(method: str, parameters: list[Any]) -> dict[str, Any]:
-    # The id is the same for the same question: an answer to another one does not pass, and a repeated call can be told.
+    # The id depends on the call alone: an answer to another call is detected, and a repeated call can be recognised.
     number = zlib.crc32(msgspec.json.encode([method, parameters]))
     return {"jsonrpc": "2.0", "id": number, "method": method, "params": parameters}
 
@@ -268,4 +268,4 @@ def _number(quantity: Any) -> int:
             raise ValueError
         return int(quantity, 16)
     except ValueError:
-        raise Unknown(f"the node answered {str(quantity)[:60]!r} where a number was asked for") from None
+        raise Unknown(f"the node answered {str(quantity)[:60]!r} instead of a number") from None

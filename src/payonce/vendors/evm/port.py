@@ -1,7 +1,7 @@
-"""What payonce asks of a hot wallet on a chain that speaks Ethereum's language, and the words it asks with.
+"""The port of a hot wallet on an Ethereum-compatible chain.
 
-The promise of a payment is that the same signed bytes may go out any number of times and move money once. So signing
-and sending are two calls: between them the caller puts nonce and bytes on record, in one transaction.
+The same signed bytes can be sent any number of times and move money once. So signing and sending are two calls:
+between them the caller records nonce and bytes in one transaction.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from payonce.kit.money import Amount, Asset, well_known
 from payonce.kit.outcomes import NotSent
 
 ETH: Final = well_known("ETH")
-"""What gas is paid with, in wei."""
+"""The asset that pays for gas, in wei."""
 ADDRESS_PATTERN: Final = r"0x[0-9a-fA-F]{40}"
 BUMP_EIGHTHS: Final = 9
-"""A replacement offers 9/8 of both fees, 12.5 % more: nodes ask for 10, and some chains for 12.5."""
+"""A replacement offers 9/8 of both fees, 12.5 % more: nodes require 10, some chains 12.5."""
 
 
 class Fees(msgspec.Struct, frozen=True):
-    """What a transaction offers, in wei for a unit of gas, and how much gas it may use."""
+    """The fees that a transaction offers, in wei per unit of gas, and its gas limit."""
 
     max_fee: int
     priority_fee: int
@@ -29,12 +29,12 @@ class Fees(msgspec.Struct, frozen=True):
 
     @property
     def most(self) -> Amount:
-        """What the gas costs at worst."""
+        """The highest cost of the gas."""
         return Amount(self.max_fee * self.gas_limit, ETH)
 
     def bumped(self, market: "Fees", cap: int) -> "Fees | None":
-        """At least an eighth more on both fees, and no less than the market offers now. None above the cap: a
-        replacement with less than an eighth more would be refused."""
+        """Fees for a replacement: at least an eighth more on both, and at least the market's. None if that exceeds the
+        cap, for nodes refuse a smaller increase."""
         least = [-(-fee * BUMP_EIGHTHS // 8) for fee in (self.max_fee, self.priority_fee)]
         max_fee = min(max(least[0], market.max_fee), cap)
         if max_fee < least[0]:
@@ -48,7 +48,7 @@ class Payment(msgspec.Struct, frozen=True):
 
     to: str
     minor: str
-    """In minor units, as a text: JSON's numbers are too small for wei."""
+    """In minor units, as text: wei exceed the range of JSON numbers."""
     asset: str
     exponent: int
 
@@ -62,7 +62,7 @@ class Payment(msgspec.Struct, frozen=True):
 
 
 class Signed(msgspec.Struct, frozen=True):
-    """A transaction that anybody may hand to the chain: what it does and its hash are settled by its bytes."""
+    """A signed transaction. Its bytes determine its effect and its hash."""
 
     hash: str
     raw: str
@@ -71,72 +71,72 @@ class Signed(msgspec.Struct, frozen=True):
     fees: Fees
 
 
-class Taken(StrEnum):
-    """What a node said of bytes that it was handed. Each of these is an answer, none an error."""
+class BroadcastResult(StrEnum):
+    """A node's answer to signed bytes."""
 
     ACCEPTED = "accepted"
     KNOWN = "known"
-    """It has these very bytes already."""
+    """The node already has these bytes."""
     NONCE_PAST = "nonce_past"
-    """A transaction of this nonce is in a block: these bytes or others; their receipts tell."""
+    """A transaction with this nonce is in a block: these bytes or others. Receipts show which."""
     UNDERPRICED = "underpriced"
-    """It offers too little to be kept, or to replace what has its nonce."""
+    """The fees are too low for the pool, or to replace the transaction with this nonce."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """Of a transaction that is in a block."""
+    """The receipt of a mined transaction."""
 
     hash: str
     succeeded: bool
-    """False: the gas is spent and nothing was transferred."""
+    """False if it reverted: the gas is spent and nothing was transferred."""
     block_number: int
     block_hash: str
     gas_used: int
     gas_price: int
-    """In wei, as it was charged."""
+    """The price charged, in wei."""
     final: bool
-    """No reorganisation of the chain takes it back any more."""
+    """Whether no reorganisation can revert it."""
 
     @property
     def fee(self) -> Amount:
         return Amount(self.gas_used * self.gas_price, ETH)
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """Of some transactions of the wallet, and of its nonces."""
+class ChainStatus(msgspec.Struct, frozen=True):
+    """The state of the queried transactions and of the wallet's nonces."""
 
     receipts: tuple[Receipt, ...]
-    """Of those that are in a block. One is gone again after a reorganisation that dropped its block."""
+    """Receipts of the mined ones. A reorganisation that drops a block removes its receipts."""
     next_nonce: int
-    """The one that the next block can take: every lower one is used in the newest block or before."""
+    """The nonce that the next block can include; all lower ones are used."""
     final_nonce: int
-    """Every lower one is used for ever."""
+    """All lower nonces are used in final blocks."""
 
 
 class Market(msgspec.Struct, frozen=True):
-    """What the chain asks for a transfer, and what the wallet has for it."""
+    """The current price of a transfer, and the wallet's funds."""
 
     fees: Fees
-    """What gets it into a block soon."""
+    """Fees with which a transfer is mined soon."""
     pending_nonce: int
-    """The next one, counting what waits for a block."""
+    """The next nonce, counting pending transactions."""
     next_nonce: int
-    """The next one, counting only what is in a block."""
+    """The next nonce, counting mined transactions only."""
     balance: Amount
-    """Of the asset, in the newest block."""
+    """The balance of the asset in the newest block."""
     ether: Amount
-    """For the gas."""
+    """The balance of ETH, for gas."""
 
 
-class Incoming(msgspec.Struct, frozen=True):
-    """What a transaction of somebody else brought to this wallet."""
+class IncomingTransfer(msgspec.Struct, frozen=True):
+    """A transfer to this wallet."""
 
     hash: str
     minor: str
     asset: str
     exponent: int
     sender: str
-    """Who signed it, in small letters."""
+    """The signer's address, in lower case."""
     block_number: int
     final: bool
 
@@ -146,12 +146,12 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class OutOfFunds(NotSent):
-    """The node keeps no transaction that the wallet cannot pay for; the same bytes may be taken once it can."""
+    """The wallet cannot pay for the transaction, so the node drops it. The same bytes can be sent again later."""
 
 
 @runtime_checkable
 class Wallet(Protocol):
-    """One address. Whoever calls holds the wallet's lease. Calls but `sign` raise NotSent or Unknown."""
+    """One address. The caller holds the wallet's lease. All methods except `sign` raise NotSent or Unknown."""
 
     @property
     def address(self) -> str: ...
@@ -160,22 +160,22 @@ class Wallet(Protocol):
     def chain_id(self) -> int: ...
 
     def sign(self, payment: Payment, nonce: int, fees: Fees) -> Signed:
-        """Without any input or output, so that it may happen inside the transaction that records it; the same
-        arguments give the same bytes. Raises Invalid for an asset or address that this chain does not have."""
+        """Does no I/O, so it can run inside the transaction that records it. Equal arguments give equal bytes. Raises
+        Invalid for an asset or address that does not exist on this chain."""
         ...
 
-    async def broadcast(self, signed: Signed) -> Taken:
-        """Hands the bytes to the chain. Raises OutOfFunds, NotSent (no node has seen them) or Unknown."""
+    async def broadcast(self, signed: Signed) -> BroadcastResult:
+        """Sends the bytes to the chain. Raises OutOfFunds, NotSent (no node has the bytes) or Unknown."""
         ...
 
-    async def standing(self, hashes: Sequence[str]) -> Standing:
-        """Where the chain stands with these transactions of this wallet, asked at one moment."""
+    async def status(self, hashes: Sequence[str]) -> ChainStatus:
+        """The state of these transactions of this wallet, read in one request."""
         ...
 
-    async def incoming(self, transaction_hash: str, asset: Asset) -> Incoming | None:
-        """What the transaction brought here; None while it is in no block, and for one that brought nothing."""
+    async def incoming(self, transaction_hash: str, asset: Asset) -> IncomingTransfer | None:
+        """The transfer to this wallet in the transaction. None if it is not mined or has no such transfer."""
         ...
 
     async def market(self, asset: Asset) -> Market:
-        """What a transfer of this asset needs now, asked at one moment."""
+        """Current fees, nonces and balances for a transfer of this asset, read in one request."""
         ...

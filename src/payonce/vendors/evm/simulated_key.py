@@ -1,6 +1,6 @@
-"""The key of a simulated wallet: bytes of our own form, signed for real, so that the chain refuses any others.
+"""The key of a simulated wallet. Its transactions have their own format and a real signature, which the chain verifies.
 
-Real chains sign RLP with secp256k1 over keccak-256; none of that changes what a caller sees.
+Real chains sign RLP with secp256k1 over keccak-256; callers see no difference.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ READ_KEPT: Final = 64
 
 
 class Transaction(msgspec.Struct, frozen=True, array_like=True):
-    """What is signed. Addresses are in lower case."""
+    """The signed content. Addresses are in lower case."""
 
     chain_id: int
     nonce: int
@@ -44,7 +44,7 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SimulatedKey:
-    """Made from a text, so that a wallet is the same one after a restart."""
+    """Derived from a text, so a wallet is the same after a restart."""
 
     def __init__(self, secret: str, chain_id: int) -> None:
         self._private = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(secret.encode()).digest())
@@ -76,10 +76,10 @@ def hash_of(raw: bytes) -> str:
     return f"0x{hashlib.sha256(raw).hexdigest()}"
 
 
-# A node reads what it takes twice: as it comes, and from its record.
+# A node reads each transaction twice: when it arrives, and from its journal.
 @lru_cache(maxsize=READ_KEPT)
 def read_raw(raw: str) -> tuple[str, str, Transaction]:
-    """Hash, sender and content of signed bytes; Invalid for anything that a key of ours did not sign."""
+    """Hash, sender and content of signed bytes. Raises Invalid if a SimulatedKey did not sign them."""
     try:
         document = bytes.fromhex(raw.removeprefix("0x"))
         public, rest = document[:PUBLIC_BYTES], document[PUBLIC_BYTES:]

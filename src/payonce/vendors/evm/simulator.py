@@ -1,4 +1,4 @@
-"""A node of the simulated chain as it answers over JSON-RPC. Faults of the wire are `payonce.testing.faults`."""
+"""A node of the simulated chain, with JSON-RPC. `payonce.testing.faults` adds network faults."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +13,7 @@ from payonce.kit.money import Amount, Asset, loads_exact
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 from payonce.vendors.books import Denied
-from payonce.vendors.evm.chain import TIP_WEI, Chain, Mined
+from payonce.vendors.evm.chain import TIP_WEI, Chain, MinedTransaction
 from payonce.vendors.evm.port import ETH
 from payonce.vendors.simulator_http import Paths, json_response
 
@@ -23,14 +23,14 @@ BALANCE_OF: Final = "0x70a08231"
 TRANSFERRED: Final = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 """Of ERC-20: the topic of Transfer(address, address, uint256)."""
 
-Watcher = Callable[[Mined], Awaitable[None]]
+Watcher = Callable[[MinedTransaction], Awaitable[None]]
 
 log = get_logger(__name__)
 
 
 class ChainSimulator:
-    """An ASGI application. `watcher` hears of every final transfer at least once, such as an exchange that waits for
-    deposits; `tokens` are the contracts, by address."""
+    """An ASGI application. `watcher` is notified of every final transfer at least once, as an exchange is of deposits;
+    `tokens` are the contracts by address."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ChainSimulator:
         self.chain = chain
         self.tokens = {address.lower(): asset for address, asset in (tokens or {}).items()}
         self._watcher = watcher
-        self._telling = asyncio.Lock()
+        self._notifying = asyncio.Lock()
         self._methods: dict[str, Callable[[list[Any]], Any]] = {
             "eth_chainId": lambda _: hex(self.chain.chain_id),
             "eth_blockNumber": lambda _: hex(self.chain.height),
@@ -57,7 +57,7 @@ class ChainSimulator:
         }
         self._routes = Paths(
             [
-                Route("/", self._spoken, methods=["POST"]),
+                Route("/", self._serve_rpc, methods=["POST"]),
                 Route("/simulator/books", self._books),
                 Route("/simulator/mine", self._mine, methods=["POST"]),
                 Route("/simulator/transfers", self._arrive, methods=["POST"]),
@@ -70,44 +70,44 @@ class ChainSimulator:
     def close(self) -> None:
         self.chain.close()
 
-    async def tell(self) -> None:
-        """Tells the watcher what has become final; what it does not take is told again next time."""
+    async def notify(self) -> None:
+        """Notifies the watcher of new final transfers. After an exception the next call begins with the same one."""
         if self._watcher is None:
             return
-        async with self._telling:
-            for each in self.chain.untold():
+        async with self._notifying:
+            for each in self.chain.not_notified():
                 try:
                     await self._watcher(each)
                 except Exception as error:
-                    log.warning("transfer_not_told", hash=each.hash, error=redact(str(error)))
+                    log.warning("transfer_notification_failed", hash=each.hash, error=redact(str(error)))
                     return
-                self.chain.tell(each.hash)
+                self.chain.mark_notified(each.hash)
 
-    async def _spoken(self, request: Request) -> Response:
+    async def _serve_rpc(self, request: Request) -> Response:
         self.chain.catch_up()
-        await self.tell()
+        await self.notify()
         try:
             asked = loads_exact(await request.body())
         except Invalid:
-            return json_response(_problem(None, -32700, "parse error"), 400)
+            return json_response(_error(None, -32700, "parse error"), 400)
         if isinstance(asked, list):
             if not 0 < len(asked) <= BATCH_MAX:
-                return json_response(_problem(None, -32600, f"a batch has 1 to {BATCH_MAX} requests"), 400)
-            return json_response([self._answered(each) for each in asked])
-        return json_response(self._answered(asked))
+                return json_response(_error(None, -32600, f"a batch has 1 to {BATCH_MAX} requests"), 400)
+            return json_response([self._result_of(each) for each in asked])
+        return json_response(self._result_of(asked))
 
-    def _answered(self, asked: Any) -> dict[str, Any]:
+    def _result_of(self, asked: Any) -> dict[str, Any]:
         if not isinstance(asked, dict) or not isinstance(asked.get("method"), str):
-            return _problem(None, -32600, "invalid request")
+            return _error(None, -32600, "invalid request")
         number, method, parameters = asked.get("id"), asked["method"], asked.get("params", [])
         if method not in self._methods:
-            return _problem(number, -32601, f"the method {method[:60]} does not exist/is not available")
+            return _error(number, -32601, f"the method {method[:60]} does not exist/is not available")
         try:
             if not isinstance(parameters, list):
                 raise Denied("-32602", "invalid argument: parameters are a list")
             return {"jsonrpc": "2.0", "id": number, "result": self._methods[method](parameters)}
-        except Denied as no:
-            return _problem(number, int(no.code), no.text)
+        except Denied as denied:
+            return _error(number, int(denied.code), denied.text)
 
     def _count(self, asked: list[Any]) -> str:
         address, tag = _text(asked, 0), _text(asked, 1)
@@ -149,7 +149,7 @@ class ChainSimulator:
             "logs": self._logs(mined),
         }
 
-    def _logs(self, mined: Mined) -> list[dict[str, Any]]:
+    def _logs(self, mined: MinedTransaction) -> list[dict[str, Any]]:
         contract = next((address for address, asset in self.tokens.items() if asset == mined.amount.asset), None)
         if contract is None or not mined.succeeded:
             return []
@@ -157,15 +157,15 @@ class ChainSimulator:
         return [{"address": contract, "topics": topics, "data": f"0x{mined.amount.minor:064x}"}]
 
     def _transaction(self, asked: list[Any]) -> dict[str, Any] | None:
-        wanted = _text(asked, 0)
-        mined = self.chain.mined(wanted)
-        waiting = next((each for each in self.chain.pool.values() if each.hash == wanted), None)
+        transaction_hash = _text(asked, 0)
+        mined = self.chain.mined(transaction_hash)
+        waiting = next((each for each in self.chain.pool.values() if each.hash == transaction_hash), None)
         found = mined or waiting
         if found is None:
             return None
         ether = found.transaction.asset == ETH.code
         return {
-            "hash": wanted,
+            "hash": transaction_hash,
             "from": found.sender,
             "to": found.transaction.to if ether else None,
             "value": hex(int(found.transaction.minor)) if ether else "0x0",
@@ -174,7 +174,7 @@ class ChainSimulator:
         }
 
     async def _books(self, request: Request) -> Response:
-        """For those who judge: every final transfer, and every balance."""
+        """All final transfers and all balances, for assertions."""
         self.chain.catch_up()
         transfers = [
             {
@@ -196,11 +196,11 @@ class ChainSimulator:
 
     async def _mine(self, request: Request) -> Response:
         self.chain.mine(int(request.query_params.get("blocks", "1")))
-        await self.tell()
+        await self.notify()
         return json_response({"height": self.chain.height})
 
     async def _arrive(self, request: Request) -> Response:
-        """A transfer that somebody else makes, such as an exchange that gives a deposit back."""
+        """A transfer from outside, such as an exchange's refund of a deposit."""
         try:
             asked = loads_exact(await request.body())
             asset = Asset(asked["asset"], int(asked["exponent"]))
@@ -220,5 +220,5 @@ def _padded(address: str) -> str:
     return f"0x{address.removeprefix('0x'):0>64}"
 
 
-def _problem(number: Any, code: int, text: str) -> dict[str, Any]:
+def _error(number: Any, code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text}}

@@ -36,7 +36,7 @@ from payonce.vendors.changenow.books import AT_ONCE
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.port import Pair
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
-from payonce.vendors.evm.chain import CHAIN_ID, OUTSIDE, Chain, Mined
+from payonce.vendors.evm.chain import CHAIN_ID, OUTSIDE, Chain, MinedTransaction
 from payonce.vendors.evm.client import EvmClient
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
@@ -100,7 +100,7 @@ class PayoutsScenario:
         chain = Chain(clock=now, block_s=BLOCK_S)
         chain.fund(_key().address, OPENING)
 
-        async def tell(mined: Mined) -> None:
+        async def tell(mined: MinedTransaction) -> None:
             if mined.sender != OUTSIDE and exchange.books.at_address(mined.transaction.to) is not None:
                 exchange.deposit(mined.transaction.to, "eth", mined.amount.to_decimal(), mined.hash)
 
@@ -183,7 +183,7 @@ def _key() -> SimulatedKey:
     return SimulatedKey("host", CHAIN_ID)
 
 
-def _sent(chain: Chain) -> list[Mined]:
+def _sent(chain: Chain) -> list[MinedTransaction]:
     return [each for each in chain.transfers(final=False) if each.sender != OUTSIDE]
 
 

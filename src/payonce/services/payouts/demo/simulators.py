@@ -18,7 +18,7 @@ from payonce.testing.faulty import Faulty, faulty_over_sockets
 from payonce.vendors.changenow.books import Pace
 from payonce.vendors.changenow.fates import Fates
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
-from payonce.vendors.evm.chain import OUTSIDE, Chain, Conditions, Mined
+from payonce.vendors.evm.chain import OUTSIDE, Chain, Conditions, MinedTransaction
 from payonce.vendors.evm.exchange_bridge import ExchangeBridge
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
@@ -93,7 +93,7 @@ async def open_simulators(options: SimulatorOptions) -> AsyncIterator[DemoSimula
         )
         bridge = ExchangeBridge(chain, behind)
 
-        async def hear(mined: Mined) -> None:
+        async def hear(mined: MinedTransaction) -> None:
             """Reports deposits to the exchange directly, as it is in this process."""
             if mined.sender != OUTSIDE:
                 changenow.deposit(mined.transaction.to, "eth", mined.amount.to_decimal(), mined.hash)

@@ -19,7 +19,7 @@ from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.store import payouts, refunds, swaps, wallet
 from payonce.services.payouts.store.wallet import Attempt, PaymentProgress, PaymentState, WalletPayment
 from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status
-from payonce.vendors.evm.port import Incoming, Receipt
+from payonce.vendors.evm.port import IncomingTransfer, Receipt
 
 BUMP_AFTER_S: Final = 180.0
 """The fees of a payment that is in no block are raised after this time: fifteen blocks of mainnet."""
@@ -76,7 +76,7 @@ async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, w
         # The answer to a bump may have been lost: its outcome must be known before this message can end.
         bump = BumpPayment(host, work.read, paid, attempts[0].number, attempts[0].signed.fees)
         await work.effect(bump, key=bump.key)
-    standing = await chain_answer(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
+    standing = await chain_answer(host.wallet.status([attempt.signed.hash for attempt in attempts]))
     # All attempts have one nonce, so at most one of them is in a block.
     receipt = standing.receipts[0] if standing.receipts else None
     if receipt is None and paid.nonce < standing.final_nonce:
@@ -338,7 +338,7 @@ async def _await_refund(work: Work, swap: Swap, why: str) -> None:
         await send_follow(tx, work, swap, told=OVERDUE, delay_s=LOOK_AGAIN_S)
 
 
-async def _is_counted(work: Work, incoming: Incoming) -> bool:
+async def _is_counted(work: Work, incoming: IncomingTransfer) -> bool:
     """Whether this transaction was reported already: then another one is awaited."""
     found: bool = await work.read.fetchval(
         "select exists (select from payouts.refunds where hash = $1)", incoming.hash.lower()

@@ -60,6 +60,6 @@ async def _on_chain(work: Work, host: HostWallet | None, row: Any) -> str:
     if host is None:
         return f"without a wallet it is unknown whether the lost payment of the earlier swap {row['id']} was made"
     attempts = await wallet.attempts_of(work.read, row["id"])
-    standing = await chain_answer(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
+    standing = await chain_answer(host.wallet.status([attempt.signed.hash for attempt in attempts]))
     found = [receipt.hash for receipt in standing.receipts if receipt.succeeded]
     return f"transaction {found[0]} of the earlier swap {row['id']} is in a block after all" if found else ""

@@ -19,7 +19,7 @@ from payonce.services.payouts.model import Swap
 from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
 from payonce.services.payouts.store import wallet as wallet_store
 from payonce.services.payouts.store.wallet import Attempt, PayRequest, WalletPayment
-from payonce.vendors.evm.port import Fees, Market, Payment, Signed, Taken, Wallet
+from payonce.vendors.evm.port import BroadcastResult, Fees, Market, Payment, Signed, Wallet
 
 LEASE_TTL_S: Final = 5.0
 RENEW_AFTER_S: Final = LEASE_TTL_S / 3
@@ -124,7 +124,7 @@ class Sent(msgspec.Struct, frozen=True):
     wallet: str
     nonce: int
     hash: str
-    taken: Taken
+    taken: BroadcastResult
 
 
 class PayDeposit(Effect[PayRequest, Sent]):

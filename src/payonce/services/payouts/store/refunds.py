@@ -10,7 +10,7 @@ from payonce.services.payouts import ledger
 from payonce.services.payouts.handlers.wallet import FEE_CAP_WEI
 from payonce.services.payouts.model import ETH, Swap, SwapState
 from payonce.services.payouts.store import swaps
-from payonce.vendors.evm.port import Incoming
+from payonce.vendors.evm.port import IncomingTransfer
 
 TRANSFER_GAS: Final = 21_000
 REFUND_FEE_MAX: Final = Amount(TRANSFER_GAS * FEE_CAP_WEI, ETH)
@@ -43,7 +43,7 @@ async def refunded_amount(read: Reader | Tx, swap_id: str) -> Amount:
     return Amount(int(minor), ETH)
 
 
-async def refund_objection(read: Reader, swap: Swap, incoming: Incoming) -> str:
+async def refund_objection(read: Reader, swap: Swap, incoming: IncomingTransfer) -> str:
     """Why a transaction cannot be the refund of the deposit; empty if it can. Money that arrived before the deposit was
     paid, or from a wallet of ours, is not a refund."""
     paid_in_block = await read.fetchval(
@@ -62,7 +62,7 @@ async def refund_objection(read: Reader, swap: Swap, incoming: Incoming) -> str:
     return ""
 
 
-async def count_refund(tx: Tx, swap_id: str, incoming: Incoming) -> CountedRefund:
+async def count_refund(tx: Tx, swap_id: str, incoming: IncomingTransfer) -> CountedRefund:
     """Posts a final refunding transaction unless it is counted already. Locks the payouts and the swap."""
     await swaps.payouts_of(tx, swap_id)
     swap = await swaps.locked_swap(tx, swap_id)
