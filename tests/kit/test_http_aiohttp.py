@@ -3,16 +3,17 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from payonce.kit.http import HttpClient
+from payonce.kit.http import HttpClient, sockets
 from payonce.kit.http.response import Attempt
-from payonce.kit.http.sockets import SocketTransport
+from payonce.kit.http.sockets import FILE_FROM_BYTES, SocketTransport
 from payonce.kit.outcomes import NotSent, Unknown
 from payonce.testing.eventually import eventually
 from tests.kit.test_http_connections import NOTICED_S, OK, PLAIN, Speaker, spoken_to
@@ -178,31 +179,71 @@ async def test_closing_a_client_refuses_who_waits_for_a_connection() -> None:
     assert len(speaker.requests) == 1
 
 
-async def test_a_request_that_is_called_off_stops_leaving() -> None:
-    received = bytearray()
-    over = asyncio.Event()
+class Reluctant:
+    """Reads the head of a request and, once `go_on` is set, its body. The body does not fit into its buffers."""
 
-    async def reads_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.extend(await reader.readuntil(b"\r\n\r\n"))
-        await over.wait()
+    body = b"z" * (FILE_FROM_BYTES - 1)
+
+    def __init__(self, answer: bytes = b"") -> None:
+        self.answer = answer
+        self.received: list[bytearray] = []
+        self.ended = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = bytearray(await reader.readuntil(b"\r\n\r\n"))
+        self.received.append(received)
+        writer.write(self.answer)
+        await self.go_on.wait()
         try:
-            while part := await reader.read(1_000_000):
+            while part := await reader.read(65_536):
                 received.extend(part)
         except ConnectionError:
             pass
-        received.extend(b"<end>")
+        self.ended += 1
         writer.close()
 
-    body = b"z" * 16_000_000
-    server = await asyncio.start_server(reads_late, "127.0.0.1", 0, limit=1_024)
-    async with client_of(server.sockets[0].getsockname()[1]) as client:
-        sending = asyncio.create_task(client.request("POST", "/x", body=body))
-        await eventually(lambda: bool(received))
+
+@asynccontextmanager
+async def served(reluctant: Reluctant, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpClient]:
+    genuine = sockets._guarded_socket
+
+    def small(allow_private: bool, info: tuple[Any, ...]) -> socket.socket:
+        opened = genuine(allow_private, info)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        return opened
+
+    monkeypatch.setattr(sockets, "_guarded_socket", small)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    listener.bind(("127.0.0.1", 0))
+    server = await asyncio.start_server(reluctant, sock=listener, limit=1_024)
+    try:
+        async with client_of(listener.getsockname()[1]) as client:
+            yield client
+            reluctant.go_on.set()
+            await eventually(lambda: reluctant.ended == len(reluctant.received))
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_a_request_that_is_called_off_stops_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    reluctant = Reluctant()
+    async with served(reluctant, monkeypatch) as client:
+        sending = asyncio.create_task(client.request("POST", "/x", body=reluctant.body))
+        await eventually(lambda: bool(reluctant.received))
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-        over.set()
-        await eventually(lambda: received.endswith(b"<end>"))
-    server.close()
-    await server.wait_closed()
-    assert len(received) < len(body)
+    (received,) = reluctant.received
+    assert len(received) < len(reluctant.body)
+
+
+async def test_a_connection_with_an_unsent_rest_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of this size is handed to the event loop at once, which then still holds most of it."""
+    reluctant = Reluctant(PLAIN)
+    async with served(reluctant, monkeypatch) as client:
+        for _ in range(2):
+            assert (await client.request("POST", "/x", body=b"z" * 60_000)).body == b"hello"
+    assert len(reluctant.received) == 2
