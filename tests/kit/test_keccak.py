@@ -48,7 +48,7 @@ def test_keccak_is_not_sha3(data: bytes) -> None:
     assert keccak_256(data) != hashlib.sha3_256(data).digest()
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "Crypto.Hash", None)
-    with pytest.raises(Unavailable, match=r"the extra evm; run: pip install 'payonce\[evm\]'"):
+    with pytest.raises(Unavailable, match="needs the package pycryptodome; run: pip install pycryptodome"):
         keccak_256(b"")

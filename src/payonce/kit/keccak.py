@@ -4,11 +4,11 @@ from typing import Final
 
 from payonce.kit.outcomes import Unavailable
 
-NO_PACKAGE: Final = "Ethereum's addresses need the extra evm; run: pip install 'payonce[evm]'"
+NO_PACKAGE: Final = "Keccak-256 needs the package pycryptodome; run: pip install pycryptodome"
 
 
 def keccak_256(data: bytes) -> bytes:
-    """The digest, 32 bytes. Raises Unavailable without the extra `evm`."""
+    """The digest, 32 bytes. Raises Unavailable without pycryptodome."""
     try:
         from Crypto.Hash import keccak
     except ImportError as error:
