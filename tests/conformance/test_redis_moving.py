@@ -166,7 +166,7 @@ async def test_leases_of_the_dead_in_postgresql_hold_up_no_move(direct: RedisBac
     queue, before = await direct.queue(PLAIN), in_postgresql(direct)
     [sent] = await feed_in_postgresql(direct).put([message()])
     await claim_one(before)
-    with pytest.raises(Invalid, match="being worked on"):
+    with pytest.raises(Invalid, match="are leased"):
         await move_to_redis(direct.stage.database, direct.stage.notifier, direct.store)
     await direct.time.advance_leases(PLAIN.lease_s + 1)
     assert await move_to_redis(direct.stage.database, direct.stage.notifier, direct.store) == 1

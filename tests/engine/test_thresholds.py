@@ -72,7 +72,7 @@ async def test_a_threshold_that_was_lowered_meanwhile_is_not_raised_from_what_it
         await change(till, "10.00", "cyd")
         after = await granted(till, approval, "cyd")
         assert after.state is ApprovalState.DENIED
-        assert "was 100.00 EUR and is 10.00 EUR by now" in after.result
+        assert "was 100.00 EUR and is now 10.00 EUR" in after.result
         assert await bound(till) == [euros("10.00")]
 
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_prorated_is_refused() -> None:
         change_plan([billed(anchor, Amount(2900, USD))], Amount(9900, AED), MONTH, anchor, BEGIN)
     with pytest.raises(Invalid, match=r"cannot cost -1\.00 AED"):
         change_plan([], Amount(-100, AED), MONTH, anchor, BEGIN)
-    with pytest.raises(Invalid, match="of which 2901 were credited"):
+    with pytest.raises(Invalid, match="with 2901 credited"):
         BilledLine(Amount(2900, AED), BEGIN, BEGIN + timedelta(days=1), credited_minor=2901)
     with pytest.raises(Invalid, match="a line of -1 minor units"):
         BilledLine(Amount(-1, AED), BEGIN, BEGIN + timedelta(days=1))

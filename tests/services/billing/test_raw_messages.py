@@ -36,7 +36,11 @@ HOLD = {
         ),
         (PAYMENT, {"action": "reticulate", "subscription_id": "{id}"}, "does not accept action 'reticulate'"),
         (PAYMENT, {"action": "initial", "subscription_id": "nobody"}, "'nobody'"),
-        (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "invoice_id": "none"}, "invoice 'none' is none of"),
+        (
+            PAYMENT,
+            {"action": "renewal", "subscription_id": "{id}", "invoice_id": "none"},
+            "invoice 'none' does not belong to",
+        ),
         (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "period": 2}, "no period 2 follows"),
         (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "period": -1}, "no period -1 follows"),
         ("q:sub:clock", {"action": "move_clock", "test_clock_id": "none"}, "there is no test clock 'none'"),

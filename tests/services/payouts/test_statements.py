@@ -108,8 +108,8 @@ async def test_an_address_is_another_one_by_its_bytes_alone(stage: OpenStage, sh
     [
         ("0.0388", []),
         ("0.038800000000000004", []),
-        ("0.0194", ["got 0.0194 ETH"]),
-        ("0.03880001", ["got 0.03880001 ETH"]),
+        ("0.0194", ["received 0.0194 ETH"]),
+        ("0.03880001", ["received 0.03880001 ETH"]),
     ],
 )
 async def test_an_exchange_that_got_another_amount_is_told_loudly(stage: OpenStage, got: str, why: list[str]) -> None:

@@ -128,7 +128,7 @@ async def test_an_edit_changes_what_it_names_and_a_stale_one_nothing(counter: Op
         assert (repeated.status, repeated.json) == (200, renamed.json), "the answer was lost, and it is sent again"
         stale = await edit(shop, customer, external_id=None)
         assert (stale.status, stale.problem["type"]) == (409, STALE)
-        assert "which is 1; read the customer again" in stale.problem["detail"]
+        assert "the current one is 1; read the customer again" in stale.problem["detail"]
         assert (await shop.get(f"{CUSTOMERS}/{customer['id']}")).json == renamed.json
         removed = await edit(shop, renamed.json, external_id=None)
         assert (removed.json["external_id"], removed.json["revision"]) == (None, 2)
